@@ -1,0 +1,48 @@
+# Two commands are all a new user needs: `make quickstart` and `make test`.
+# Needs Python >= 3.10 and a package index. PIP_ARGS is passed to pip, for example
+#   make quickstart PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread per process: the cores are shared out between trials, not between a trial's threads.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help quickstart test test-all lint format clean
+
+help:
+	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
+	@echo "make test         lint, types and tests"
+	@echo "make test-all     the slow tests too"
+	@echo "make format       let ruff rewrite the sources"
+	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
+
+quickstart: $(VENV)/installed
+	$(BIN)/hydragnn-flow run configs/quickstart.yaml --site local
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@# torch first and pinned: an unpinned requirement elsewhere must not choose another build
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf runs/quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis

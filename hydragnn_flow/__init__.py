@@ -1,0 +1,49 @@
+"""Ensemble hyper-parameter optimisation of graph neural networks on materials.
+
+The names below are the public face; each is imported when first used, so that a process pays only
+for what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hydragnn_flow.campaign import run_campaign
+    from hydragnn_flow.config import RunConfig, load_config
+    from hydragnn_flow.data import GraphStore, write_store
+    from hydragnn_flow.ensemble import Ensemble
+    from hydragnn_flow.errors import InputError
+    from hydragnn_flow.execution import load_site
+    from hydragnn_flow.models import build_model
+
+_HOMES = {
+    "Ensemble": "ensemble",
+    "GraphStore": "data",
+    "InputError": "errors",
+    "RunConfig": "config",
+    "build_model": "models",
+    "load_config": "config",
+    "load_site": "execution",
+    "run_campaign": "campaign",
+    "write_store": "data",
+}
+
+__all__ = [
+    "Ensemble",
+    "GraphStore",
+    "InputError",
+    "RunConfig",
+    "build_model",
+    "load_config",
+    "load_site",
+    "run_campaign",
+    "write_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,179 @@
+"""The run configuration: one YAML file that says everything about a campaign but the machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
+from hydragnn_flow.config.search import SearchConfig
+from hydragnn_flow.errors import InputError
+
+# The store is built once for all trials from these, so no trial may change them.
+_FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
+_FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
+
+
+class EnsembleConfig(Section):
+    """The best trials, trained further and calibrated."""
+
+    size: int = Field(default=4, ge=2)
+    """Number of members K."""
+    epochs: int = Field(ge=1)
+    """Epochs a member is trained in all, those of its trial included."""
+    level: float = Field(default=0.9, gt=0, lt=1)
+    """Share of true values the predicted intervals are to hold."""
+
+
+class RunConfig(Section):
+    """A campaign: data, network, search, ensemble."""
+
+    name: str
+    """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
+    seed: int = Field(default=0, ge=0)
+    """Every random number of the run follows from it."""
+    data: DataConfig
+    network: dict[str, Any]
+    """HydraGNN's JSON: written in place, or the name of a file beside this one."""
+    search: SearchConfig
+    ensemble: EnsembleConfig
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError("must be made of letters, digits, '.', '_' and '-'")
+        return name
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        base = self.network_with({})
+        if base.Architecture.radius is None:
+            raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
+        if self.ensemble.size > self.search.trials:
+            raise ValueError(
+                f"ensemble.size = {self.ensemble.size} is more than search.trials = "
+                f"{self.search.trials}; lower the one or raise the other"
+            )
+        if self.ensemble.epochs < base.Training.num_epoch:
+            raise ValueError(
+                f"ensemble.epochs = {self.ensemble.epochs} is less than the trials' "
+                f"Training.num_epoch = {base.Training.num_epoch}; raise it"
+            )
+        for name, parameter in self.search.space.items():
+            if name in _FIXED_BY_THE_STORE:
+                raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
+            if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
+                raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
+            for value in parameter.examples():
+                try:
+                    self.network_with({name: value})
+                except InputError as error:
+                    raise ValueError(f"search.space.{name}: {error}") from None
+        return self
+
+    def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
+        """The network with some dotted paths set, checked.
+
+        Raises
+        ------
+        InputError
+            If a path or its value does not fit HydraGNN's schema.
+        """
+        return load_network(self.network_values(parameters))
+
+    def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set."""
+        section: dict[str, Any] = _copy(self.network)
+        for path, value in parameters.items():
+            *parents, key = path.split(".")
+            place = section
+            for parent in parents:
+                place = place.setdefault(parent, {})
+                if not isinstance(place, dict):
+                    raise InputError(f"network: {path!r} does not lead into a mapping")
+            place[key] = value
+        return section
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs at which a trial is judged."""
+        return self.search.rungs(self.network_with({}).Training.num_epoch)
+
+
+def _copy(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _copy(value) for key, value in values.items()}
+    return list(values) if isinstance(values, list) else values
+
+
+def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
+    """Read and check a run configuration.
+
+    Parameters
+    ----------
+    path
+        A YAML file.
+    data
+        Directory of the source's data files; overrides the file's ``data.path``.
+
+    Raises
+    ------
+    InputError
+        If anything in the file is wrong: one sentence naming file, key and remedy.
+    """
+    path = Path(path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: is not valid YAML ({reason}); correct the file") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: must hold a mapping with the keys name, data, network, …")
+    return resolve_config(values, path, data=data)
+
+
+def resolve_config(
+    values: dict[str, Any], source: Path, *, data: str | Path | None = None
+) -> RunConfig:
+    """Check the values of a run configuration read from ``source``.
+
+    File names in it are relative to ``source``.
+    """
+    values = dict(values)
+    network = values.get("network")
+    if isinstance(network, str):
+        file = source.parent / network
+        values["network"] = network_section(_mapping(read_json(file), file), file)
+        load_network(values["network"], file)
+    elif isinstance(network, dict):
+        if "Architecture" not in network:
+            values["network"] = network_section(network, f"{source}: network")
+        load_network(values["network"], f"{source}: network")
+    section = values.get("data")
+    if isinstance(section, dict):
+        section = dict(section)
+        if data is not None:
+            section["path"] = Path(data).resolve()
+        elif section.get("path") is not None:
+            section["path"] = (source.parent / str(section["path"])).resolve()
+        values["data"] = section
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, source) from None
+
+
+def _mapping(values: Any, source: Path) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise InputError(f"{source}: must hold a mapping, as HydraGNN's JSON does")
+    return values

@@ -1,0 +1,110 @@
+"""One structure -> one graph, in HydraGNN's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import ase
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.errors import InputError
+
+
+def atoms_to_graph(
+    atoms: ase.Atoms,
+    cutoff: float,
+    max_neighbours: int | None,
+    graph_id: int = 0,
+    targets: Mapping[str, NDArray[np.float64]] | None = None,
+) -> Data:
+    """Build the graph of a structure.
+
+    Parameters
+    ----------
+    atoms
+        Positions and cell in Å.
+    cutoff
+        Longest edge [Å].
+    max_neighbours
+        Nearest neighbours kept of each atom, ties with the last included; None keeps all.
+    graph_id
+        Position of the structure in its input.
+    targets
+        Labels by name: shape [d] for one of the whole graph, [n_atoms, d] for one of each atom.
+        Without labels (prediction) the graph has no target keys and no ``y``.
+
+    Returns
+    -------
+    Data
+        ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å, ``cell`` [3, 3] Å, ``pbc`` [3],
+        ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å, ``edge_attr`` [e, 1] Å,
+        ``graph_id`` [1]; then the targets, and packed as HydraGNN wants them ``y`` [sum, 1] and
+        ``y_loc`` [1, n_targets + 1].
+
+    Raises
+    ------
+    InputError
+        Where the structure cannot be a graph: no atoms, an unknown element, a position or cell
+        that is not finite, a periodic direction without a lattice vector.
+    """
+    positions, cell, pbc = _geometry(atoms, graph_id)
+    edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
+    graph = Data()
+    graph.x = torch.from_numpy(atoms.numbers.astype(np.float32)[:, None])
+    graph.pos = torch.from_numpy(positions.astype(np.float32))
+    graph.cell = torch.from_numpy(cell.astype(np.float32))
+    graph.pbc = torch.from_numpy(pbc.astype(np.int32))
+    graph.edge_index = torch.from_numpy(np.stack([edges.senders, edges.receivers]))
+    graph.edge_shifts = torch.from_numpy(edges.shifts.astype(np.float32))
+    graph.edge_attr = torch.from_numpy(edges.distances.astype(np.float32)[:, None])
+    graph.graph_id = torch.tensor([graph_id])
+    if targets:
+        _add_targets(graph, targets)
+    return graph
+
+
+def batch_graphs(graphs: Sequence[Data]) -> Batch:
+    """Join graphs that come from no store, such as structures to predict."""
+    return Batch.from_data_list(list(graphs))
+
+
+def _geometry(
+    atoms: ase.Atoms, graph_id: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Positions, cell (zero rows where not periodic) and periodic directions, checked."""
+    positions = np.asarray(atoms.positions, dtype=np.float64)
+    pbc = np.asarray(atoms.pbc, dtype=np.bool_)
+    cell = np.where(pbc[:, None], np.asarray(atoms.cell.array, dtype=np.float64), 0.0)
+    if len(positions) == 0:
+        raise InputError(f"structure {graph_id} has no atoms; remove it")
+    if not (np.isfinite(positions).all() and np.isfinite(cell).all()):
+        raise InputError(
+            f"structure {graph_id} has a position or cell vector that is not finite; "
+            "correct or remove it"
+        )
+    if (atoms.numbers < 1).any():
+        raise InputError(f"structure {graph_id} has an atom of unknown element; correct it")
+    if np.linalg.matrix_rank(cell) < int(pbc.sum()):
+        raise InputError(
+            f"structure {graph_id} is periodic in a direction that has no cell vector of its own; "
+            "give the vector or set pbc to false there"
+        )
+    return positions, cell, pbc
+
+
+def _add_targets(graph: Data, targets: Mapping[str, NDArray[np.float64]]) -> None:
+    """Add each target under its own name and all of them packed as ``y`` and ``y_loc``."""
+    packed = []
+    for name, label in targets.items():
+        value = torch.from_numpy(np.asarray(label, dtype=np.float32))
+        # A graph's only number stays [1], as HydraGNN's interatomic potentials expect `energy`;
+        # a vector needs a row of its own to be stacked in batches.
+        graph[name] = value[None] if value.ndim == 1 and len(value) > 1 else value
+        packed.append(value.reshape(-1))
+    graph.y = torch.cat(packed)[:, None]
+    ends = np.cumsum([0, *(len(part) for part in packed)])
+    graph.y_loc = torch.from_numpy(ends.astype(np.int64)[None])

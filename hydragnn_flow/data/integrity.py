@@ -1,0 +1,93 @@
+"""Sizes and checksums, verified in Python before ADIOS2 opens a file.
+
+BP5 has no checksum of its own, and a damaged file can hang ADIOS2, crash the process or be read as
+wrong numbers; so nothing is opened that differs from what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from hydragnn_flow.errors import InputError
+
+_CHUNK = 1 << 24
+
+
+class FileRecord(BaseModel):
+    """What a file was when it was written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int
+    """Bytes."""
+    crc32: int
+    """CRC-32 of all bytes, as ``zlib.crc32``."""
+
+
+def describe_file(path: Path) -> FileRecord:
+    """Size and checksum of a file as it is now."""
+    return FileRecord(size=path.stat().st_size, crc32=_crc32(path))
+
+
+def describe_files(folder: Path) -> dict[str, FileRecord]:
+    """Size and checksum of every file in a folder, by name."""
+    return {path.name: describe_file(path) for path in sorted(folder.iterdir())}
+
+
+def is_payload(name: str) -> bool:
+    """Whether a file of a BP5 directory holds data, not metadata; these are the long ones."""
+    return name.startswith("data.")
+
+
+def verify_presence(folder: Path, records: Mapping[str, FileRecord]) -> None:
+    """Raise InputError where a file is missing or has another size than recorded."""
+    for name, record in records.items():
+        path = folder / name
+        if not path.is_file():
+            raise damaged(path, "is missing")
+        size = path.stat().st_size
+        if size != record.size:
+            raise damaged(path, f"has {size} bytes instead of {record.size}")
+
+
+def verify_checksum(path: Path, record: FileRecord) -> None:
+    """Raise InputError where the bytes of a file are not those recorded."""
+    if _crc32(path) != record.crc32:
+        raise damaged(path, "has changed since it was written (its checksum differs)")
+
+
+def damaged(path: Path, what: str) -> InputError:
+    """The error for a file of a store that cannot be trusted."""
+    return InputError(
+        f"{path} {what}: the store is damaged; delete it and prepare it again, or restore a copy"
+    )
+
+
+def fsync_tree(folder: Path) -> None:
+    """Force a folder with all its files to disk, so that a rename after it commits whole files."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            fsync_path(Path(parent) / name)
+        fsync_path(Path(parent))
+
+
+def fsync_path(path: Path) -> None:
+    """Force one file, or the entries of one folder (a rename within it), to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum

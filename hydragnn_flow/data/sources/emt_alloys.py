@@ -1,0 +1,118 @@
+"""Generated structures: random fcc alloys with energies and forces by effective medium theory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import ase
+import numpy as np
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from ase.data import atomic_numbers, reference_states
+from numpy.random import Generator, SeedSequence, default_rng
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.data import GeneratedSource
+from hydragnn_flow.data.sources.labelled import Labelled, Progress
+from hydragnn_flow.errors import InputError
+
+UNITS = {"energy": "eV", "forces": "eV/Å"}
+
+_STRAIN = 0.02
+"""Standard deviation of each component of the strain."""
+_RATTLE = (0.02, 0.15)
+"""Range of the displacements' standard deviation [Å]; the upper end is past room temperature."""
+_ATOMS_PER_CELL = 4
+_MOST_UNEVEN = 2
+"""Largest difference between the repeats along two directions; excludes needles."""
+
+
+def generate_emt_alloys(
+    source: GeneratedSource, seed: int, progress: Progress | None = None
+) -> list[Labelled]:
+    """Generate random alloys and label them with ASE's EMT calculator.
+
+    Each is a supercell of the cubic fcc cell: random species in a random composition of two to all
+    elements, the mean lattice constant of its elements (Vegard's law, from ASE's reference data),
+    a random homogeneous strain and random displacements.
+
+    Parameters
+    ----------
+    source
+        How many, of which elements, of how many atoms.
+    seed
+        Determines every structure; structure ``i`` is the same however many are made.
+    progress
+        Told after each structure.
+
+    Raises
+    ------
+    InputError
+        Where no supercell has a number of atoms within ``source.atoms``.
+    """
+    supercells = _supercells(*source.atoms)
+    if not supercells:
+        raise InputError(
+            f"data.source.atoms: no supercell of {_ATOMS_PER_CELL} atoms has between "
+            f"{source.atoms[0]} and {source.atoms[1]} atoms; widen the range"
+        )
+    structures = []
+    for i in range(source.structures):
+        rng = default_rng(SeedSequence(seed, spawn_key=(0, i)))
+        atoms = _random_alloy(rng, source.elements, supercells)
+        structures.append(Labelled(atoms, _label(atoms), source.format, i))
+        if progress is not None:
+            progress("structures", i + 1, source.structures)
+    return structures
+
+
+def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
+    make_calculator: Any = EMT  # ASE has no types for it
+    calculator = make_calculator()
+    calculator.calculate(atoms, ["energy", "forces"])
+    return {
+        "energy": np.array([calculator.results["energy"]]),
+        "forces": np.array(calculator.results["forces"]),
+    }
+
+
+def _supercells(smallest: int, largest: int) -> list[tuple[int, int, int]]:
+    """Repeats (a >= b >= c) of the cubic cell with a number of atoms in the range."""
+    return [
+        (a, b, c)
+        for a, b, c in itertools.product(range(1, largest // _ATOMS_PER_CELL + 1), repeat=3)
+        if a >= b >= c
+        and a - c <= _MOST_UNEVEN
+        and smallest <= _ATOMS_PER_CELL * a * b * c <= largest
+    ]
+
+
+def _random_alloy(
+    rng: Generator, elements: Sequence[str], supercells: Sequence[tuple[int, int, int]]
+) -> ase.Atoms:
+    repeats = supercells[int(rng.integers(len(supercells)))]
+    n_elements = rng.integers(min(2, len(elements)), len(elements) + 1)
+    chosen = rng.choice(np.array(elements), size=n_elements, replace=False)
+    shares = rng.dirichlet(np.ones(n_elements))
+    n_atoms = _ATOMS_PER_CELL * int(np.prod(repeats))
+    species = rng.choice(chosen, size=n_atoms, p=shares)
+
+    lattice_constant = float(np.mean([_lattice_constant(symbol) for symbol in species]))
+    ideal: ase.Atoms = bulk("Cu", "fcc", a=lattice_constant, cubic=True) * repeats
+    noise = rng.normal(scale=_STRAIN, size=(3, 3))
+    deformation = np.eye(3) + (noise + noise.T) / 2
+    displacements = rng.normal(scale=rng.uniform(*_RATTLE), size=(n_atoms, 3))
+    return ase.Atoms(
+        [str(symbol) for symbol in species],
+        positions=ideal.positions @ deformation + displacements,
+        cell=ideal.cell.array @ deformation,
+        pbc=True,
+    )
+
+
+def _lattice_constant(symbol: str) -> float:
+    """Experimental lattice constant of an fcc element [Å], as ASE gives it."""
+    reference: Any = reference_states[atomic_numbers[symbol]]
+    return float(reference["a"])

@@ -1,0 +1,134 @@
+"""After the members are trained: weigh, calibrate on validation data, test once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.ensemble.ensemble import (
+    FOLDER,
+    MANIFEST,
+    SUMMARY,
+    VERSION,
+    Ensemble,
+    load_member,
+    split_reference,
+)
+from hydragnn_flow.ensemble.uncertainty import Calibration, calibrate, combine, coverage
+from hydragnn_flow.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Member:
+    """How a member came to be."""
+
+    member: int
+    trial: int
+    best_val_loss: float
+    gcds: list[str]
+    seconds: float
+    cpu_seconds: float
+    reason: str = ""
+    """Why it was not trained to the end, where it was not; its best weights until then count."""
+
+
+def finish_ensemble(
+    run_directory: Path,
+    config: RunConfig,
+    store: GraphStore,
+    members: Sequence[Member],
+    totals: dict[str, float],
+) -> dict[str, Any]:
+    """Turn trained members into an ensemble: `ensemble.json` and the test predictions.
+
+    Parameters
+    ----------
+    run_directory
+        Of the campaign; the members' folders are in it.
+    config
+        Level of the intervals, and whether energies add up over atoms.
+    store
+        Its validation split calibrates, its test split is used here and nowhere else.
+    members
+        In the order of their folders.
+    totals
+        Wall and CPU seconds of the campaign, for the summary.
+
+    Returns
+    -------
+    dict
+        The content of `ensemble.json`, which is written last.
+    """
+    folder = run_directory / FOLDER
+    level = config.ensemble.level
+    models = tuple(load_member(folder, m.member, store.manifest) for m in members)
+    weights = np.full(len(models), 1 / len(models))
+    additive = config.network_with({}).Architecture.enable_interatomic_potential
+    trained = Ensemble(models, weights, {}, store.manifest, level)
+    val = store["valset"]
+    calibrations = _calibrations(trained, val, additive)
+    ensemble = Ensemble(models, weights, calibrations, store.manifest, level)
+
+    test = store["testset"]
+    best = min(range(len(members)), key=lambda k: members[k].best_val_loss)
+    folder_out = run_directory / "predictions"
+    folder_out.mkdir(exist_ok=True)
+    ensemble.predict_split(test, members=True).save(folder_out / "test")
+    summary = {
+        "version": VERSION,
+        "level": level,
+        "members": [
+            {**asdict(member), "weight": float(weight)}
+            for member, weight in zip(members, weights, strict=True)
+        ],
+        "best_member": members[best].member,
+        "calibration": {name: value.to_dict() for name, value in calibrations.items()},
+        "test": _test(ensemble, test, best),
+        **totals,
+    }
+    write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
+    write_json(folder / SUMMARY, summary)
+    return summary
+
+
+def _calibrations(trained: Ensemble, val: GraphSplit, additive: bool) -> dict[str, Calibration]:
+    atoms = val.n_atoms.astype(float)[:, None]
+    calibrations = {}
+    for name, members in trained.member_predictions(val).items():
+        mean, spread = combine(members, trained.weights)
+        per_graph = trained.manifest.targets[name].level == "graph"
+        calibrations[name] = calibrate(
+            split_reference(val, name) - mean,
+            spread,
+            trained.level,
+            per_atom=additive and per_graph,
+            atoms=atoms if per_graph else None,
+        )
+    return calibrations
+
+
+def _test(ensemble: Ensemble, test: GraphSplit, best: int) -> dict[str, dict[str, Any]]:
+    """Errors of the best single member and of the ensemble, and how many intervals hold."""
+    members = ensemble.member_predictions(test)
+    results: dict[str, dict[str, Any]] = {}
+    atoms = test.n_atoms.astype(float)[:, None]
+    for name, predicted in ensemble.distributions(members, test.n_atoms).items():
+        target = ensemble.manifest.targets[name]
+        reference = split_reference(test, name)
+        errors = {
+            "best_member": np.abs(members[name][best] - reference),
+            "ensemble": np.abs(predicted.mean - reference),
+        }
+        row: dict[str, Any] = {"unit": target.unit, "coverage": coverage(reference, predicted)}
+        for who, error in errors.items():
+            row[f"mae_{who}"] = float(error.mean())
+            if target.level == "graph":
+                row[f"mae_per_atom_{who}"] = float((error / atoms).mean())
+        results[name] = row
+    return results

@@ -1,0 +1,34 @@
+"""Which trials become members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import TrialRecord
+
+
+def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
+    """The trials with the smallest validation loss, best first.
+
+    A trial that a rung ended has finished too: it may be better than one that went on earlier in
+    the search, and training it further is what a member gets anyway.
+
+    Raises
+    ------
+    InputError
+        If fewer than ``size`` trials finished.
+    """
+    finished = [
+        record
+        for record in records
+        if record.state in ("complete", "pruned") and record.value is not None
+    ]
+    if len(finished) < size:
+        failed = [record for record in records if record.state == "failed"]
+        why = f" ({len(failed)} failed, the first because {failed[0].reason})" if failed else ""
+        raise InputError(
+            f"ensemble.size = {size} is more than the {len(finished)} trials that finished{why}; "
+            f"lower ensemble.size or raise search.trials"
+        )
+    return sorted(finished, key=lambda record: (record.value, record.number))[:size]

@@ -1,0 +1,135 @@
+"""The predictions table: one for graph targets, one for node targets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import Target
+from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What an ensemble says about some structures, in their order.
+
+    Units of the columns and the level of the intervals are in ``DataFrame.attrs``.
+    """
+
+    graphs: pd.DataFrame | None
+    """A row per structure: `graph_id`, then the columns of each graph target."""
+    nodes: pd.DataFrame | None
+    """A row per atom: `graph_id`, `node_index`, then the columns of each node target."""
+
+    def save(self, stem: Path, suffixes: tuple[str, ...] = (".parquet", ".csv")) -> list[Path]:
+        """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
+        written = []
+        for name, table in ((stem.name, self.graphs), (f"{stem.name}_nodes", self.nodes)):
+            if table is None:
+                continue
+            for suffix in suffixes:
+                path = stem.with_name(name + suffix)
+                temporary = path.with_name(f".{os.getpid()}.{path.name}")
+                if suffix == ".parquet":
+                    table.to_parquet(temporary, index=False)
+                else:
+                    table.to_csv(temporary, index=False)
+                temporary.replace(path)
+                written.append(path)
+        return written
+
+
+def build_tables(
+    graph_id: NDArray[np.int64],
+    n_atoms: NDArray[np.int64],
+    targets: Mapping[str, Target],
+    predicted: Mapping[str, Distribution],
+    references: Mapping[str, Floats],
+    level: float,
+    members: Mapping[str, Floats] | None = None,
+) -> Predictions:
+    """Lay predictions out as tables.
+
+    Parameters
+    ----------
+    graph_id, n_atoms
+        Of each structure, in the order of the input.
+    targets
+        Level, components and unit of each target.
+    predicted
+        Distribution per target, ``[n, d]`` each.
+    references
+        True values, for targets whose labels are known.
+    level
+        Of the intervals.
+    members
+        Each member's predictions ``[n_members, n, d]``, where they are wanted.
+    """
+    index = {
+        "graph": {"graph_id": graph_id},
+        "node": {
+            "graph_id": np.repeat(graph_id, n_atoms),
+            "node_index": np.concatenate([np.arange(n) for n in n_atoms])
+            if len(n_atoms)
+            else np.zeros(0, np.int64),
+        },
+    }
+    tables: dict[str, pd.DataFrame | None] = {}
+    for kind in ("graph", "node"):
+        columns: dict[str, NDArray[np.generic]] = dict(index[kind])
+        units: dict[str, str] = {}
+        for name, values in predicted.items():
+            if targets[name].level != kind:
+                continue
+            for component, label in enumerate(component_names(name, targets[name].dim)):
+                new = _columns(
+                    label,
+                    component,
+                    values,
+                    references.get(name),
+                    None if members is None else members[name],
+                )
+                columns |= new
+                units |= dict.fromkeys(new, targets[name].unit)
+        table = pd.DataFrame(columns) if units else None
+        if table is not None:
+            table.attrs = {"units": units, "level": level}
+        tables[kind] = table
+    return Predictions(tables["graph"], tables["node"])
+
+
+def component_names(target: str, dim: int) -> list[str]:
+    """Column names of a target: `energy`; `forces_x`, `forces_y`, `forces_z`; `spectrum_0`, …"""
+    if dim == 1:
+        return [target]
+    return [f"{target}_{axis}" for axis in ("xyz" if dim == 3 else range(dim))]
+
+
+def _columns(
+    label: str,
+    component: int,
+    values: Distribution,
+    reference: Floats | None,
+    members: Floats | None,
+) -> dict[str, NDArray[np.generic]]:
+    columns: dict[str, NDArray[np.generic]] = {}
+    if reference is not None:
+        columns[label] = reference[:, component]
+    for suffix, array in (
+        ("mean", values.mean),
+        ("std", values.std),
+        ("epistemic_std", values.epistemic_std),
+        ("lo", values.lo),
+        ("hi", values.hi),
+    ):
+        columns[f"{label}_{suffix}"] = array[:, component]
+    if members is not None:
+        for k, member in enumerate(members):
+            columns[f"{label}_member_{k}"] = member[:, component]
+    return columns

@@ -1,0 +1,173 @@
+"""From the members' predictions to a mean with honest error bars. Plain numpy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How one target's spread between members becomes a standard deviation and an interval.
+
+    The total variance is ``(scale * spread)² + floor²``: what the members disagree about, and what
+    they all miss. An interval is the mean ± ``quantile`` total standard deviations.
+    """
+
+    scale: float
+    floor: float
+    """In the data's units; per atom where ``per_atom``."""
+    quantile: float
+    level: float
+    """Share of true values the interval is to hold."""
+    per_atom: bool
+    """The target is a sum over atoms, and so are its errors."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A target's predictions; every array has the shape of the mean."""
+
+    mean: Floats
+    epistemic_std: Floats
+    """Scaled spread between the members."""
+    std: Floats
+    """Total standard deviation."""
+    lo: Floats
+    hi: Floats
+    """Ends of the calibrated interval."""
+
+
+def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Weighted mean, and standard deviation between members.
+
+    Parameters
+    ----------
+    members
+        Predictions ``[n_members, ...]``.
+    weights
+        ``[n_members]``, adding up to one.
+
+    Returns
+    -------
+    mean, spread
+        The spread has the n - 1 correction for the members' mean being estimated from them.
+    """
+    n = len(members)
+    shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
+    mean = (shaped * members).sum(axis=0)
+    variance = (shaped * np.square(members - mean)).sum(axis=0) * n / max(n - 1, 1)
+    return mean, np.sqrt(variance)
+
+
+def calibrate(
+    residuals: Floats, spread: Floats, level: float, per_atom: bool, atoms: Floats | None = None
+) -> Calibration:
+    """Fit scale and floor by maximum likelihood, and the quantile by split conformal prediction.
+
+    The likelihood is Gaussian, the quantile assumes only that the data predicted later are
+    exchangeable with these (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018); scores divided by
+    the standard deviation).
+
+    Parameters
+    ----------
+    residuals
+        Reference minus mean on validation data ``[n, d]``.
+    spread
+        Standard deviation between members ``[n, d]``.
+    level
+        Share of true values the interval is to hold.
+    per_atom
+        Whether errors grow with the number of atoms.
+    atoms
+        Number of atoms ``[n, 1]``; needed where ``per_atom``.
+    """
+    size = atoms if per_atom and atoms is not None else np.ones((1, 1))
+    squared_error = np.square(residuals / size).ravel()
+    squared_spread = np.square(spread / size).ravel()
+    unit = max(float(squared_error.mean()), np.finfo(float).tiny)
+
+    def negative_log_likelihood(log_parameters: Floats) -> float:
+        scale, floor = np.exp(log_parameters)
+        variance = scale * squared_spread / unit + floor
+        return float(np.mean(squared_error / unit / variance + np.log(variance)))
+
+    # The best of two starts: all error seen by the spread, or none.
+    spread_unit = max(float(squared_spread.mean()) / unit, 1e-12)
+    starts = ([-math.log(spread_unit), math.log(1e-2)], [-math.log(spread_unit) - 4, 0.0])
+    fits = [
+        minimize(
+            negative_log_likelihood,
+            start,
+            method="L-BFGS-B",
+            bounds=[(start[0] - 12, start[0] + 12), (math.log(1e-6), math.log(1e2))],
+        )
+        for start in starts
+    ]
+    scale, floor = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
+    fitted = Calibration(
+        float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, level, per_atom
+    )
+    scores = (np.abs(residuals) / _total_std(fitted, spread, atoms)).ravel()
+    return Calibration(
+        fitted.scale, fitted.floor, conformal_quantile(scores, level), level, per_atom
+    )
+
+
+def conformal_quantile(scores: Floats, level: float) -> float:
+    """The score that a share ``level`` of new data stays below, for a finite calibration set.
+
+    The ⌈(n + 1) level⌉-th smallest of n scores; the largest where n is too small for that.
+    """
+    rank = min(math.ceil((len(scores) + 1) * level), len(scores))
+    return float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def needed_for_level(level: float) -> int:
+    """Smallest calibration set for which :func:`conformal_quantile` keeps its promise."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
+def distribution(
+    members: Floats, weights: Floats, calibration: Calibration, atoms: Floats | None
+) -> Distribution:
+    """Mean, standard deviations and interval of a target.
+
+    Parameters
+    ----------
+    members
+        Predictions ``[n_members, n, d]``.
+    weights
+        ``[n_members]``.
+    calibration
+        Of this target.
+    atoms
+        Number of atoms ``[n, 1]`` of graph targets.
+    """
+    mean, spread = combine(members, weights)
+    std = _total_std(calibration, spread, atoms)
+    half = calibration.quantile * std
+    return Distribution(mean, calibration.scale * spread, std, mean - half, mean + half)
+
+
+def _total_std(calibration: Calibration, spread: Floats, atoms: Floats | None) -> Floats:
+    floor: Floats | float = calibration.floor
+    if calibration.per_atom and atoms is not None:
+        floor = floor * atoms
+    return np.asarray(np.hypot(calibration.scale * spread, floor))
+
+
+def coverage(reference: Floats, predicted: Distribution) -> float:
+    """Share of true values inside the interval."""
+    return float(np.mean((reference >= predicted.lo) & (reference <= predicted.hi)))

@@ -1,0 +1,9 @@
+"""The one error a user can cure."""
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong.
+
+    The message is one sentence that names the file and the key, says what is wrong and what to do
+    about it. The command line prints it and ends with exit code 2; nothing has been started.
+    """

@@ -1,0 +1,88 @@
+"""The process at the far end of a lane: `python -m hydragnn_flow.execution.lane_process`."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.execution.lease import Fence, sole_writer
+from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+
+
+def _serve() -> None:
+    """Answer requests until the worker closes the pipe."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
+    requests: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        os._exit(0)  # the worker is gone, so nobody wants the rest
+
+    threading.Thread(target=read, daemon=True).start()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while True:
+        answer = _answer(json.loads(requests.get()), stop)
+        replies.write(json.dumps(answer) + "\n")
+        replies.flush()
+
+
+def _answer(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+    spec = SegmentSpec(**request["spec"])
+    fence = Fence(Path(spec.run_directory), spec.token) if spec.run_directory else None
+    rank = request["rank"]
+
+    def should_stop() -> bool:
+        return stop.is_set() or (fence is not None and fence.deposed())
+
+    folder = spec.folder
+    try:
+        with (
+            _logging_to(folder / "log"),
+            sole_writer(folder) if rank == 0 else nullcontext(),
+            joined(rank, request["world"], request["rendezvous"]) as world,
+        ):
+            return run_segment(
+                spec, device=request["device"], world=world, should_stop=should_stop
+            ).to_dict()
+    except Exception as error:
+        with (folder / "log").open("a") as log:
+            traceback.print_exc(file=log)
+        first_line = next(iter(str(error).splitlines()), "")
+        return {"error": f"{type(error).__name__}: {first_line}"}
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Send everything the process prints to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with path.open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in enumerate(saved, start=1):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+if __name__ == "__main__":
+    _serve()

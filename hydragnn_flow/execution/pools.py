@@ -1,0 +1,65 @@
+"""The pools of a site: Parsl executors that start workers and carry results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import parsl
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.site import Site
+
+PoolName = Literal["gcd", "node"]
+
+
+class Pools:
+    """A site's workers, from entering a ``with`` block to leaving it.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    directory
+        Where Parsl keeps its logs and certificates.
+    """
+
+    def __init__(self, site: Site, directory: Path) -> None:
+        self._site, self._directory = site, directory
+
+    def __enter__(self) -> Pools:
+        logging.getLogger("parsl").setLevel(logging.ERROR)
+        config = self._site.parsl_config(self._directory)
+        labels = {executor.label for executor in config.executors}
+        if not {"gcd", "node"} <= labels:
+            raise InputError(
+                f"site {self._site.name}: its Parsl configuration has the executors "
+                f"{sorted(labels)}; it needs 'gcd' and 'node'"
+            )
+        # Parsl finds its own programs on the PATH, where an environment that was called by path
+        # rather than activated has not put them.
+        programs = str(Path(sys.executable).parent)
+        if programs not in os.environ.get("PATH", "").split(os.pathsep):
+            os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
+        self._kernel = parsl.DataFlowKernel(config)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._kernel.cleanup()
+
+    def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run ``function(*arguments)`` on a worker of a pool."""
+        app = parsl.python_app(function, data_flow_kernel=self._kernel, executors=[pool])
+        future: Future[Any] = app(*arguments)
+        return future

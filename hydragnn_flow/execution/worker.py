@@ -1,0 +1,152 @@
+"""What a Parsl task runs: bundles of segments on one GCD, and waves of members on one node."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.execution.lane import Lane, LaneDied
+from hydragnn_flow.execution.site import Node
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+
+
+@dataclass(frozen=True)
+class Job:
+    """One segment and the GCDs of its ranks, by position on the node."""
+
+    spec: SegmentSpec
+    gcds: tuple[int, ...] = field(default=(0,))
+
+
+# Lanes live as long as the Parsl worker, so a segment finds torch imported and the store mapped.
+_lanes: dict[tuple[str, int], Lane] = {}
+_lock = threading.Lock()
+
+
+def run_bundle(node: Node, bundle: str, specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
+    """Run segments side by side on this worker's GCD; a task of the `gcd` pool.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    bundle
+        Name of the bundle, for the records.
+    specs
+        The segments.
+
+    Returns
+    -------
+    list of SegmentResult
+        In the order of ``specs``; a segment whose process dies has a result that says so.
+    """
+    gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
+    return _run_all(node, bundle, [Job(spec, (gcd,)) for spec in specs])
+
+
+def run_wave(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
+    """Run DDP jobs side by side on this node's GCDs; a task of the `node` pool."""
+    return _run_all(node, bundle, jobs)
+
+
+def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
+    slots: dict[int, int] = {}
+    lanes: list[list[Lane]] = []
+    for job in jobs:
+        lanes.append([])
+        for gcd in job.gcds:
+            slot = slots[gcd] = slots.get(gcd, -1) + 1
+            lanes[-1].append(_lane(node, node.gcds[gcd], slot))
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        results = list(pool.map(lambda pair: _run_job(node, *pair), zip(jobs, lanes, strict=True)))
+    for job, result in zip(jobs, results, strict=True):
+        result.node, result.bundle = socket.gethostname(), bundle
+        result.gcds = [node.gcds[gcd] for gcd in job.gcds]
+    return results
+
+
+def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
+    """Run the ranks of one segment; when one fails the others are ended, not left waiting."""
+    started = time.time()
+    failures: list[str] = []
+    device = "cuda" if node.device == "hip" else node.device
+
+    def run_rank(rank: int) -> dict[str, Any] | None:
+        request = {
+            "spec": job.spec.to_dict(),
+            "rank": rank,
+            "world": len(lanes),
+            "rendezvous": rendezvous,
+            "device": device,
+        }
+        try:
+            answer = lanes[rank].call(request)
+        except LaneDied as death:
+            failures.append(f"killed:{death}")
+        else:
+            if "error" not in answer:
+                return answer
+            failures.append(f"error:{answer['error']}")
+        for lane in lanes:
+            if len(lanes) > 1:
+                lane.kill()
+        return None
+
+    with tempfile.TemporaryDirectory() as meeting, ThreadPoolExecutor(len(lanes)) as pool:
+        rendezvous = str(Path(meeting) / "rendezvous")
+        answers = list(pool.map(run_rank, range(len(lanes))))
+    if failures:
+        status, _, reason = failures[0].partition(":")
+        return SegmentResult(
+            job.spec.kind,
+            job.spec.number,
+            job.spec.rung,
+            0,
+            0,
+            "killed" if status == "killed" else "error",
+            reason,
+            started=started,
+            ended=time.time(),
+            seconds=time.time() - started,
+        )
+    ranks = [SegmentResult(**answer) for answer in answers if answer is not None]
+    first = ranks[0]
+    first.cpu_seconds = sum(rank.cpu_seconds for rank in ranks)
+    first.peak_memory_gib = max(rank.peak_memory_gib for rank in ranks)
+    return first
+
+
+def _lane(node: Node, gcd: str, slot: int) -> Lane:
+    with _lock:
+        lane = _lanes.get((gcd, slot))
+        if lane is None or not lane.alive:
+            lane = _lanes[gcd, slot] = Lane(_environment(node, gcd))
+        return lane
+
+
+def _environment(node: Node, gcd: str) -> dict[str, str | None]:
+    """What a process must find in its environment to see its GCD and no other."""
+    variables: dict[str, str | None] = {"OMP_NUM_THREADS": str(node.cores_per_gcd)}
+    if node.device == "hip":
+        # ROCR_VISIBLE_DEVICES filters first; CUDA_ and HIP_VISIBLE_DEVICES would then index what
+        # is left and hide every GCD but the first (parsl issue 3858).
+        variables |= {
+            "ROCR_VISIBLE_DEVICES": gcd,
+            "CUDA_VISIBLE_DEVICES": None,
+            "HIP_VISIBLE_DEVICES": None,
+        }
+    elif node.device == "cuda":
+        variables |= {"CUDA_VISIBLE_DEVICES": gcd, "ROCR_VISIBLE_DEVICES": None}
+    elif node.device == "xpu":
+        variables |= {"ZE_AFFINITY_MASK": gcd}
+    else:
+        variables |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    return variables

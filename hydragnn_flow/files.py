@@ -1,0 +1,49 @@
+"""Files that survive a crash: replaced at once, or appended to line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` at once; a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Replace ``path`` by ``values`` as JSON at once."""
+    write_text(path, json.dumps(values, indent=1) + "\n")
+
+
+def drop_torn_record(path: Path) -> int:
+    """Cut a last line that a crash left without its newline; returns the bytes removed.
+
+    Both of the run's append-only files hold one JSON record per line. A record without its newline
+    was never acted on; left in place, the next record would be glued to it and neither could be
+    read again.
+    """
+    if not path.exists():
+        return 0
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        keep = end
+        while keep > 0:
+            start = max(0, keep - 4096)
+            file.seek(start)
+            newline = file.read(keep - start).rfind(b"\n")
+            if newline >= 0:
+                keep = start + newline + 1
+                break
+            keep = start
+        if keep < end:
+            file.truncate(keep)
+            os.fsync(file.fileno())
+    return end - keep

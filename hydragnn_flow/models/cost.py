@@ -1,0 +1,197 @@
+"""What a training step of a network costs, counted on tensors that hold no numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hydragnn_flow.models.model import HydraModel
+
+# Operations that move no data and start no kernel.
+# fmt: off
+_VIEWS = frozenset({
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal",
+    "empty", "empty_like", "empty_strided", "expand", "is_same_size", "lift_fresh",
+    "new_empty", "new_empty_strided", "permute", "reshape", "select", "slice", "split",
+    "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold", "unsqueeze", "view",
+})
+# fmt: on
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+# Kernels, and passes over the parameters, of one fused step of Adam: reads of the parameter, its
+# gradient and two moments, writes of three of them.
+_ADAM_LAUNCHES, _ADAM_PASSES, _ADAM_FLOPS = 4, 7, 12
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """One training step: forward, backward, update.
+
+    Attributes
+    ----------
+    parameters
+        Number of trainable numbers.
+    flops
+        Floating-point operations of matrix products (a multiply-add is two) and of the update.
+    bytes
+        Read and written by all kernels, as if nothing stayed in a cache.
+    launches
+        Kernels started.
+    saved_bytes
+        Largest memory held for the backward pass, without parameters and the batch itself.
+    """
+
+    parameters: int
+    flops: int
+    bytes: int
+    launches: int
+    saved_bytes: int
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
+    """Counts kernels, their products' operations and the bytes they touch."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches = self.bytes = self.flops = 0
+        self.known: dict[Any, tuple[Any, ...]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _VIEWS:
+            return func(*args, **(kwargs or {}))
+        result = self._result(func, args, kwargs or {})
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        n_written = sum(map(_size, written))
+        self.launches += 1
+        # Of the rows it selects from, a gather reads only those it returns.
+        gathers = name in ("index_select", "embedding", "index")
+        self.bytes += n_written + (n_written if gathers else sum(map(_size, read)))
+        if name in _PRODUCTS:
+            inner = [leaf for leaf in read if leaf.dim() >= 2][-1].shape[-2]
+            self.flops += 2 * written[0].numel() * inner
+        return result
+
+    def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operation returns; the shapes of a repeated one are remembered.
+
+        Layers repeat the same operations, and torch infers most shapes in Python, slowly.
+        """
+        if func._schema.is_mutable:
+            return func(*args, **kwargs)
+        key = (func, _signature(args), _signature(tuple(kwargs.items())))
+        if key in self.known:
+            size, stride, dtype = self.known[key]
+            return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor):
+            self.known[key] = (result.shape, result.stride(), result.dtype)
+        return result
+
+
+def _signature(values: Any) -> Any:
+    """Operands as a dictionary key, tensors by their layout."""
+    if isinstance(values, Tensor):
+        return values.shape, values.stride(), values.dtype
+    if isinstance(values, (tuple, list)):
+        return tuple(map(_signature, values))
+    return type(values), values
+
+
+class _Saved:
+    """Adds up the storages autograd holds on to."""
+
+    def __init__(self, free: list[Tensor]) -> None:
+        # Storages are kept, so that no address is used twice.
+        self.storages = {tensor.untyped_storage()._cdata: tensor for tensor in free}
+        self.bytes = 0
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage()._cdata
+        if key not in self.storages:
+            self.storages[key] = tensor
+            self.bytes += tensor.untyped_storage().nbytes()
+        return tensor
+
+
+@dataclass
+class _MetaBatch:
+    """A batch of a given size without numbers."""
+
+    x: Tensor
+    pos: Tensor
+    edge_index: Tensor
+    edge_shifts: Tensor
+    batch: Tensor
+    num_graphs: int
+
+
+def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> NetworkCost:
+    """Count one training step of a model on a batch of a given size.
+
+    Nothing is computed and the model is not changed; it may live on the meta device itself
+    (``with torch.device("meta"): model = build_model(…)``), which saves drawing weights.
+
+    Parameters
+    ----------
+    model
+        Any model of :func:`~hydragnn_flow.models.build_model`.
+    atoms, edges, graphs
+        Totals over the batch.
+
+    Returns
+    -------
+    NetworkCost
+        Forward, backward (double backward for a potential) and an Adam update.
+    """
+    batch = _MetaBatch(
+        x=torch.empty((atoms, model.encoder.embedding.n_columns), device="meta"),
+        pos=torch.empty((atoms, 3), device="meta"),
+        edge_index=torch.empty((2, edges), dtype=torch.int64, device="meta"),
+        edge_shifts=torch.empty((edges, 3), device="meta"),
+        batch=torch.empty(atoms, dtype=torch.int64, device="meta"),
+        num_graphs=graphs,
+    )
+    parameters = {
+        name: torch.empty_like(value, device="meta", requires_grad=True)
+        for name, value in model.named_parameters()
+    }
+    buffers = {
+        name: torch.empty_like(value, device="meta") for name, value in model.named_buffers()
+    }
+    was_training = model.training
+    model.train()
+    inputs = [batch.x, batch.pos, batch.edge_index, batch.edge_shifts, batch.batch]
+    saved = _Saved([*inputs, *parameters.values(), *buffers.values()])
+    counter = _Counter()
+    try:
+        with counter:
+            with saved_tensors_hooks(saved.hold, lambda tensor: tensor):
+                outputs = functional_call(model, {**parameters, **buffers}, (batch,))
+                squares = [value.float().square().mean() for value in outputs.values()]
+                loss = torch.stack(squares).sum()
+            torch.autograd.backward(loss)
+    finally:
+        model.train(was_training)
+    n = sum(value.numel() for value in parameters.values())
+    element = model.dtype.itemsize
+    return NetworkCost(
+        parameters=n,
+        flops=counter.flops + _ADAM_FLOPS * n,
+        bytes=counter.bytes + _ADAM_PASSES * n * element,
+        launches=counter.launches + _ADAM_LAUNCHES,
+        saved_bytes=saved.bytes,
+    )
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,63 @@
+"""Node features into the hidden space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+ATOMIC_NUMBER = "atomic_number"
+"""Name of the node-feature column that chooses a row of the embedding."""
+
+N_ELEMENTS = 119
+"""Rows of a table indexed by atomic number."""
+
+
+class NodeEmbedding(nn.Module):
+    """A learned row per chemical element, plus a linear map of the other input columns.
+
+    HydraGNN feeds the atomic number as a number; a row per element lets a network treat
+    neighbours in the periodic table as freely as strangers.
+
+    Parameters
+    ----------
+    columns
+        Names of all node-feature columns of the store.
+    inputs
+        Columns that go in, `Variables_of_interest.input_node_features`.
+    width
+        Hidden width.
+    """
+
+    def __init__(self, columns: Sequence[str], inputs: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.n_columns = len(columns)
+        chosen = [index for index in inputs if columns[index] == ATOMIC_NUMBER]
+        self.element_column = chosen[0] if chosen else None
+        self.other_columns = [index for index in inputs if index not in chosen]
+        self.elements = nn.Embedding(N_ELEMENTS, width) if chosen else None
+        self.others = (
+            nn.Linear(len(self.other_columns), width, bias=not chosen)
+            if self.other_columns
+            else None
+        )
+
+    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Embed node features.
+
+        Parameters
+        ----------
+        x
+            Node features [n_atoms, n_columns].
+        dtype
+            Of the result [n_atoms, width]; that of the model's parameters.
+        """
+        parts: list[Tensor] = []
+        if self.elements is not None:
+            parts.append(self.elements(x[:, self.element_column].long()))
+        if self.others is not None:
+            # Not x[:, list], which would send the list to an accelerator at every step.
+            columns = torch.stack([x[:, column] for column in self.other_columns], dim=1)
+            parts.append(self.others(columns.to(dtype)))
+        return sum(parts[1:], start=parts[0])

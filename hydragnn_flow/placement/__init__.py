@@ -1,0 +1,17 @@
+"""Cost model and placer: what a segment takes, and where it runs. Neither torch nor Parsl."""
+
+from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Work
+from hydragnn_flow.placement.members import Wave, plan_members
+from hydragnn_flow.placement.placer import Placeable, next_bundle, too_large
+
+__all__ = [
+    "CostModel",
+    "Estimate",
+    "Gcd",
+    "Placeable",
+    "Wave",
+    "Work",
+    "next_bundle",
+    "plan_members",
+    "too_large",
+]

@@ -1,0 +1,71 @@
+"""How many GCDs each ensemble member gets, and which members share a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Members that run at the same time on one node."""
+
+    members: tuple[int, ...]
+    """Positions in the list of costs."""
+    widths: tuple[int, ...]
+    """GCDs of each."""
+
+
+def plan_members(
+    seconds: Sequence[float], nodes: int, gcds_per_node: int, widest: Sequence[int]
+) -> list[Wave]:
+    """Give members GCDs in proportion to their cost, so that they end together.
+
+    Members are dealt to groups of equal cost, longest first; a group shares one node. Within it
+    every member has one GCD and each further GCD goes to the member that would end last.
+
+    Parameters
+    ----------
+    seconds
+        Expected time of each member on one GCD [s].
+    nodes
+        Nodes of the site.
+    gcds_per_node
+        GCDs of a node. A member is trained by DDP, on at least two of them where there are two.
+    widest
+        Largest useful number of GCDs of each member: no rank may be left without a graph.
+
+    Returns
+    -------
+    list of Wave
+        Every member in exactly one wave; waves are independent and may run in any order.
+    """
+    narrowest = min(2, gcds_per_node)
+    per_wave = max(1, gcds_per_node // narrowest)
+    n_waves = max(min(nodes, len(seconds)), -(-len(seconds) // per_wave))
+    groups: list[list[int]] = [[] for _ in range(n_waves)]
+    for member in sorted(range(len(seconds)), key=lambda m: -seconds[m]):
+        open_groups = [group for group in groups if len(group) < per_wave]
+        min(open_groups, key=lambda group: sum(seconds[m] for m in group)).append(member)
+    return [
+        Wave(
+            tuple(group),
+            _widths(
+                [seconds[m] for m in group], [widest[m] for m in group], gcds_per_node, narrowest
+            ),
+        )
+        for group in groups
+        if group
+    ]
+
+
+def _widths(
+    seconds: Sequence[float], widest: Sequence[int], gcds: int, narrowest: int
+) -> tuple[int, ...]:
+    widths = [min(narrowest, most) for most in widest]
+    for _ in range(gcds - sum(widths)):
+        growing = [i for i, most in enumerate(widest) if widths[i] < most]
+        if not growing:
+            break
+        widths[max(growing, key=lambda i: seconds[i] / widths[i])] += 1
+    return tuple(widths)

@@ -1,0 +1,246 @@
+"""One self-contained HTML file about a run."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from matplotlib.figure import Figure
+
+from hydragnn_flow.report import figures, tables
+from hydragnn_flow.report.files import RunFiles, read_run
+from hydragnn_flow.report.style import PIXELS_PER_INCH
+from hydragnn_flow.report.targets import TargetValues, targets_of
+from hydragnn_flow.report.text import number, percent
+
+REPORT = "report.html"
+# Beyond so many drawn elements a picture of pixels is smaller and opens faster.
+_MOST_SVG_ELEMENTS = 2000
+_MOST_TABLE_ROWS = 500
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as the page embeds it."""
+
+    source: str
+    """``data:`` address."""
+    width: int
+    """In CSS pixels."""
+    text: str
+    """What it shows, for those who cannot see it."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A table as text."""
+
+    columns: list[str]
+    numeric: list[bool]
+    """Whether a column holds numbers, which are set flush right."""
+    rows: list[list[str]]
+    left_out: int
+
+
+def write_report(run_directory: Path) -> Path:
+    """Write `report.html` from what a run directory holds so far.
+
+    Parameters
+    ----------
+    run_directory
+        Of a finished run, or of one still going: the page says what is missing.
+
+    Returns
+    -------
+    pathlib.Path
+        The page. It stands by itself: no other file, no network.
+
+    Raises
+    ------
+    InputError
+        If the directory is no run directory or holds a damaged file.
+    """
+    page = render(read_run(Path(run_directory)))
+    path = Path(run_directory) / REPORT
+    temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def render(run: RunFiles) -> str:
+    """The page as text."""
+    types = mpnn_types(run)
+    trial_types = {number: name for (kind, number), name in types.items() if kind == "trial"}
+    members = {member["trial"] for member in (run.ensemble or {}).get("members", ())}
+    targets = test_targets(run)
+    level = float(run.ensemble["level"]) if run.ensemble else run.config.ensemble.level
+    pictures: dict[str, Picture] = {}
+    if run.trials:
+        drawn = figures.optimisation_history(run.trials, trial_types, members)
+        pictures["history"] = embed(drawn, "Validation loss of every trial against its number")
+    if any(segment.history for segment in run.segments if segment.kind == "trial"):
+        drawn = figures.rung_curves(run.trials, run.segments, trial_types, run.config.rungs)
+        pictures["curves"] = embed(drawn, "Validation loss of every trial against the epoch")
+    if run.segments:
+        drawn = figures.gcd_occupancy(run.segments, types)
+        pictures["occupancy"] = embed(drawn, "Bars of the segments each GCD ran over time")
+    if targets:
+        drawn = figures.coverage(targets, level)
+        pictures["coverage"] = embed(drawn, "Observed against expected coverage of intervals")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = resources.files("hydragnn_flow.report").joinpath("template.html.j2")
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        name=run.config.name,
+        written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        missing=missing(run, targets),
+        facts=facts(run),
+        level=f"{level * 100:g} %",
+        accuracy=as_text(tables.accuracy_table(run.ensemble)) if run.ensemble else None,
+        members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
+        parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
+        pictures=pictures,
+        trials=as_text(tables.trials_table(run.trials, run.segments, trial_types)),
+        cost=cost(run),
+        configuration=run.configuration,
+    )
+
+
+def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
+    """Message-passing type by (``trial`` or ``member``, number)."""
+    fixed = str(run.config.network_with({}).Architecture.mpnn_type)
+    types = {
+        ("trial", trial.number): str(trial.parameters.get(tables.MPNN_TYPE, fixed))
+        for trial in run.trials
+    }
+    for member in (run.ensemble or {}).get("members", ()):
+        types["member", member["member"]] = types.get(("trial", member["trial"]), fixed)
+    return types
+
+
+def test_targets(run: RunFiles) -> list[TargetValues]:
+    """Targets of the test split; an energy per atom where the number of atoms is known."""
+    graphs = targets_of(run.graphs) if run.graphs is not None else []
+    nodes = targets_of(run.nodes) if run.nodes is not None else []
+    if run.nodes is not None:
+        # Total energies of cells of many sizes lie on the diagonal whatever the model does.
+        n_atoms = run.nodes.groupby("graph_id").size()
+        graphs = [t.per_atom(n_atoms) if t.name == "energy" else t for t in graphs]
+    return graphs + nodes
+
+
+def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
+    """Sentences about what the run has not produced yet."""
+    planned = run.config.search.trials
+    ended = sum(trial.state != "running" for trial in run.trials)
+    sentences = []
+    if not run.trials:
+        sentences.append("The search has not begun: there is no trial yet.")
+    elif ended < planned and run.ensemble is None:
+        sentences.append(f"The search is still going: {ended} of {planned} trials have ended.")
+    if not run.segments:
+        sentences.append("No segment has finished, so there are no curves and no timeline.")
+    if run.ensemble is None:
+        sentences.append("The ensemble is not finished: its accuracy on the test split follows.")
+    if not targets:
+        sentences.append("There are no predictions of the test split with reference values yet.")
+    elif run.ensemble is not None:
+        shown = {target.name.removesuffix(" per atom") for target in targets}
+        sentences += [
+            f"The prediction tables hold no target {name!r}, which ensemble.json names."
+            for name in run.ensemble["test"]
+            if name not in shown
+        ]
+    return sentences
+
+
+def facts(run: RunFiles) -> list[tuple[str, str]]:
+    """The few numbers that stand at the top of the page."""
+    states = [trial.state for trial in run.trials]
+    counts = {s: states.count(s) for s in ("complete", "pruned", "failed", "running")}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    found = [("trials" + (f": {told}" if told else ""), f"{len(states)}")]
+    losses = [trial.value for trial in run.trials if trial.value is not None]
+    if losses:
+        found.append(("best validation loss of a trial", number(min(losses))))
+    if run.ensemble is not None:
+        for row in tables.accuracy_table(run.ensemble).to_dict("records"):
+            if f"{row['target']} per atom" not in _names(run.ensemble):
+                value = f"{number(row['ensemble'])} {row['unit']}"
+                found.append((f"ensemble MAE, {row['target']}", value))
+    return found
+
+
+def cost(run: RunFiles) -> str:
+    """What the run took, in one sentence; empty before the first segment ended."""
+    if not run.segments:
+        return ""
+    kinds = [segment.kind for segment in run.segments]
+    told = f"{kinds.count('trial')} segments of trials and {kinds.count('member')} of members"
+    if run.ensemble is not None:
+        wall, cpu = (number(run.ensemble[k]) for k in ("wall_seconds", "cpu_seconds"))
+        return f"{told}; {wall} s wall and {cpu} s CPU in all."
+    return f"{told} so far."
+
+
+def embed(figure: Figure, text: str) -> Picture:
+    """A figure as a ``data:`` address: SVG, or PNG where it holds very many elements."""
+    file = io.BytesIO()
+    kind, name = "svg+xml", "svg"
+    if elements(figure) > _MOST_SVG_ELEMENTS:
+        kind = name = "png"
+    figure.savefig(file, format=name, dpi=2 * PIXELS_PER_INCH)
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    width = round(figure.get_figwidth() * PIXELS_PER_INCH)
+    return Picture(f"data:image/{kind};base64,{data}", width, text)
+
+
+def elements(figure: Figure) -> int:
+    """How many marks and line pieces a figure draws, roughly."""
+    count = 0
+    for axes in figure.axes:
+        count += len(axes.texts) + len(axes.patches) + len(axes.lines)
+        for collection in axes.collections:
+            count += max(len(collection.get_paths()), np.shape(collection.get_offsets())[0])
+    return count
+
+
+def as_text(table: pd.DataFrame) -> Cells:
+    """A table with its numbers written for people; very long ones are cut."""
+    shown = table.head(_MOST_TABLE_ROWS)
+    columns = [str(column) for column in shown.columns]
+    rows = [
+        [_cell(column, value) for column, value in zip(columns, row, strict=True)]
+        for row in shown.astype(object).itertuples(index=False, name=None)
+    ]
+    numeric = [pd.api.types.is_numeric_dtype(table[column]) for column in table.columns]
+    return Cells(columns, numeric, rows, len(table) - len(shown))
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        if column == "interval coverage":
+            return percent(value)
+        return number(value)
+    return str(value)
+
+
+def _names(summary: Mapping[str, Any]) -> set[str]:
+    return set(tables.accuracy_table(summary)["target"])

@@ -1,0 +1,94 @@
+"""What a person sees while a campaign runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+# Where output goes to a file there is no bar to redraw; a line appears after each such share.
+_LOG_SHARE = 0.1
+
+
+class CampaignView:
+    """A live progress display on a terminal, a few plain lines elsewhere.
+
+    Parameters
+    ----------
+    console
+        Where to print.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._progress = Progress(
+            TextColumn("[bold]{task.description:<9}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._logged: dict[str, float] = {}
+
+    def __enter__(self) -> CampaignView:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self.console.print(text, highlight=False)
+
+    def step(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Show how far a stage is.
+
+        Parameters
+        ----------
+        stage
+            `prepare`, `search`, `ensemble`, …
+        done, total
+            Of the stage's units.
+        note
+            What else to say beside the bar.
+        """
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
+        self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
+        share = done / total if total else 1.0
+        if not self.console.is_terminal and share >= self._logged.get(stage, 0.0) + _LOG_SHARE:
+            self._logged[stage] = share
+            self.say(f"{stage}: {done}/{total} {note}".rstrip())
+
+    def search(self, states: Iterable[str], waiting: int, best: float | None, total: int) -> None:
+        """Show the trials by state, and the best validation loss so far."""
+        count = Counter(states)
+        running = count.pop("running", 0) - waiting
+        note = "  ".join(
+            [f"{running} running", *(f"{n} {state}" for state, n in sorted(count.items()))]
+        )
+        if best is not None:
+            note += f"  best {best:.4g}"
+        self.step("search", sum(count.values()), total, note)

@@ -1,0 +1,49 @@
+"""A run at a glance, for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.report.tables import closing_table
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+
+
+def status_table(run_directory: Path, best: int = 5) -> RenderableType:
+    """How far a run is, and its best trials.
+
+    Parameters
+    ----------
+    run_directory
+        Of a live or finished run; only read.
+    best
+        How many trials to list.
+    """
+    directory = RunDirectory(run_directory)
+    records = read_trials(directory.path)
+    results = list(directory.results())
+    epochs = {r.number: r.to_epoch for r in results if r.kind == "trial" and r.status == "ok"}
+    count = Counter(record.state for record in records)
+    states = ", ".join(f"{n} {state}" for state, n in sorted(count.items())) or "none yet"
+    table = Table("trial", "state", "validation loss", "epochs", title=f"trials: {states}")
+    ranked = sorted((r for r in records if r.value is not None), key=lambda r: r.value or 0.0)
+    for record in ranked[:best]:
+        table.add_row(
+            str(record.number),
+            record.state,
+            f"{record.value:.4g}",
+            str(epochs.get(record.number, 0)),
+        )
+    parts: list[RenderableType] = [table]
+    summary = directory.ensemble / "ensemble.json"
+    if summary.exists():
+        parts.append(closing_table(read_json(summary)))
+    else:
+        done = sum(r.kind == "member" and r.status == "ok" for r in results)
+        parts.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")
+    return Group(*parts)

@@ -1,0 +1,154 @@
+"""The tables of the report and of the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from hydragnn_flow.report.files import Segment
+from hydragnn_flow.report.text import number, percent
+from hydragnn_flow.search import TrialRecord
+
+MPNN_TYPE = "Architecture.mpnn_type"
+
+
+def trials_table(
+    trials: Sequence[TrialRecord], segments: Sequence[Segment], types: Mapping[int, str]
+) -> pd.DataFrame:
+    """One row per trial, the best first, those without a loss last.
+
+    Parameters
+    ----------
+    trials, segments
+        Of the run.
+    types
+        Message-passing type of each trial, by number.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``trial``, ``state``, ``mpnn_type``, a column per other searched parameter named by the
+        last part of its path, ``epochs`` reached, ``best val loss``, ``seconds``, ``reason``.
+    """
+    short = _short_names({path: None for trial in trials for path in trial.parameters})
+    own: dict[int, list[Segment]] = {trial.number: [] for trial in trials}
+    for segment in segments:
+        if segment.kind == "trial" and segment.number in own:
+            own[segment.number].append(segment)
+    rows = [
+        {
+            "trial": trial.number,
+            "state": trial.state,
+            "mpnn_type": types.get(trial.number, ""),
+            **{short[path]: value for path, value in trial.parameters.items() if path in short},
+            "epochs": max((s.to_epoch for s in own[trial.number]), default=0),
+            "best val loss": math.nan if trial.value is None else trial.value,
+            "seconds": sum(s.seconds for s in own[trial.number]),
+            "reason": trial.reason,
+        }
+        for trial in trials
+    ]
+    columns = ["trial", "state", "mpnn_type", *short.values()]
+    columns += ["epochs", "best val loss", "seconds", "reason"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.sort_values(["best val loss", "trial"], ignore_index=True)
+
+
+def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """Test errors of the best single member and of the ensemble.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``target``, ``unit``, ``best single member`` and ``ensemble`` (mean absolute errors in
+        ``unit``), ``interval coverage`` (share of test values inside the calibrated interval).
+    """
+    rows = []
+    for target, values in summary["test"].items():
+        unit, covered = values["unit"], values["coverage"]
+        single, ensemble = values["mae_best_member"], values["mae_ensemble"]
+        rows.append((target, unit, single, ensemble, covered))
+        if values.get("mae_per_atom_ensemble") is not None:
+            # Errors per atom of a useful model are thousandths of an electronvolt.
+            scale, unit = (1000, "meV") if unit == "eV" else (1, unit)
+            single = values["mae_per_atom_best_member"] * scale
+            ensemble = values["mae_per_atom_ensemble"] * scale
+            rows.append((f"{target} per atom", f"{unit}/atom", single, ensemble, covered))
+    columns = ["target", "unit", "best single member", "ensemble", "interval coverage"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """The ensemble's members: trial, weight, loss, GCDs, seconds.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    rows = [
+        {
+            "member": member["member"],
+            "trial": member["trial"],
+            "weight": member["weight"],
+            "best val loss": member["best_val_loss"],
+            "GCDs": ", ".join(str(gcd) for gcd in member["gcds"]),
+            "seconds": member["seconds"],
+        }
+        for member in summary["members"]
+    ]
+    return pd.DataFrame(rows)
+
+
+def closing_table(summary: Mapping[str, Any]) -> Table:
+    """What the terminal shows when a campaign is over.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    level = f"{summary['level'] * 100:g} %"
+    table = Table(
+        title="Mean absolute errors on the test split",
+        title_justify="left",
+        caption=f"{len(summary['members'])} members · "
+        f"{summary['wall_seconds']:,.0f} s wall · {summary['cpu_seconds']:,.0f} s CPU",
+        caption_justify="left",
+    )
+    table.add_column("target")
+    table.add_column("best single member", justify="right")
+    table.add_column("ensemble", justify="right")
+    table.add_column("unit")
+    table.add_column(f"{level} interval holds", justify="right")
+    for row in accuracy_table(summary).to_dict("records"):
+        single, ensemble = row["best single member"], row["ensemble"]
+        # Text, not markup: a target may be named [like this].
+        table.add_row(
+            Text(row["target"]),
+            Text(number(single), style="bold green" if single < ensemble else ""),
+            Text(number(ensemble), style="bold green" if ensemble <= single else ""),
+            Text(row["unit"]),
+            percent(row["interval coverage"]),
+        )
+    return table
+
+
+def _short_names(paths: Mapping[str, None]) -> dict[str, str]:
+    """Last part of each dotted path, or the whole path where two would be the same."""
+    last = [path.rpartition(".")[2] for path in paths]
+    return {
+        path: name if last.count(name) == 1 else path
+        for path, name in zip(paths, last, strict=True)
+        if path != MPNN_TYPE
+    }

@@ -1,0 +1,137 @@
+"""The predictions table seen target by target, and the numbers the accuracy figures show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# forces_x, forces_y, forces_z; dipole_0, dipole_1, …
+_COMPONENT = re.compile(r"_([xyz]|\d+)$")
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """Reference and prediction of one target, its components laid end to end.
+
+    All arrays are [n_values], in ``unit``; rows without a finite reference are left out.
+    """
+
+    name: str
+    unit: str
+    graph_id: NDArray[np.int64]
+    reference: Floats
+    mean: Floats
+    std: Floats
+    lo: Floats
+    hi: Floats
+
+    @property
+    def errors(self) -> Floats:
+        """Predicted minus reference values."""
+        return self.mean - self.reference
+
+    @property
+    def graphs(self) -> int:
+        """Number of structures the values belong to."""
+        return len(np.unique(self.graph_id))
+
+    def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
+        """The same target divided by the atoms of its structure.
+
+        Parameters
+        ----------
+        n_atoms
+            Number of atoms by ``graph_id``.
+        """
+        atoms = n_atoms.reindex(self.graph_id).to_numpy(dtype=float)
+        unit = "meV" if self.unit == "eV" else self.unit
+        scale = (1000 if self.unit == "eV" else 1) / atoms
+        return TargetValues(
+            f"{self.name} per atom",
+            f"{unit}/atom",
+            self.graph_id,
+            *(column * scale for column in (self.reference, self.mean, self.std, self.lo, self.hi)),
+        )
+
+
+def targets_of(table: pd.DataFrame) -> list[TargetValues]:
+    """The targets of a predictions table that have reference values, in the table's order."""
+    components: dict[str, list[str]] = {}
+    columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
+    for column in columns:
+        base = _COMPONENT.sub("", column)
+        siblings = [other for other in columns if _COMPONENT.sub("", other) == base]
+        name = base if len(siblings) > 1 and base not in columns else column
+        components.setdefault(name, []).append(column)
+    units = table.attrs.get("units", {})
+    found = []
+    for name, parts in components.items():
+        if not all(part in table.columns for part in parts):
+            continue
+        values = [
+            np.concatenate([table[part + suffix].to_numpy(dtype=float) for part in parts])
+            for suffix in ("", "_mean", "_std", "_lo", "_hi")
+        ]
+        keep = np.isfinite(values[0]) & np.isfinite(values[1])
+        if keep.any():
+            graph_id = np.tile(table["graph_id"].to_numpy(dtype=np.int64), len(parts))
+            unit = str(units.get(parts[0], ""))
+            found.append(TargetValues(name, unit, graph_id[keep], *(v[keep] for v in values)))
+    return found
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predictions are from their references."""
+
+    mae: float
+    rmse: float
+    r2: float
+    """Coefficient of determination; NaN where all references are equal."""
+
+
+def errors_of(target: TargetValues) -> Errors:
+    """Mean absolute error, root mean square error, R²."""
+    squares = float(np.sum(target.errors**2))
+    spread = float(np.sum((target.reference - target.reference.mean()) ** 2))
+    return Errors(
+        mae=float(np.mean(np.abs(target.errors))),
+        rmse=float(np.sqrt(np.mean(target.errors**2))),
+        r2=1 - squares / spread if spread > 0 else float("nan"),
+    )
+
+
+def gaussian_coverage(target: TargetValues, levels: Floats) -> Floats:
+    """Share of references inside the Gaussian interval mean ± z·std of each level.
+
+    Parameters
+    ----------
+    target
+        Predictions with standard deviations.
+    levels
+        Shares between 0 and 1 (exclusive) the intervals claim to hold, [n_levels].
+    """
+    z = np.array([NormalDist().inv_cdf((1 + level) / 2) for level in levels])
+    # A value is inside from the z on that equals |error| / std: sort once, count for every level.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.abs(target.errors) / target.std
+    needed = np.sort(np.where(target.errors == 0, 0.0, needed))
+    return np.searchsorted(needed, z, side="right") / len(needed)
+
+
+def interval_coverage(target: TargetValues) -> float:
+    """Share of references inside the calibrated interval [lo, hi]."""
+    inside = (target.lo <= target.reference) & (target.reference <= target.hi)
+    return float(np.mean(inside))
+
+
+def evenly(count: int, most: int) -> NDArray[np.int64]:
+    """At most ``most`` of ``count`` positions, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

@@ -1,0 +1,19 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float) -> str:
+    """Three significant digits, whole numbers and thousands in full; empty for NaN."""
+    if math.isnan(value):
+        return ""
+    if abs(value) < 1e7 and (value == round(value) or abs(value) >= 1000):
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def percent(value: float) -> str:
+    """A share as a percentage with one decimal."""
+    return f"{value * 100:.1f} %"

@@ -1,0 +1,152 @@
+"""The run directory: everything one campaign knows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import drop_torn_record, write_json, write_text
+from hydragnn_flow.search import JOURNAL
+from hydragnn_flow.training.segment import SegmentResult
+
+CONFIG = "run.yaml"
+_PACKAGES = (
+    "hydragnn_flow",
+    "torch",
+    "torch-geometric",
+    "optuna",
+    "parsl",
+    "adios2",
+    "ase",
+    "vesin",
+    "numpy",
+    "pandas",
+)
+
+
+class RunDirectory:
+    """Paths and records of a campaign.
+
+    Parameters
+    ----------
+    path
+        The directory; made by :meth:`claim`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.store = self.path / "store.gs"
+        self.journal = self.path / JOURNAL
+        self.segments = self.path / "segments.jsonl"
+        self.ensemble = self.path / "ensemble"
+        self.report = self.path / "report.html"
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse a directory that belongs to another configuration.
+
+        More trials, or another ensemble, may be asked for as long as no member has been trained.
+
+        Raises
+        ------
+        InputError
+            Naming the first key that differs.
+        """
+        file = self.path / CONFIG
+        if not file.exists():
+            content = self.path.iterdir() if self.path.is_dir() else []
+            # A driver killed at the very start leaves its lock and nothing else.
+            if not any(not entry.name.startswith((".", "driver.")) for entry in content):
+                return
+            raise InputError(
+                f"{self.path}: is not empty and not the directory of a run; choose another with "
+                f"--run-dir"
+            )
+        before = yaml.safe_load(file.read_text(encoding="utf-8"))
+        free = set() if self.ensemble.exists() else {"search.trials", "ensemble"}
+        difference = _first_difference(before, _resolved(config), "", free | {"data.path"})
+        if difference is not None:
+            raise InputError(
+                f"{file}: belongs to another configuration ({difference} differs); choose another "
+                f"directory with --run-dir, or delete this one"
+            )
+
+    def claim(self, config: RunConfig) -> None:
+        """Make the directory the run's own, readable by nobody else."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path.chmod(0o700)
+        text = yaml.safe_dump(
+            {**_resolved(config), "versions": _versions()}, sort_keys=False, allow_unicode=True
+        )
+        write_text(self.path / CONFIG, text)
+        drop_torn_record(self.segments)
+
+    def trial(self, number: int) -> Path:
+        """The folder of a trial."""
+        return self.path / "trials" / str(number)
+
+    def record(self, result: SegmentResult) -> None:
+        """Append a finished segment; on disk when this returns."""
+        with self.segments.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result.to_dict()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def results(self) -> Iterator[SegmentResult]:
+        """Every recorded segment, in the order they ended."""
+        if not self.segments.exists():
+            return
+        whole = self.segments.read_bytes().rpartition(b"\n")[0]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                yield SegmentResult(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise InputError(
+                    f"{self.segments}: line {number} is damaged ({error}); restore the file from "
+                    f"a copy, or delete the run directory to start over"
+                ) from None
+
+
+def write_network(folder: Path, network: dict[str, Any]) -> None:
+    """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "config.json"
+    if not file.exists():
+        write_json(file, {"NeuralNetwork": network})
+
+
+def _resolved(config: RunConfig) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(config.model_dump_json())
+    return values
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:
+    if key in free:
+        return None
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(set(old) | set(new)):
+            if key == "" and name == "versions":
+                continue
+            place = f"{key}.{name}" if key else name
+            found = _first_difference(old.get(name), new.get(name), place, free)
+            if found is not None:
+                return found
+        return None
+    return None if old == new else key

@@ -1,0 +1,59 @@
+"""Checkpoints: written whole or not at all, read without running code from them."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from hydragnn_flow.errors import InputError
+
+VERSION = 1
+FILE = "checkpoint.pt"
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` to ``path`` so that a crash leaves the old file or the new one, never a part.
+
+    Parameters
+    ----------
+    path
+        The checkpoint file.
+    state
+        Tensors and plain Python values only.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint with ``weights_only=True``.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged or of a version this package does not read.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{path}: is not a readable checkpoint ({reason}); delete it to train afresh"
+        ) from None
+    if state.get("version") != VERSION:
+        raise InputError(
+            f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}"
+        )
+    return state

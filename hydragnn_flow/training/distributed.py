@@ -1,0 +1,61 @@
+"""The ranks of one job: a world of one process needs no torch.distributed at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among the ranks of a job."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes files and reports."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add ``values`` up over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+
+@contextmanager
+def joined(rank: int, size: int, rendezvous: str) -> Iterator[World]:
+    """Meet the other ranks of a job for the length of a ``with`` block.
+
+    Parameters
+    ----------
+    rank, size
+        This process's number, and how many there are.
+    rendezvous
+        A file on a disk all ranks see, absent at first, where they meet.
+    """
+    if size == 1:
+        yield World()
+        return
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=size,
+        timeout=RENDEZVOUS_TIMEOUT,
+    )
+    try:
+        yield World(rank, size)
+    finally:
+        dist.destroy_process_group()

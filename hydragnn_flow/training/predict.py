@@ -1,0 +1,66 @@
+"""Predictions of one trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.models import build_model
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data import GraphSplit, Manifest
+
+
+def restore_model(
+    network: Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
+) -> nn.Module:
+    """Build a network and put trained weights into it, ready to predict.
+
+    Parameters
+    ----------
+    network
+        HydraGNN's `NeuralNetwork` section.
+    manifest
+        Of the store it was trained on.
+    weights
+        The state of its parameters, such as the `best` of a checkpoint.
+    """
+    config = load_network(network)
+    model: nn.Module = build_model(config, manifest)
+    if config.Training.precision == "fp64":
+        model = model.double()
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def predict_batches(
+    model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
+) -> dict[str, NDArray[np.float64]]:
+    """Evaluate ``model`` batch by batch.
+
+    Returns
+    -------
+    dict
+        Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]`` float64, in the order of the input and
+        in the data's units.
+    """
+    model = model.to(device).eval()
+    parts: dict[str, list[NDArray[np.float64]]] = {}
+    with torch.no_grad():
+        for batch in batches:
+            for name, values in model(batch.to(device)).items():
+                parts.setdefault(name, []).append(values.detach().cpu().double().numpy())
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def split_batches(split: GraphSplit, batch_size: int = 64) -> Iterable[Batch]:
+    """The graphs of a split in order, some at a time."""
+    for start in range(0, len(split), batch_size):
+        yield split.batch(np.arange(start, min(start + batch_size, len(split))))

@@ -1,0 +1,112 @@
+"""Run one segment to its end, whatever the end is."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.trainer import Diverged, Stopped, Trainer
+
+VALIDATION_FILE = "validation.npz"
+
+
+@lru_cache(maxsize=1)
+def _open_store(path: str) -> GraphStore:
+    """A store stays open between the segments of a warm process."""
+    return GraphStore.open(path)
+
+
+def run_segment(
+    spec: SegmentSpec,
+    *,
+    device: torch.device | str = "cpu",
+    world: World | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> SegmentResult:
+    """Train from the checkpoint to the segment's rung.
+
+    Failure is a result: divergence and lack of memory come back as a status with a reason.
+
+    Parameters
+    ----------
+    spec
+        What to train.
+    device
+        Where to compute.
+    world
+        This process's place among the ranks of the segment.
+    should_stop
+        Asked before every step; a yes ends the segment at its last checkpoint.
+    """
+    world = world or World()
+    device = torch.device(device)
+    torch.set_num_threads(spec.threads)
+    result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
+    wall, cpu = time.perf_counter(), time.process_time()
+    trainer: Trainer | None = None
+    try:
+        network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
+        trainer = Trainer(spec, network, _open_store(spec.store), device, world)
+        result.from_epoch = trainer.progress.epoch
+        result.history = trainer.run(should_stop)
+        if world.is_first:
+            _save_validation(trainer, spec.folder / VALIDATION_FILE)
+    except Diverged as error:
+        result.status, result.reason = "diverged", str(error)
+    except Stopped:
+        result.status, result.reason = "interrupted", "asked to stop before the rung"
+    except (MemoryError, RuntimeError) as error:
+        status = _out_of_memory(error)
+        if status is None:
+            raise
+        result.status, result.reason = status, str(error).splitlines()[0]
+    if trainer is not None:
+        progress = trainer.progress
+        result.to_epoch = progress.epoch
+        if progress.best_epoch:
+            result.best_val_loss, result.best_epoch = progress.best_val_loss, progress.best_epoch
+            result.metrics = progress.metrics or {}
+    result.ended = time.time()
+    result.seconds = time.perf_counter() - wall
+    result.cpu_seconds = time.process_time() - cpu
+    result.peak_memory_gib = _peak_memory_gib(device)
+    return result
+
+
+def _save_validation(trainer: Trainer, path: Path) -> None:
+    """Keep the best weights' predictions for the validation split beside the checkpoint."""
+    trainer.model.load_state_dict(trainer.best)
+    predictions = predict_batches(trainer.model, split_batches(trainer.val), trainer.device)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    np.savez(temporary, **predictions)  # type: ignore[arg-type]
+    temporary.replace(path)
+
+
+def _out_of_memory(error: Exception) -> Status | None:
+    text = str(error).lower()
+    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "out of memory" in text or "can't allocate memory" in text
+    )
+    return "out_of_memory" if is_memory else None
+
+
+def _peak_memory_gib(device: torch.device) -> float:
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,0 +1,82 @@
+"""What a segment is asked to do, and what comes back: plain values that travel as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["trial", "member"]
+Status = Literal["ok", "diverged", "out_of_memory", "killed", "interrupted", "error"]
+
+
+@dataclass(frozen=True)
+class SegmentSpec:
+    """Train one trial or member up to an epoch.
+
+    The segment starts from ``directory/checkpoint.pt`` where there is one and ends in it.
+    """
+
+    kind: Kind
+    number: int
+    directory: str
+    """Folder of the trial or member; the only place the segment writes to."""
+    store: str
+    """Path of the GraphStore."""
+    network: dict[str, Any]
+    """HydraGNN's `NeuralNetwork` section."""
+    until_epoch: int
+    """Epochs trained in all when the segment ends."""
+    rung: int
+    seed: int
+    start_from: str | None = None
+    """Checkpoint that a member without one of its own begins with: that of its trial."""
+    run_directory: str | None = None
+    """Where the driver's fencing token is kept."""
+    token: str = ""
+    """Identifies the driver that sent this segment; a newer driver's token ends it."""
+    threads: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @property
+    def folder(self) -> Path:
+        """The trial's or member's folder."""
+        return Path(self.directory)
+
+
+@dataclass
+class SegmentResult:
+    """How a segment ended. One line of `segments.jsonl` carries these fields."""
+
+    kind: Kind
+    number: int
+    rung: int
+    from_epoch: int
+    to_epoch: int
+    status: Status
+    reason: str = ""
+    best_val_loss: float | None = None
+    """Smallest validation loss so far; what a rung judges by."""
+    best_epoch: int | None = None
+    history: list[list[float]] = field(default_factory=list)
+    """[epoch, training loss, validation loss] of each epoch of the segment."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Mean absolute errors on the validation split at the best epoch, in the data's units."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_gib: float = 0.0
+    started: float = 0.0
+    """Unix time [s]."""
+    ended: float = 0.0
+    node: str = ""
+    gcds: list[str] = field(default_factory=list)
+    bundle: str = ""
+    predicted_seconds: float | None = None
+    version: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)

@@ -1,0 +1,246 @@
+"""The one training loop, for trials and members, for one GCD and for DDP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.models import build_model
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.sampler import epoch_batches, rank_share
+from hydragnn_flow.training.segment import SegmentSpec
+
+# Gradients are of a loss in units of the targets' spread, so one bound serves every data set.
+MAX_GRADIENT_NORM = 10.0
+# Averaging the weights over about the last hundred steps; Polyak & Juditsky, SIAM J. Control
+# Optim. 30, 838 (1992). A trial is judged at whatever epoch its rung falls on, in the middle of its
+# schedule, and the average is far less noisy there than the last step's weights.
+AVERAGE_DECAY = 0.99
+# A checkpoint may cost this share of the training time it protects.
+CHECKPOINT_SHARE = 0.05
+
+
+class Diverged(ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
+class Stopped(Exception):
+    """Somebody asked the segment to end before its rung."""
+
+
+@dataclass
+class Progress:
+    """What a trial or member has been through so far."""
+
+    epoch: int = 0
+    best_val_loss: float = float("inf")
+    best_epoch: int = 0
+    metrics: dict[str, float] | None = None
+    """Validation errors at the best epoch."""
+
+
+class Trainer:
+    """Trains one network on one store; resumable at every epoch.
+
+    Parameters
+    ----------
+    spec
+        What to train and where its checkpoint lies.
+    network
+        The checked network of ``spec``.
+    store
+        The graphs.
+    device
+        Where to compute.
+    world
+        This process's place among the ranks.
+    """
+
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        network: NetworkConfig,
+        store: GraphStore,
+        device: torch.device,
+        world: World,
+    ) -> None:
+        self.spec, self.world, self.device = spec, world, device
+        self.train, self.val = store["trainset"], store["valset"]
+        self.batch_size = network.Training.batch_size
+        torch.manual_seed(spec.seed)
+        model = build_model(network, store)
+        if network.Training.precision == "fp64":
+            model = model.double()
+        self.model: nn.Module = model.to(device)
+        self.loss = Loss(network, store.manifest)
+        self.metric_names = self.loss.metric_names(store.manifest)
+        self.optimizer = _optimizer(self.model, network)
+        # HydraGNN's drivers all use these values.
+        self.scheduler = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=5, min_lr=1e-5)
+        self.average = AveragedModel(self.model, multi_avg_fn=_average)
+        self.best = _copy(self.model.state_dict())
+        self.progress = Progress()
+        self._restore()
+        self.parallel: nn.Module = self.model
+        if world.size > 1:
+            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+
+    def run(self, should_stop: Callable[[], bool]) -> list[list[float]]:
+        """Train up to the segment's last epoch.
+
+        Parameters
+        ----------
+        should_stop
+            Asked before every step; when it says yes the segment ends at its last checkpoint.
+
+        Returns
+        -------
+        list of [epoch, training loss, validation loss]
+
+        Raises
+        ------
+        Diverged
+            If a loss is NaN or infinite; the checkpoint stays at the last finite epoch.
+        Stopped
+            If ``should_stop`` said yes.
+        """
+        history: list[list[float]] = []
+        saved, cost = time.monotonic(), 0.0
+        while self.progress.epoch < self.spec.until_epoch:
+            train_loss = self._train_epoch(should_stop)
+            val_loss, metrics = self.evaluate(self.val)
+            self._finish_epoch(val_loss, metrics)
+            history.append([self.progress.epoch, train_loss, val_loss])
+            last = self.progress.epoch == self.spec.until_epoch
+            if last or cost <= CHECKPOINT_SHARE * (time.monotonic() - saved):
+                start = time.monotonic()
+                self.save()
+                saved, cost = time.monotonic(), time.monotonic() - start
+        return history
+
+    def train_step(self, indices: NDArray[np.int64]) -> float:
+        """One step on the global batch ``indices``; returns this rank's share of the loss."""
+        counts = Counts(len(indices), int(self.train.n_atoms[indices].sum()))
+        share = rank_share(indices, self.world.rank, self.world.size)
+        batch = self.train.batch(share).to(self.device)
+        loss = self.loss(self.parallel(batch), batch, counts)
+        self.optimizer.zero_grad()
+        # DDP averages gradients over ranks; the shares of the loss are meant to add up.
+        torch.autograd.backward(loss * self.world.size)
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
+        self.optimizer.step()
+        self.average.update_parameters(self.model)
+        return float(loss.detach())
+
+    def evaluate(self, split: GraphSplit) -> tuple[float, dict[str, float]]:
+        """Loss and mean absolute errors of the averaged weights on a split."""
+        model = self.average.module.eval()
+        counts = Counts(len(split), int(split.n_atoms.sum()))
+        sums = torch.zeros(1 + len(self.metric_names), dtype=torch.float64, device=self.device)
+        share = rank_share(np.arange(len(split)), self.world.rank, self.world.size)
+        for indices in _chunks(share, self.batch_size):
+            batch = split.batch(indices).to(self.device)
+            with torch.no_grad():
+                outputs = model(batch)
+                sums[0] += self.loss(outputs, batch, counts).double()
+                sums[1:] += self.loss.absolute_errors(outputs, batch)
+        loss, *errors = self.world.sum(sums).tolist()
+        elements = {"graph": counts.graphs, "node": counts.atoms}
+        metrics = {
+            name: error / (elements[level] * dim)
+            for (name, level, dim), error in zip(self.metric_names, errors, strict=True)
+        }
+        return loss, metrics
+
+    def save(self) -> None:
+        """Write the checkpoint, from the first rank."""
+        if self.world.is_first:
+            save_checkpoint(
+                self.spec.folder / FILE,
+                {
+                    "model": self.model.state_dict(),
+                    "average": self.average.state_dict(),
+                    "best": self.best,
+                    "optimizer": self.optimizer.state_dict(),
+                    "scheduler": self.scheduler.state_dict(),
+                    "progress": vars(self.progress),
+                },
+            )
+
+    def _restore(self) -> None:
+        path = self.spec.folder / FILE
+        if not path.exists():
+            if self.spec.start_from is None:
+                return
+            path = self.spec.folder / self.spec.start_from
+        state = load_checkpoint(path, self.device)
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
+        self.best = state["best"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.progress = Progress(**state["progress"])
+
+    def _train_epoch(self, should_stop: Callable[[], bool]) -> float:
+        self.model.train()
+        total = torch.zeros(1, dtype=torch.float64)
+        batches = epoch_batches(
+            len(self.train), self.batch_size, self.spec.seed, self.progress.epoch
+        )
+        for indices in batches:
+            if should_stop():
+                raise Stopped
+            total += self.train_step(indices)
+        loss = float(self.world.sum(total)) / len(batches)
+        if not np.isfinite(loss):
+            raise Diverged(f"training loss is {loss} in epoch {self.progress.epoch + 1}")
+        return loss
+
+    def _finish_epoch(self, val_loss: float, metrics: dict[str, float]) -> None:
+        progress = self.progress
+        if not np.isfinite(val_loss):
+            raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
+        progress.epoch += 1
+        self.scheduler.step(val_loss)
+        if val_loss < progress.best_val_loss:
+            progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
+            progress.metrics = metrics
+            self.best = _copy(self.average.module.state_dict())
+
+
+@torch.no_grad()
+def _average(averaged: Any, current: Any, n_averaged: Any) -> None:
+    # Short at first, or the random initial weights would linger.
+    weight = max(1 - AVERAGE_DECAY, 9 / (10 + int(n_averaged)))
+    torch._foreach_lerp_(list(averaged), list(current), weight)
+
+
+def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in state.items()}
+
+
+def _optimizer(model: nn.Module, network: NetworkConfig) -> torch.optim.Optimizer:
+    settings = network.Training.Optimizer
+    kind: Any = getattr(torch.optim, settings.type)
+    with suppress(RuntimeError):  # raised by devices that have no fused kernel
+        return kind(model.parameters(), lr=settings.learning_rate, fused=True)  # type: ignore[no-any-return]
+    return kind(model.parameters(), lr=settings.learning_rate)  # type: ignore[no-any-return]
+
+
+def _chunks(indices: Any, size: int) -> list[Any]:
+    return [indices[i : i + size] for i in range(0, len(indices), size)]

@@ -1,0 +1,276 @@
+"""Round trips through a store, HydraGNN's own file, and what a store refuses to write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import adios2
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data import (
+    GraphStore,
+    Manifest,
+    Target,
+    check_store,
+    store_summary,
+    write_store,
+)
+from hydragnn_flow.errors import InputError
+
+PACKED = ("y", "y_loc")
+
+
+@given(
+    seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
+    n_val=st.integers(0, 2),
+    n_atoms=st.sampled_from([None, 1]),
+)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_round_trip(graph, same, seeds, n_val, n_atoms):
+    splits = {
+        "trainset": [graph(seed, n_atoms) for seed in seeds],
+        "valset": [graph(seed + 1) for seed in seeds[:n_val]],
+        "testset": [],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        store = write_store(Path(folder) / "s", splits)
+        assert store.splits == ("trainset", "valset", "testset")
+        for name, graphs in splits.items():
+            split = store[name]
+            assert len(split) == len(graphs)
+            assert split.n_atoms.tolist() == [data.num_nodes for data in graphs]
+            assert split.n_edges.tolist() == [data.num_edges for data in graphs]
+            assert split.graph_id.tolist() == [int(data.graph_id) for data in graphs]
+            assert all(same(a, b, ignore=PACKED) for a, b in zip(split, graphs, strict=True))
+            assert split.target("energy").shape == (len(graphs), 1)
+            assert split.target("forces").shape == (int(split.n_atoms.sum()), 3)
+
+
+def test_isolated_atoms_have_no_edges(tmp_path):
+    graph = Data(x=torch.ones(1, 1), pos=torch.zeros(1, 3), edge_index=torch.empty(2, 0).long())
+    graph.edge_shifts = torch.empty(0, 3)
+    split = write_store(tmp_path / "s", {"trainset": [graph, graph]})["trainset"]
+    assert split.n_edges.tolist() == [0, 0]
+    assert split[1].edge_index.shape == (2, 0)
+    assert split.batch([1, 0]).edge_shifts.shape == (0, 3)
+
+
+def test_targets_are_whole_arrays(store):
+    split = store["valset"]
+    energies = split.target("energy")
+    assert energies.dtype == np.float32
+    assert energies[:, 0].tolist() == [float(data.energy) for data in split]
+    assert np.array_equal(split.target("forces"), np.concatenate([d.forces for d in split]))
+    with pytest.raises(InputError, match="'dipole' is not in the store; it has energy, forces"):
+        split.target("dipole")
+
+
+def test_batch_equals_pyg(store):
+    split = store["trainset"]
+    ours = split.batch([7, 0, 7])
+    theirs = Batch.from_data_list([split[7], split[0], split[7]])
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys())
+    # Packed targets are for HydraGNN; ours are named in the manifest.
+    assert not {"y", "y_loc"} & set(ours.keys())
+
+
+def test_vector_targets_of_graphs(graph, tmp_path):
+    graphs = [graph(seed) for seed in range(3)]
+    for i, data in enumerate(graphs):
+        data.dipole = torch.full((1, 3), float(i))
+    targets = {"dipole": Target(level="graph", dim=3, unit="e Å")}
+    store = write_store(tmp_path / "s", {"trainset": graphs}, targets=targets)
+    assert store["trainset"].batch([2, 1]).dipole.tolist() == [[2.0] * 3, [1.0] * 3]
+    assert store["trainset"].target("dipole").shape == (3, 3)
+    assert store.manifest.units["dipole"] == "e Å"
+
+
+def test_manifest_says_what_is_inside(store, written):
+    manifest = store.manifest
+    assert manifest.targets["energy"] == Target(level="graph", dim=1, unit="eV")
+    assert manifest.targets["forces"] == Target(level="node", dim=3, unit="eV/Å")
+    assert manifest.cutoff == 3.0
+    assert manifest.max_neighbours is None
+    assert manifest.node_features == ["atomic_number"]
+    seen = {int(z) for name in store.splits for z in store[name].batch(range(3)).x}
+    assert seen <= set(manifest.elements)
+    assert Manifest.model_validate_json((written / "manifest.json").read_text()) == manifest
+
+
+def test_hydragnns_reader_would_understand(written, store):
+    """Read one of our shards as HydraGNN does: variables by count and offset, one step."""
+    with adios2.FileReader(str(written / "shard-00000.bp")) as file:
+        assert file.read_attribute("total_ndata") == 19
+        histogram = file.read_attribute("pna_deg").tolist()
+        assert histogram == store.manifest.statistics.degree_histogram
+        assert file.read_attribute("valset/ndata") == 3
+        keys = file.read_attribute("valset/keys")
+        assert set(keys) >= {"x", "pos", "edge_index", "edge_shifts", "y", "y_loc"}
+        for i, data in enumerate(store["valset"]):
+            for key in keys:
+                dim = int(file.read_attribute(f"valset/{key}/variable_dim"))
+                count = file.read(f"valset/{key}/variable_count")
+                start = file.read(f"valset/{key}/variable_offset")
+                values = file.read(f"valset/{key}")
+                piece = np.take(values, np.arange(start[i], start[i] + count[i]), axis=dim)
+                if key in PACKED:
+                    packed = [data.energy, data.forces.reshape(-1)]
+                    ends = [0, 1, 1 + data.forces.numel()]
+                    assert piece.reshape(-1).tolist() == (
+                        torch.cat(packed).tolist() if key == "y" else ends
+                    )
+                else:
+                    assert np.array_equal(piece, data[key].numpy()), key
+
+
+def test_reads_hydragnns_own_file(shared_data):
+    store = GraphStore.open(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
+    assert {name: len(store[name]) for name in store.splits} == {
+        "trainset": 40,
+        "valset": 10,
+        "testset": 10,
+    }
+    reference = np.load(shared_data / "hydragnn_bp" / "hydragnn_cuau_reference.npz")
+    checked = 0
+    for name in reference:
+        split, index, key = name.split("/")
+        stored = store[split][int(index)][key].numpy()
+        assert stored.dtype == reference[name].dtype
+        assert np.array_equal(stored, reference[name]), name
+        checked += 1
+    assert checked == 90
+    assert store.manifest.elements == [29, 79]
+    assert store.manifest.targets == {
+        "energy": Target(level="graph", dim=1),
+        "forces": Target(level="node", dim=3),
+    }
+    assert store["trainset"].graph_id.tolist() == list(range(40))
+    assert (store["valset"].n_edges == 640).all()
+
+
+def test_edge_shifts_follow_hydragnns_convention(shared_data):
+    """The sign that HydraGNN's stored lengths demand is the one our neighbour lists have."""
+    store = GraphStore.open(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
+    for source in (store["testset"].batch([0, 3]),):
+        sender, receiver = source.edge_index
+        vectors = source.pos[receiver] - source.pos[sender] + source.edge_shifts
+        assert (source.edge_shifts.abs().sum(dim=1) > 0).any()
+        assert torch.allclose(vectors.norm(dim=1), source.edge_attr[:, 0], atol=1e-5)
+
+
+def test_several_shards_follow_one_another(graph, same, tmp_path):
+    """A store may have been written by several processes, a shard each."""
+    graphs = [graph(seed) for seed in range(5)]
+    parts = [
+        write_store(tmp_path / str(i), {"trainset": graphs[3 * i : 3 * i + 3]}) for i in (0, 1)
+    ]
+    store = write_store(tmp_path / "s", {"trainset": graphs})
+    manifest = json.loads((store.path / "manifest.json").read_text())
+    shutil.rmtree(store.path / "shard-00000.bp")
+    manifest["shards"] = []
+    for i, part in enumerate(parts):
+        name = f"shard-{i:05d}.bp"
+        shutil.copytree(part.path / "shard-00000.bp", store.path / name)
+        files = part.manifest.shards[0].model_dump()["files"]
+        manifest["shards"].append({"path": name, "files": files})
+    (store.path / "manifest.json").write_text(json.dumps(manifest))
+    split = GraphStore.open(store.path)["trainset"]
+    assert split.n_atoms.tolist() == [data.num_nodes for data in graphs]
+    assert all(same(a, b, ignore=PACKED) for a, b in zip(split, graphs, strict=True))
+
+
+def test_reads_a_store_of_version_1(same):
+    """A store as the first release wrote it, kept beside the tests."""
+    store = GraphStore.open(Path(__file__).parent / "golden" / "store_v1")
+    assert store.manifest.version == 1
+    assert len(store["trainset"]) == 3
+    for n, data in enumerate(store["trainset"], start=1):
+        assert data.x[:, 0].tolist() == [29.0] * n
+        assert data.pos.reshape(-1).tolist() == [0.5 * i for i in range(3 * n)]
+        assert data.energy.tolist() == [-1.25 * n]
+    assert store["valset"].target("forces").tolist() == [[1.0, 2.0, 3.0]]
+
+
+def broken(graph, **changes) -> list[Data]:
+    graphs = [graph(seed, n_atoms=4) for seed in (20, 21, 22)]
+    for key, value in changes.items():
+        graphs[1][key] = value(graphs[1]) if callable(value) else value
+    return graphs
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"energy": torch.tensor([float("nan")])}, "valset: graph 1: energy holds NaN"),
+        ({"pos": lambda g: g.pos / 0.0}, "valset: graph 1: pos holds NaN or infinity"),
+        ({"spin": torch.ones(4)}, "valset: graph 1: .*spin"),
+        ({"forces": torch.ones(4, 2)}, "valset: graph 1: forces is float32"),
+        ({"forces": torch.ones(4, 3).double()}, "valset: graph 1: forces is float64"),
+        ({"pos": torch.ones(3, 3)}, "valset: graph 1: pos has another number of rows"),
+        ({"edge_index": lambda g: g.edge_index + 1}, "valset: graph 1: edge_index names an atom"),
+        ({"energy": torch.tensor(1.0)}, "valset: graph 1: energy is no tensor of one dimension"),
+        ({"energy": 1.0}, "valset: graph 1: energy is no tensor"),
+        ({"energy": torch.ones(1).half()}, "valset: graph 1: energy is float16"),
+    ],
+)
+def test_refuses_graphs_that_do_not_fit(graph, tmp_path, changes, complaint):
+    good = broken(graph)
+    with pytest.raises(InputError, match=complaint):
+        write_store(tmp_path / "s", {"trainset": good, "valset": broken(graph, **changes)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_reserved_keys(graph, tmp_path):
+    graphs = [graph(1)]
+    graphs[0].batch_size = torch.ones(1)
+    with pytest.raises(InputError, match="'batch_size' is reserved"):
+        write_store(tmp_path / "s", {"trainset": graphs})
+
+
+def test_refuses_targets_the_graphs_do_not_have(graph, tmp_path):
+    graphs = [graph(1, n_atoms=3), graph(2, n_atoms=4)]
+    for name, target in {
+        "gap": Target(level="graph", dim=1),
+        "energy": Target(level="node", dim=1),
+        "forces": Target(level="node", dim=2),
+    }.items():
+        with pytest.raises(InputError, match=f"target {name!r}"):
+            write_store(tmp_path / "s", {"trainset": graphs}, targets={name: target})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_an_existing_path(graph, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "precious").touch()
+    with pytest.raises(InputError, match="exists"):
+        write_store(tmp_path / "s", {"trainset": [graph(1)]})
+    assert (tmp_path / "s" / "precious").exists()
+
+
+def test_refuses_an_empty_training_split(graph, tmp_path):
+    with pytest.raises(InputError, match="trainset has no graphs"):
+        write_store(tmp_path / "s", {"trainset": [], "valset": [graph(1)]})
+
+
+def test_unknown_split(store):
+    with pytest.raises(InputError, match="no split 'train'; it has trainset, valset, testset"):
+        store["train"]
+
+
+def test_summary_and_check(store, written):
+    summary = store_summary(store)
+    json.dumps(summary)
+    assert summary["splits"]["trainset"]["graphs"] == 12
+    assert summary["elements"] == ["H", "C", "Cu", "Au"]
+    assert summary["bytes"] == sum(f.stat().st_size for f in written.rglob("*") if f.is_file())
+    report = check_store(written)
+    assert report["graphs"] == 19
+    assert {Path(name).name for name in report["files"]} == {"data.0", "md.0", "md.idx", "mmd.0"}

@@ -1,0 +1,78 @@
+"""The manifest of a store the small structures could come from, and networks built for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from model_cases import COPPER, CUTOFF, GOLD, network
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.models import PROPERTIES, HydraModel, build_model
+
+
+@pytest.fixture(params=sorted(PROPERTIES))
+def mpnn(request: pytest.FixtureRequest) -> str:
+    """Each message-passing type in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    """Of a Cu-Au store with an energy, forces and two more targets."""
+    targets = {
+        "energy": {"level": "graph", "dim": 1, "unit": "eV"},
+        "forces": {"level": "node", "dim": 3, "unit": "eV/Å"},
+        "gap": {"level": "graph", "dim": 2, "unit": "eV"},
+        "charge": {"level": "node", "dim": 1, "unit": "e"},
+    }
+    return Manifest.model_validate(
+        {
+            "targets": targets,
+            "units": {},
+            "cutoff": CUTOFF,
+            "max_neighbours": None,
+            "elements": [COPPER, GOLD],
+            "node_features": ["atomic_number", "magnetic_moment"],
+            "splits": {},
+            "statistics": {
+                "degree_histogram": [0] * 12 + [1, 4, 5, 4, 1],
+                "avg_num_neighbors": 14.0,
+                "element_energies": {COPPER: -3.5, GOLD: -3.2},
+                "energy_per_atom_std": 0.1,
+                "forces_rms": 0.8,
+                "targets": {
+                    "energy": {"mean": [-9391.0], "std": [0.2]},
+                    "forces": {"mean": [0.0] * 3, "std": [0.8] * 3},
+                    "gap": {"mean": [1.0, -2.0], "std": [0.5, 3.0]},
+                    "charge": {"mean": [0.1], "std": [0.02]},
+                },
+            },
+            "provenance": {},
+            "shards": [],
+        }
+    )
+
+
+@pytest.fixture
+def make(manifest: Manifest) -> Callable[..., HydraModel]:
+    """Builds a network from seed 0; keywords are those of ``model_cases.network``."""
+
+    def build(mpnn_type: str, **options: Any) -> HydraModel:
+        torch.manual_seed(0)
+        return build_model(network(mpnn_type, **options), manifest)
+
+    return build
+
+
+@pytest.fixture
+def potential(mpnn: str, make: Callable[..., HydraModel]) -> HydraModel:
+    """A potential of each type in float64, ready to predict."""
+    model = make(mpnn).double().eval()
+    # Livelier than fresh weights, so that a fault shows.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2.0
+    return model

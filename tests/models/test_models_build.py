@@ -1,0 +1,208 @@
+"""What comes out of build_model: units, precision, modes, and errors that name the key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import COPPER, CUTOFF, GOLD, alloy, as_batch, network
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.data import Manifest, Target, atoms_to_graph, write_store
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import HydraModel, PotentialModel, PropertyModel, build_model
+
+Make = Callable[..., HydraModel]
+
+
+def test_targets_come_in_the_datas_units(mpnn: str, make: Make) -> None:
+    """A head that says nothing predicts the training mean; its scale is the training deviation."""
+    model = make(mpnn, potential=False)
+    assert isinstance(model, PropertyModel)
+    batch = as_batch(alloy(0), alloy(1))
+    outputs = model(batch)
+    assert {name: tuple(value.shape) for name, value in outputs.items()} == {
+        "gap": (2, 2),
+        "charge": (8, 1),
+    }
+    for heads in (model.graph_heads, model.node_heads):
+        assert heads is not None
+        last = list(heads.modules())[-1]
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.ones_(last.bias)
+    outputs = model(batch)
+    torch.testing.assert_close(outputs["gap"], torch.tensor([[1.5, 1.0]] * 2).double())
+    torch.testing.assert_close(outputs["charge"], torch.full((8, 1), 0.12))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "add", "sum", "max"])
+def test_pooling(make: Make, pooling: str) -> None:
+    """Twice the same cell changes a sum only, and no pooling mixes graphs."""
+    model = make("SchNet", potential=False, graph_pooling=pooling).double().eval()
+    one, two, both = alloy(0), alloy(0).repeat((2, 1, 1)), as_batch(alloy(0), alloy(1))
+    small, large = model(as_batch(one))["gap"], model(as_batch(two))["gap"]
+    assert torch.allclose(small, large, rtol=1e-9) == (pooling in ("mean", "max"))
+    torch.testing.assert_close(model(both)["gap"][:1], small, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", ["relu", "prelu", "selu", "lrelu_01", "gelu", "tanh", "sigmoid"])
+def test_activations(mpnn: str, make: Make, name: str) -> None:
+    model = make(mpnn, activation_function=name)
+    assert model(as_batch(alloy()))["forces"].abs().max() > 0
+
+
+def test_potential_needs_no_caller_gradient(potential: HydraModel) -> None:
+    batch = as_batch(alloy())
+    with torch.no_grad():
+        quiet = potential(batch)
+    loud = potential(batch)
+    for name, value in quiet.items():
+        assert not value.requires_grad and not loud[name].requires_grad
+        torch.testing.assert_close(value, loud[name], rtol=0, atol=0)
+    assert batch.pos.grad is None and not batch.pos.requires_grad
+    training = potential.train()(batch)
+    assert training["energy"].requires_grad and training["forces"].requires_grad
+    torch.testing.assert_close(training["forces"].detach(), loud["forces"])
+
+
+def test_large_references_cost_no_precision(mpnn: str, manifest: Manifest) -> None:
+    """In float32 a molecule's -9391 eV has a spacing of 1 meV; the output must not."""
+    energies = {COPPER: -9391.123456789, GOLD: -1234.5}
+    statistics = manifest.statistics.model_copy(update={"element_energies": energies})
+    torch.manual_seed(0)
+    model = build_model(network(mpnn), manifest.model_copy(update={"statistics": statistics}))
+    assert isinstance(model, PotentialModel)
+    batch = as_batch(alloy())
+    outputs, references = model.eval()(batch), model.references(batch)
+    assert outputs["energy"].dtype == references.dtype == torch.float64
+    assert outputs["forces"].dtype == torch.float32
+    torch.testing.assert_close(references, torch.tensor([[2 * sum(energies.values())]]).double())
+    exact = model.double()(batch)["energy"]
+    assert abs(float(outputs["energy"] - exact)) < 1e-5
+    # A round trip through float32 rounds the weights, never the references.
+    torch.testing.assert_close(model.float().references(batch), references, rtol=0, atol=0)
+
+
+def test_state_passes_between_models(mpnn: str, make: Make, manifest: Manifest) -> None:
+    batch = as_batch(alloy())
+    first = make(mpnn).eval()
+    second = build_model(network(mpnn), manifest).eval()
+    assert not torch.equal(first(batch)["energy"], second(batch)["energy"])
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(batch)["energy"], second(batch)["energy"])
+
+
+def test_shorter_radius_than_the_stores(mpnn: str, make: Make) -> None:
+    """Edges beyond the network's radius say nothing."""
+    model = make(mpnn, radius=3.0).double().eval()
+    batch = as_batch(alloy())
+    near = as_batch(alloy())
+    keep = near.edge_attr[:, 0] < 3.0
+    near.edge_index, near.edge_shifts = near.edge_index[:, keep], near.edge_shifts[keep]
+    torch.testing.assert_close(model(batch)["forces"], model(near)["forces"])
+
+
+def test_other_node_features(mpnn: str, manifest: Manifest) -> None:
+    values = network(mpnn, potential=False)
+    for columns in ([0, 1], [1]):
+        values["Variables_of_interest"]["input_node_features"] = columns
+        model = build_model(values, manifest)
+        batch = as_batch(alloy())
+        before = model(batch)["charge"]
+        batch.x[:, 1] = torch.randn(4)
+        assert not torch.equal(model(batch)["charge"], before)
+
+
+def _with(section: str, **values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda network: network[section].update(values)
+
+
+_VARIABLES = "Variables_of_interest"
+
+
+@pytest.mark.parametrize(
+    ("potential", "change", "key"),
+    [
+        (False, _with(_VARIABLES, output_names=["gap", "spin"]), "output_names.*'spin'"),
+        (False, _with(_VARIABLES, output_names=["gap", "gap"], type=["graph"] * 2), "output_names"),
+        (False, _with(_VARIABLES, type=["node", "node"]), "type says 'node' for 'gap'"),
+        (False, _with(_VARIABLES, output_dim=[1, 1]), "output_dim says 1 for 'gap'"),
+        (False, _with(_VARIABLES, output_dim=[2]), "output_dim"),
+        (False, _with(_VARIABLES, input_node_features=[2]), "input_node_features"),
+        (False, _with(_VARIABLES, input_node_features=[]), "input_node_features"),
+        (False, _with("Architecture", output_heads={"graph": {}}), "output_heads"),
+        (True, _with("Architecture", radius=5.0), "Architecture.radius"),
+        (True, _with("Architecture", mpnn_type="SchNett"), "mpnn_type"),
+        (True, _with(_VARIABLES, type=["graph"]), "graph_pooling"),
+    ],
+)
+def test_what_the_store_does_not_have(
+    manifest: Manifest, potential: bool, change: Callable[[dict[str, Any]], None], key: str
+) -> None:
+    values = network("PNA", potential=potential)
+    change(values)
+    with pytest.raises(InputError, match=key):
+        build_model(values, manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"targets": {}}, "energy"),
+        ({"node_features": ["charge"]}, "atomic_number"),
+        ({"cutoff": None}, "Architecture.radius"),
+    ],
+)
+def test_stores_a_potential_cannot_use(
+    manifest: Manifest, change: dict[str, Any], key: str
+) -> None:
+    values = network("PNA", radius=None)
+    with pytest.raises(InputError, match=key):
+        build_model(values, manifest.model_copy(update=change))
+
+
+def test_forces_need_a_target(manifest: Manifest) -> None:
+    targets = {name: target for name, target in manifest.targets.items() if name != "forces"}
+    store = manifest.model_copy(update={"targets": targets})
+    with pytest.raises(InputError, match="force_weight"):
+        build_model(network("EGNN"), store)
+    assert build_model(network("EGNN", force_weight=0.0), store)
+
+
+def test_connections_cannot_be_shortened(manifest: Manifest) -> None:
+    with pytest.raises(InputError, match="edge_features"):
+        build_model(network("PNA", potential=False, radius=3.0), manifest)
+
+
+def test_a_checked_configuration_will_do(manifest: Manifest) -> None:
+    config = NetworkConfig.model_validate(network("SchNet"))
+    assert isinstance(build_model(config, manifest), PotentialModel)
+
+
+def test_a_store_will_do(tmp_path: Path) -> None:
+    """A network for a store's targets predicts its batches in their shapes."""
+    labels = {"energy": np.array([-13.5]), "forces": np.full((4, 3), 0.1)}
+    splits = {
+        split: [atoms_to_graph(alloy(seed + 3 * k), CUTOFF, None, k, labels) for k in range(2)]
+        for seed, split in enumerate(("trainset", "valset", "testset"))
+    }
+    store = write_store(
+        tmp_path / "store",
+        splits,
+        targets={
+            "energy": Target(level="graph", dim=1, unit="eV"),
+            "forces": Target(level="node", dim=3, unit="eV/Å"),
+        },
+        units={},
+        cutoff=CUTOFF,
+        max_neighbours=None,
+        provenance={},
+    )
+    model, batch = build_model(network("EGNN"), store), store["trainset"].batch([1, 0])
+    outputs = model(batch)
+    assert outputs["energy"].numel() == batch.energy.numel()
+    assert outputs["forces"].shape == batch.forces.shape

@@ -1,0 +1,76 @@
+"""The cost of a step, counted without computing, against a step that was run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from model_cases import alloy, as_batch, network
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.models import HydraModel, build_model, network_cost
+
+Make = Callable[..., HydraModel]
+
+
+class _TorchsOwnCount(TorchDispatchMode):
+    """torch's formulas; its FlopCounterMode does not work where forces are taken."""
+
+    flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.flops += flop_registry[func.overloadpacket](
+                *args, **(kwargs or {}), out_val=result
+            )
+        return result
+
+
+@pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
+def test_flops_are_those_of_a_real_step(mpnn: str, make: Make, potential_mode: bool) -> None:
+    model = make(mpnn, potential=potential_mode)
+    batch = as_batch(alloy(0), alloy(1))
+    cost = network_cost(model, batch.num_nodes, batch.num_edges, 2)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert cost.parameters == n_parameters
+    with _TorchsOwnCount() as counter:
+        sum(value.float().square().mean() for value in model(batch).values()).backward()
+    assert cost.flops - 12 * n_parameters == counter.flops
+
+
+def test_counting_changes_nothing(mpnn: str, make: Make) -> None:
+    model = make(mpnn).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    network_cost(model, 10, 100, 1)
+    assert not model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_models_without_numbers_cost_the_same(mpnn: str, make: Make, manifest: Manifest) -> None:
+    with torch.device("meta"):
+        empty = build_model(network(mpnn), manifest)
+    assert network_cost(empty, 100, 2000, 4) == network_cost(make(mpnn), 100, 2000, 4)
+
+
+def test_cost_grows_with_what_it_should(mpnn: str, make: Make) -> None:
+    small = network_cost(make(mpnn), 100, 2000, 4)
+    more_edges = network_cost(make(mpnn), 100, 4000, 4)
+    assert more_edges.launches == small.launches
+    assert small.saved_bytes < more_edges.saved_bytes < 2.1 * small.saved_bytes
+    assert small.flops < more_edges.flops and small.bytes < more_edges.bytes
+    deeper = network_cost(make(mpnn, num_conv_layers=4), 100, 2000, 4)
+    assert deeper.launches > 1.5 * small.launches and deeper.parameters > small.parameters
+    plain = network_cost(make(mpnn, potential=False), 100, 2000, 4)
+    assert plain.launches < small.launches and plain.saved_bytes < small.saved_bytes
+
+
+def test_double_precision_costs_twice_the_memory(make: Make) -> None:
+    single = network_cost(make("SchNet"), 100, 2000, 4)
+    double = network_cost(make("SchNet").double(), 100, 2000, 4)
+    assert double.saved_bytes == pytest.approx(2 * single.saved_bytes, rel=0.05)

@@ -1,0 +1,305 @@
+"""A run directory made up for the report: 16 trials on two GCDs, three members."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import yaml
+
+from hydragnn_flow.search import JOURNAL
+
+RUNGS = (3, 9, 20)
+START = 1_750_000_000.0
+
+NETWORK = {
+    "Architecture": {
+        "mpnn_type": "SchNet",
+        "hidden_dim": 32,
+        "num_conv_layers": 3,
+        "radius": 5.0,
+        "enable_interatomic_potential": True,
+        "energy_peratom_weight": 1.0,
+        "force_weight": 1.0,
+        "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [32], "type": "mlp"}},
+        "task_weights": [1.0],
+    },
+    "Variables_of_interest": {
+        "input_node_features": [0],
+        "output_names": ["energy"],
+        "type": ["node"],
+    },
+    "Training": {
+        "num_epoch": RUNGS[-1],
+        "batch_size": 16,
+        "Optimizer": {"type": "AdamW", "learning_rate": 0.002},
+    },
+}
+
+CONFIGURATION = {
+    "name": "quickstart",
+    "seed": 1,
+    "data": {
+        "source": {"format": "emt_alloys", "structures": 320},
+        "split": {"val": 0.15, "test": 0.15},
+    },
+    "network": NETWORK,
+    "search": {
+        "trials": 16,
+        "min_epochs": 3,
+        "reduction_factor": 3,
+        "space": {
+            "Architecture.mpnn_type": {"choices": ["SchNet", "EGNN", "PNA"]},
+            "Architecture.hidden_dim": {"int": [16, 64], "log": True},
+            "Architecture.num_gaussians": {
+                "int": [8, 40],
+                "when": {"Architecture.mpnn_type": ["SchNet"]},
+            },
+            "Training.Optimizer.learning_rate": {"float": [5e-4, 1e-2], "log": True},
+        },
+    },
+    "ensemble": {"size": 3, "epochs": 30, "level": 0.9},
+    "versions": {"torch": "2.13.0", "optuna": "5.0.0"},
+}
+
+
+class Made:
+    """Writes the files of a run directory; what it knows of them is for the tests to compare."""
+
+    def __init__(self, directory: Path, *, trials: int = 16, seed: int = 3) -> None:
+        self.directory = directory
+        self.random = np.random.default_rng(seed)
+        self.segments: list[dict[str, Any]] = []
+        self.states: dict[int, str] = {}
+        self.losses: dict[int, float] = {}
+        self._study = self._open_study()
+        # Two lanes on each of two GCDs: when the next segment can begin there.
+        self._free = {("0", 0): START, ("0", 1): START, ("1", 0): START, ("1", 1): START}
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION, sort_keys=False))
+        for number in range(trials):
+            self._trial(number)
+        self._write_segments()
+
+    def add_members(self) -> None:
+        """Train and test the three best trials as an ensemble."""
+        best = sorted(self.losses, key=self.losses.__getitem__)
+        best = [number for number in best if self.states[number] == "complete"][:3]
+        begin = max(self._free.values()) + 4.0
+        widths = [["0"], ["1"], ["0", "1"]]
+        ended = {"0": begin, "1": begin}
+        members = []
+        for member, (trial, gcds) in enumerate(zip(best, widths, strict=True)):
+            start = max(ended[gcd] for gcd in gcds) + 0.5
+            seconds = float(self.random.uniform(24, 34)) / len(gcds)
+            self._segment("member", member, 20, 30, 0, start, seconds, gcds, self.losses[trial])
+            ended.update(dict.fromkeys(gcds, start + seconds))
+            members.append(
+                {
+                    "member": member,
+                    "trial": trial,
+                    "weight": 1 / 3,
+                    "best_val_loss": self.losses[trial] * 0.8,
+                    "gcds": gcds,
+                    "seconds": seconds,
+                }
+            )
+        self._write_segments()
+        self._write_predictions(members)
+
+    def _trial(self, number: int) -> None:
+        random = self.random
+        trial = self._study.ask()
+        kind = trial.suggest_categorical("Architecture.mpnn_type", ["SchNet", "EGNN", "PNA"])
+        trial.suggest_int("Architecture.hidden_dim", 16, 64, log=True)
+        if kind == "SchNet":
+            trial.suggest_int("Architecture.num_gaussians", 8, 40)
+        trial.suggest_float("Training.Optimizer.learning_rate", 5e-4, 1e-2, log=True)
+        floor = (
+            float(np.exp(random.normal(-3.2, 0.7))) * {"SchNet": 1.0, "EGNN": 0.8, "PNA": 1.6}[kind]
+        )
+        speed = float(random.uniform(0.5, 2.0))
+        if number == 5:
+            reason = "training loss is nan in epoch 2"
+            self._place("trial", number, 0, 1, 0, speed, floor, status="diverged", reason=reason)
+            trial.set_user_attr("reason", reason)
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self.states[number] = "failed"
+            return
+        done = 0
+        for rung, until in enumerate(RUNGS):
+            self._place("trial", number, done, until, rung, (until - done) * speed, floor)
+            self.losses[number] = self.segments[-1]["best_val_loss"]
+            trial.report(self.losses[number], until)
+            done = until
+            better = sum(loss < self.losses[number] for loss in self.losses.values())
+            if rung < 2 and better > max(1, len(self.losses) // (3 + rung)):
+                self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                self.states[number] = "pruned"
+                return
+        self._study.tell(trial, self.losses[number])
+        self.states[number] = "complete"
+
+    def _place(
+        self,
+        kind: str,
+        number: int,
+        begin: int,
+        until: int,
+        rung: int,
+        seconds: float,
+        floor: float,
+        **end: str,
+    ) -> None:
+        slot = min(self._free, key=self._free.__getitem__)
+        start = self._free[slot] + float(self.random.uniform(0.1, 0.8))
+        self._free[slot] = start + seconds
+        self._segment(kind, number, begin, until, rung, start, seconds, [slot[0]], floor, **end)
+
+    def _segment(
+        self,
+        kind: str,
+        number: int,
+        begin: int,
+        until: int,
+        rung: int,
+        start: float,
+        seconds: float,
+        gcds: list[str],
+        floor: float,
+        status: str = "ok",
+        reason: str = "",
+    ) -> None:
+        history = []
+        for epoch in range(begin + 1, until + 1):
+            loss = (
+                floor * (1 + 9 * math.exp(-epoch / 4)) * float(np.exp(self.random.normal(0, 0.06)))
+            )
+            history.append([epoch, loss * 0.9, loss])
+        self.segments.append(
+            {
+                "version": 1,
+                "kind": kind,
+                "number": number,
+                "from_epoch": begin,
+                "to_epoch": until,
+                "rung": rung,
+                "status": status,
+                "reason": reason,
+                "best_val_loss": min(loss for _, _, loss in history),
+                "history": history,
+                "metrics": {"energy_mae": 0.1, "forces_mae": 0.05},
+                "seconds": seconds,
+                "cpu_seconds": seconds,
+                "peak_memory_gib": 0.4,
+                "predicted_seconds": seconds * 1.1,
+                "node": "host",
+                "gcds": gcds,
+                "started": start,
+                "ended": start + seconds,
+                "bundle": "b1",
+            }
+        )
+
+    def _open_study(self) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        backend = optuna.storages.journal.JournalFileBackend(str(self.directory / JOURNAL))
+        return optuna.create_study(
+            study_name="search",
+            storage=optuna.storages.JournalStorage(backend),
+            sampler=optuna.samplers.RandomSampler(seed=0),
+        )
+
+    def _write_segments(self) -> None:
+        lines = "".join(json.dumps(segment) + "\n" for segment in self.segments)
+        (self.directory / "segments.jsonl").write_text(lines)
+
+    def _write_predictions(self, members: list[dict[str, Any]]) -> None:
+        graphs, nodes = predictions(self.random)
+        folder = self.directory / "predictions"
+        folder.mkdir(exist_ok=True)
+        graphs.to_parquet(folder / "test.parquet")
+        nodes.to_parquet(folder / "test_nodes.parquet")
+        atoms = nodes.groupby("graph_id").size().reindex(graphs["graph_id"]).to_numpy()
+        error = (graphs["energy_mean"] - graphs["energy"]).abs().to_numpy()
+        inside = (graphs["energy_lo"] <= graphs["energy"]) & (
+            graphs["energy"] <= graphs["energy_hi"]
+        )
+        forces = float(
+            np.mean([(nodes[f"forces_{c}_mean"] - nodes[f"forces_{c}"]).abs() for c in "xyz"])
+        )
+        summary = {
+            "version": 1,
+            "level": 0.9,
+            "members": members,
+            "calibration": {
+                "energy": {"scale": 1.3, "quantile": 1.7},
+                "forces": {"scale": 1.2, "quantile": 1.6},
+            },
+            "test": {
+                "energy": {
+                    "unit": "eV",
+                    "mae_best_member": float(error.mean()) * 1.2,
+                    "mae_ensemble": float(error.mean()),
+                    "mae_per_atom_best_member": float((error / atoms).mean()) * 1.2,
+                    "mae_per_atom_ensemble": float((error / atoms).mean()),
+                    "coverage": float(inside.mean()),
+                },
+                "forces": {
+                    "unit": "eV/Å",
+                    "mae_best_member": forces * 1.15,
+                    "mae_ensemble": forces,
+                    "coverage": 0.904,
+                },
+            },
+            "wall_seconds": 182.4,
+            "cpu_seconds": 331.0,
+        }
+        (self.directory / "ensemble").mkdir(exist_ok=True)
+        (self.directory / "ensemble" / "ensemble.json").write_text(json.dumps(summary))
+
+
+def predictions(
+    random: np.random.Generator, graphs: int = 48, low: int = 8, high: int = 65
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Predictions tables of energies and forces whose error bars are about right."""
+    atoms = random.integers(low, high, graphs)
+    ids = np.sort(random.choice(320, graphs, replace=False))
+    reference = atoms * random.normal(0.35, 0.2, graphs)
+    std = atoms * 0.006 * random.lognormal(0, 0.4, graphs)
+    table = pd.DataFrame({"graph_id": ids, **_columns("energy", random, reference, std)})
+    table.attrs = {"units": dict.fromkeys(table.columns[1:], "eV"), "level": 0.9}
+    count = int(atoms.sum())
+    nodes = pd.DataFrame(
+        {
+            "graph_id": np.repeat(ids, atoms),
+            "node_index": np.concatenate([np.arange(n) for n in atoms]),
+        }
+    )
+    for axis in "xyz":
+        force = random.standard_t(4, count) * 0.8
+        std = 0.05 * random.lognormal(0, 0.5, count)
+        for name, values in _columns(f"forces_{axis}", random, force, std).items():
+            nodes[name] = values
+    nodes.attrs = {"units": dict.fromkeys(nodes.columns[2:], "eV/Å"), "level": 0.9}
+    return table, nodes
+
+
+def _columns(
+    name: str, random: np.random.Generator, reference: np.ndarray, std: np.ndarray
+) -> dict[str, np.ndarray]:
+    mean = reference + random.normal(0, 1, len(std)) * std * 1.1
+    return {
+        name: reference,
+        f"{name}_mean": mean,
+        f"{name}_std": std,
+        f"{name}_epistemic_std": std * 0.8,
+        f"{name}_lo": mean - 1.8 * std,
+        f"{name}_hi": mean + 1.8 * std,
+    }
