@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+
 torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -24,3 +27,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the data sets in {folder}, which this machine does not have")
     return folder
+
+
+@pytest.fixture(scope="session")
+def alloy_store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    data = DataConfig.model_validate(
+        {
+            "source": {"format": "emt_alloys", "structures": 24, "atoms": [8, 16]},
+            "split": {"val": 0.2, "test": 0.2},
+        }
+    )
+    return prepare_store(data, 4.0, None, 0, tmp_path_factory.mktemp("data") / "store.gs")

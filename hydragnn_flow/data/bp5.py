@@ -120,7 +120,7 @@ class Bp5File:
     def read(self, name: str) -> NDArray[Any]:
         """The whole of one variable."""
         variable = self._io.InquireVariable(name)
-        if variable is None:
+        if not variable:
             raise InputError(f"{self.path} has no variable {name}; it is not in HydraGNN's layout")
         dtype = _DTYPES.get(variable.Type())
         if dtype is None:
@@ -130,13 +130,18 @@ class Bp5File:
         array = np.zeros(variable.Shape(), dtype=dtype)
         # ADIOS2 fails on a Get of nothing.
         if array.size:
-            self._engine.Get(variable, array, adios.Mode.Sync)
+            try:
+                self._engine.Get(variable, array, adios.Mode.Sync)
+            except (RuntimeError, ValueError) as error:
+                raise InputError(
+                    f"{self.path}: {name} cannot be read; restore the file from a copy"
+                ) from error
         return array
 
     def attribute(self, name: str) -> list[Any]:
         """The values of one attribute."""
         attribute = self._io.InquireAttribute(name)
-        if attribute is None:
+        if not attribute:
             raise InputError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
         if attribute.Type() == "string":
             return list(attribute.DataString())

@@ -20,7 +20,10 @@ sys.modules["torch"] = None
 import numpy
 import adios2
 with adios2.FileReader(sys.argv[1]) as file:
-    for name, variable in file.available_variables().items():
+    variables = file.available_variables()
+    if not variables:
+        sys.exit(1)
+    for name, variable in variables.items():
         if all(int(extent) for extent in variable["Shape"].split(",") if extent.strip()):
             file.read(name)
 """

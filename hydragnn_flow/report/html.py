@@ -75,7 +75,7 @@ def write_report(run_directory: Path) -> Path:
     temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
     try:
         temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
+        path.write_text(page)
     finally:
         temporary.unlink(missing_ok=True)
     return path
@@ -175,9 +175,9 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
     counts = {s: states.count(s) for s in ("complete", "pruned", "failed", "running")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     found = [("trials" + (f": {told}" if told else ""), f"{len(states)}")]
-    losses = [trial.value for trial in run.trials if trial.value is not None]
+    losses = [t.value for t in run.trials if t.state == "complete" and t.value is not None]
     if losses:
-        found.append(("best validation loss of a trial", number(min(losses))))
+        found.append(("best validation loss of a complete trial", number(min(losses))))
     if run.ensemble is not None:
         for row in tables.accuracy_table(run.ensemble).to_dict("records"):
             if f"{row['target']} per atom" not in _names(run.ensemble):

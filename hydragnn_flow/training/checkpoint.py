@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -47,8 +45,9 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:
+        # Damaged bytes make torch's unpickler raise whatever it stumbles over.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"{path}: is not a readable checkpoint ({reason}); delete it to train afresh"
         ) from None

@@ -23,6 +23,8 @@ from hydragnn_flow.data import (
     store_summary,
     write_store,
 )
+from hydragnn_flow.data.integrity import describe_files
+from hydragnn_flow.data.manifest import Shard
 from hydragnn_flow.errors import InputError
 
 PACKED = ("y", "y_loc")
@@ -77,7 +79,7 @@ def test_batch_equals_pyg(store):
     split = store["trainset"]
     ours = split.batch([7, 0, 7])
     theirs = Batch.from_data_list([split[7], split[0], split[7]])
-    assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys())
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs.to_dict())
     # Packed targets are for HydraGNN; ours are named in the manifest.
     assert not {"y", "y_loc"} & set(ours.keys())
 
@@ -156,14 +158,32 @@ def test_reads_hydragnns_own_file(shared_data):
     assert (store["valset"].n_edges == 640).all()
 
 
+def test_adopts_hydragnns_file_as_a_shard(shared_data, tmp_path):
+    """HydraGNN stacks edge_index by rows where all graphs have as many edges; counts know that."""
+    file = shared_data / "hydragnn_bp" / "hydragnn_cuau.bp"
+    foreign = GraphStore.open(file)
+    shutil.copytree(file, tmp_path / "s" / "cuau.bp")
+    shard = Shard(path="cuau.bp", files=describe_files(file))
+    manifest = foreign.manifest.model_copy(update={"shards": [shard]})
+    (tmp_path / "s" / "manifest.json").write_text(manifest.model_dump_json())
+    adopted = GraphStore.open(tmp_path / "s")
+    assert (adopted["valset"].n_edges == 640).all()
+    assert (adopted["valset"].n_atoms == 32).all()
+    ours, theirs = (store["trainset"].batch([5, 2]) for store in (adopted, foreign))
+    assert torch.equal(ours.edge_index, theirs.edge_index)
+
+
 def test_edge_shifts_follow_hydragnns_convention(shared_data):
     """The sign that HydraGNN's stored lengths demand is the one our neighbour lists have."""
     store = GraphStore.open(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
-    for source in (store["testset"].batch([0, 3]),):
-        sender, receiver = source.edge_index
-        vectors = source.pos[receiver] - source.pos[sender] + source.edge_shifts
-        assert (source.edge_shifts.abs().sum(dim=1) > 0).any()
-        assert torch.allclose(vectors.norm(dim=1), source.edge_attr[:, 0], atol=1e-5)
+    batch = store["testset"].batch([0, 3])
+    sender, receiver = batch.edge_index
+    vectors = batch.pos[receiver] - batch.pos[sender] + batch.edge_shifts
+    assert (batch.edge_shifts.abs().sum(dim=1) > 0).any()
+    assert torch.allclose(vectors.norm(dim=1), batch.edge_attr[:, 0], atol=1e-5)
+    # Their edges arrive at the second row: capped to 20 at each atom, which the first row is not.
+    assert (batch.edge_index[1].bincount() == 20).all()
+    assert (batch.edge_index[0].bincount() != 20).any()
 
 
 def test_several_shards_follow_one_another(graph, same, tmp_path):
@@ -200,7 +220,8 @@ def test_reads_a_store_of_version_1(same):
 
 
 def broken(graph, **changes) -> list[Data]:
-    graphs = [graph(seed, n_atoms=4) for seed in (20, 21, 22)]
+    graphs = [graph(seed, n_atoms=4) for seed in (20, 34, 22)]
+    assert graphs[1].num_edges
     for key, value in changes.items():
         graphs[1][key] = value(graphs[1]) if callable(value) else value
     return graphs
@@ -215,7 +236,7 @@ def broken(graph, **changes) -> list[Data]:
         ({"forces": torch.ones(4, 2)}, "valset: graph 1: forces is float32"),
         ({"forces": torch.ones(4, 3).double()}, "valset: graph 1: forces is float64"),
         ({"pos": torch.ones(3, 3)}, "valset: graph 1: pos has another number of rows"),
-        ({"edge_index": lambda g: g.edge_index + 1}, "valset: graph 1: edge_index names an atom"),
+        ({"edge_index": lambda g: g.edge_index + 4}, "valset: graph 1: edge_index names an atom"),
         ({"energy": torch.tensor(1.0)}, "valset: graph 1: energy is no tensor of one dimension"),
         ({"energy": 1.0}, "valset: graph 1: energy is no tensor"),
         ({"energy": torch.ones(1).half()}, "valset: graph 1: energy is float16"),

@@ -42,6 +42,7 @@ def gcd_occupancy(segments: Sequence[Segment], types: Mapping[tuple[str, int], s
     figure = new_figure(9.4, min(1.5 + 0.75 * rows, 12.0))
     axes = figure.add_subplot()
     palette = colours(types.values())
+    thin = min(1.0, 30 / max(rows, 1))
     scale, unit = _time_unit(timeline.length)
     groups: dict[tuple[str, str, bool], list[Bar]] = {}
     for bar in timeline.bars:
@@ -54,7 +55,7 @@ def gcd_occupancy(segments: Sequence[Segment], types: Mapping[tuple[str, int], s
                 [_corners(bar, timeline, scale) for bar in bars],
                 facecolors=palette.get(group_type, SOFT),
                 edgecolors="white" if ended_well else RED,
-                linewidths=0.8 if ended_well else 2.0,
+                linewidths=(0.8 if ended_well else 2.0) * thin,
                 hatch="///" if kind == "member" else None,
                 zorder=2 if ended_well else 3,
             )
@@ -86,8 +87,12 @@ def gcd_occupancy(segments: Sequence[Segment], types: Mapping[tuple[str, int], s
         )
     axes.set_xlim(0, max(timeline.length / scale, 1e-9))
     axes.set_ylim(max(rows, 1) - 0.5, -0.5)
-    lost = f" · {timeline.untimed} segments never began" if timeline.untimed else ""
-    axes.set_xlabel(f"time since the first segment began [{unit}]{lost}")
+    label = f"time since the first segment began [{unit}]"
+    if rows > 1:
+        label += f"; GCDs idle {sum(timeline.idle) / rows * 100:.0f} % on average"
+    if timeline.untimed:
+        label += f"; {timeline.untimed} segments never began"
+    axes.set_xlabel(label)
     tidy(axes, grid="x")
     axes.tick_params(axis="y", length=0)
     _legend(figure, palette, groups)

@@ -38,7 +38,9 @@ def optimisation_history(
     types: Mapping[int, str],
     members: Collection[int] = (),
 ) -> Figure:
-    """Best validation loss of every trial against its number, and the best so far.
+    """Smallest validation loss of every trial against its number, and the best so far.
+
+    The best is that of the complete trials: no other can join the ensemble.
 
     Parameters
     ----------
@@ -53,9 +55,10 @@ def optimisation_history(
     axes = figure.add_subplot()
     palette = colours(types.values())
     losses = {t.number: t.value for t in trials if t.value is not None and np.isfinite(t.value)}
-    if losses:
-        best = np.minimum.accumulate(list(losses.values()))
-        ends = [*losses, max(trial.number for trial in trials)]
+    complete = {t.number: losses[t.number] for t in trials if _finished(t, losses)}
+    if complete:
+        best = np.minimum.accumulate(list(complete.values()))
+        ends = [*complete, max(trial.number for trial in trials)]
         axes.step(ends, [*best, best[-1]], where="post", color=SOFT, lw=1.6, zorder=2)
     _mark_ends(axes, trials, types, {n: (n, loss) for n, loss in losses.items()})
     lost = [t for t in trials if t.number not in losses and t.state != "running"]
@@ -113,7 +116,7 @@ def rung_curves(
                 list(curve),
                 list(curve.values()),
                 color=palette.get(types.get(trial.number, ""), SOFT),
-                lw=1.5,
+                lw=1.5 * _crowded(trials),
                 alpha=0.5 if trial.state == "pruned" else 0.95,
                 zorder=2,
             )
@@ -144,6 +147,15 @@ def learning_curves(segments: Iterable[Segment]) -> dict[int, dict[int, float]]:
     return {number: dict(sorted(curve.items())) for number, curve in curves.items()}
 
 
+def _finished(trial: TrialRecord, losses: Mapping[int, float]) -> bool:
+    return trial.state == "complete" and trial.number in losses
+
+
+def _crowded(trials: Sequence[TrialRecord]) -> float:
+    """What a mark or line shrinks by when there are too many to stand apart."""
+    return float(min(1.0, (100 / max(len(trials), 1)) ** 0.5))
+
+
 def _mark_ends(
     axes: Axes,
     trials: Sequence[TrialRecord],
@@ -166,10 +178,10 @@ def _mark_ends(
             [y for _, y in points],
             transform=axes.get_xaxis_transform() if at_edge else axes.transData,
             marker=marker,
-            s=size,
+            s=size * _crowded(trials),
             facecolors=colour if filled else "white",
             edgecolors=None if marker == "x" else colour,
-            linewidths=1.6,
+            linewidths=1.6 * _crowded(trials),
             clip_on=False,
             zorder=3,
         )

@@ -1,0 +1,148 @@
+"""Damaged stores: a clear sentence, and nothing that ADIOS2 could hang on or die of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydragnn_flow.data import GraphStore, check_store
+from hydragnn_flow.data.bp5 import write_bp5
+from hydragnn_flow.errors import InputError
+
+BP5_FILES = ("data.0", "md.0", "md.idx", "mmd.0")
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    """Change bytes in the middle; the size stays."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    for i in range(middle, min(middle + 16, len(content))):
+        content[i] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGES = (truncate, empty, garbage, longer, missing)
+
+
+def use(path: Path) -> None:
+    GraphStore.open(path)["trainset"].batch([0])
+
+
+@pytest.mark.parametrize("name", BP5_FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file(copied, no_adios2, damage, name):
+    damage(copied / "shard-00000.bp" / name)
+    with pytest.raises(InputError, match=rf"shard-00000\.bp/{name} .*store is damaged"):
+        use(copied)
+    with pytest.raises(InputError, match=name):
+        check_store(copied)
+
+
+@pytest.mark.parametrize("name", BP5_FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_opening_notices_all_but_changed_payload(copied, no_adios2, damage, name):
+    damage(copied / "shard-00000.bp" / name)
+    if name == "data.0" and damage is garbage:
+        GraphStore.open(copied)  # found when a split is used: test_damaged_file
+    else:
+        with pytest.raises(InputError):
+            GraphStore.open(copied)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, garbage, missing])
+def test_damaged_manifest(copied, no_adios2, damage):
+    damage(copied / "manifest.json")
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        use(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"version": 2}, "version 2 is not the version 1"),
+        ({"surprise": 1}, "surprise"),
+        ({"splits": {"trainset": {"graphs": "many"}}}, "splits.trainset.graphs"),
+    ],
+)
+def test_wrong_manifest(copied, no_adios2, change, complaint):
+    path = copied / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=rf"manifest\.json: .*{complaint}"):
+        use(copied)
+
+
+def test_manifest_that_contradicts_the_data(copied):
+    path = copied / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["splits"]["valset"]["edges"] += 1
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"valset has .*contradicts"):
+        check_store(copied)
+
+
+def test_what_is_no_store(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        GraphStore.open(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"manifest\.json is missing"):
+        GraphStore.open(tmp_path)
+    (tmp_path / "empty.bp").mkdir()
+    with pytest.raises(InputError, match="is missing or empty"):
+        GraphStore.open(tmp_path / "empty.bp")
+    (tmp_path / "file.bp").write_text("text")
+    with pytest.raises(InputError, match="is missing or empty"):
+        GraphStore.open(tmp_path / "file.bp")
+    write_bp5(tmp_path / "other.bp", [("temperature", np.ones(3))], {"author": "someone"})
+    with pytest.raises(InputError, match="no trainset; it is not in HydraGNN's layout"):
+        GraphStore.open(tmp_path / "other.bp")
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    # ADIOS2 2.12 on these: waits for ever, waits, crashes, crashes, fails.
+    [
+        (truncate, "data.0"),
+        (truncate, "md.0"),
+        (garbage, "mmd.0"),
+        (garbage, "md.idx"),
+        (missing, "md.idx"),
+    ],
+)
+def test_damaged_hydragnn_file(written, tmp_path, monkeypatch, damage, name):
+    """A .bp without a manifest has no checksums; the process that tries it out dies instead."""
+    monkeypatch.setattr("hydragnn_flow.data.probe.BASE_SECONDS", 1.0)
+    path = Path(shutil.copytree(written / "shard-00000.bp", tmp_path / "foreign.bp"))
+    damage(path / name)
+    with pytest.raises(InputError, match=r"foreign\.bp"):
+        GraphStore.open(path)
+
+
+def test_our_shard_opens_as_a_hydragnn_file(written, store, same):
+    foreign = GraphStore.open(written / "shard-00000.bp")
+    assert foreign.manifest.statistics == store.manifest.statistics
+    # Everything as stored, HydraGNN's packed targets included.
+    assert "y" in foreign["valset"][0]
+    assert all(
+        same(a, b, ignore=("y", "y_loc"))
+        for a, b in zip(foreign["valset"], store["valset"], strict=True)
+    )

@@ -1,0 +1,95 @@
+"""Derived values against what their definitions say, and from the training split alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import degree
+
+from hydragnn_flow.data import Statistics, write_store
+
+ENERGIES = {1: -2.6, 6: 7.1, 29: 0.3, 79: -1.7}
+
+
+@pytest.fixture
+def graphs(graph) -> list[Data]:
+    return [graph(seed) for seed in range(30)]
+
+
+def statistics(path, train: list[Data], other: list[Data] | None = None) -> Statistics:
+    splits = {"trainset": train, "valset": other or [], "testset": []}
+    return write_store(path / "s", splits).manifest.statistics
+
+
+def test_degrees(graphs, tmp_path):
+    found = statistics(tmp_path, graphs)
+    batch = Batch.from_data_list(graphs)
+    degrees = degree(batch.edge_index[1], batch.num_nodes, dtype=torch.int64)
+    assert found.degree_histogram == torch.bincount(degrees).tolist()
+    assert found.avg_num_neighbors == pytest.approx(degrees.double().mean().item())
+
+
+def test_element_energies_of_an_additive_energy(graphs, tmp_path):
+    for data in graphs:
+        data.energy = torch.tensor([sum(ENERGIES[int(z)] for z in data.x)])
+    found = statistics(tmp_path, graphs)
+    assert found.element_energies == pytest.approx(ENERGIES, abs=1e-5)
+    # What is left over is the rounding of float32.
+    assert found.energy_per_atom_std < 1e-5
+
+
+def test_spread_around_the_element_energies(graphs, tmp_path):
+    rng = np.random.default_rng(0)
+    left_over = rng.normal(scale=0.1, size=len(graphs))
+    for data, extra in zip(graphs, left_over, strict=True):
+        own = sum(ENERGIES[int(z)] for z in data.x)
+        data.energy = torch.tensor([own + extra * data.num_nodes])
+    found = statistics(tmp_path, graphs)
+    # The fit takes up some of the noise: 4 parameters for 30 structures.
+    assert found.energy_per_atom_std == pytest.approx(left_over.std(), rel=0.25)
+
+
+def test_one_stoichiometry_shares_the_energy_out(graphs, tmp_path):
+    graphs = [data for data in graphs if data.num_nodes % 2 == 0]
+    for data in graphs:
+        data.x = torch.tensor([[29.0], [79.0]]).repeat(data.num_nodes // 2, 1)
+        data.energy = torch.tensor([3.0 * data.num_nodes])
+    found = statistics(tmp_path, graphs)
+    assert found.element_energies == pytest.approx({29: 3.0, 79: 3.0})
+
+
+def test_targets_and_forces(graphs, tmp_path):
+    found = statistics(tmp_path, graphs)
+    energies = np.array([float(data.energy) for data in graphs])
+    forces = np.concatenate([data.forces for data in graphs]).astype(np.float64)
+    assert found.forces_rms == pytest.approx(np.sqrt((forces**2).mean()))
+    assert found.targets["energy"].mean == pytest.approx([energies.mean()])
+    assert found.targets["energy"].std == pytest.approx([energies.std()])
+    assert found.targets["forces"].mean == pytest.approx(forces.mean(axis=0), abs=1e-9)
+    assert found.targets["forces"].std == pytest.approx(forces.std(axis=0))
+
+
+def test_constant_targets_can_be_divided_by(graphs, tmp_path):
+    for data in graphs:
+        data.energy = torch.tensor([-9391.455])
+        data.forces = torch.zeros_like(data.forces)
+    found = statistics(tmp_path, graphs)
+    assert found.targets["energy"].std == [1.0]
+    assert found.targets["forces"].std == [1.0] * 3
+    assert found.forces_rms == 0.0
+
+
+def test_only_the_training_split_counts(graph, graphs, tmp_path):
+    others = [graph(seed) for seed in (100, 101)]
+    (tmp_path / "with").mkdir()
+    assert statistics(tmp_path, graphs) == statistics(tmp_path / "with", graphs, others)
+
+
+def test_without_targets(graphs, tmp_path):
+    for data in graphs:
+        del data.energy, data.forces
+    found = statistics(tmp_path, graphs)
+    assert (found.element_energies, found.energy_per_atom_std, found.forces_rms) == ({}, 1.0, None)
+    assert found.targets == {}

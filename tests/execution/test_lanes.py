@@ -1,0 +1,159 @@
+"""Lanes and what a worker does with them: real processes, killed for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Job, Node, run_bundle, run_wave, sole_driver, worker
+from hydragnn_flow.execution.lease import Fence, sole_writer
+from hydragnn_flow.placement import Gcd
+
+NODE = Node(
+    gcds=("0", "1"),
+    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
+    cores_per_gcd=1,
+    device="cpu",
+)
+
+
+@pytest.fixture(autouse=True)
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+def lane_pids() -> list[int]:
+    return [
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if "hydragnn_flow.execution.lane_process" in child.cmdline()
+    ]
+
+
+def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
+    specs = [make_spec(tmp_path / str(i), alloy_store, 2, number=i) for i in range(2)]
+    results = run_bundle(NODE, "b1", specs)
+    assert [(r.number, r.status, r.to_epoch) for r in results] == [(0, "ok", 2), (1, "ok", 2)]
+    assert results[0].gcds == results[1].gcds
+    assert max(r.started for r in results) < min(r.ended for r in results), "not side by side"
+    before = lane_pids()
+    assert len(before) == 2
+    run_bundle(NODE, "b2", [make_spec(tmp_path / "2", alloy_store, 1)])
+    assert lane_pids() == before, "a warm lane was not used again"
+
+
+def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    run_bundle(NODE, "warm", [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
+    victim = worker._lanes["0", 0]._process.pid
+    long = [make_spec(tmp_path / str(i), alloy_store, 40, number=i) for i in range(2)]
+    threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+    killed, neighbour = run_bundle(NODE, "b", long)
+    assert killed.status == "killed"
+    assert "SIGKILL" in killed.reason
+    assert (neighbour.status, neighbour.to_epoch) == ("ok", 40)
+    (again,) = run_bundle(NODE, "b", long[:1])
+    assert (again.status, again.to_epoch) == ("ok", 40)
+
+
+def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
+    for epochs in (1, 2):
+        spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
+        (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+        assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
+
+
+def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
+    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
+    run_wave(NODE, "warm", [Job(spec, (0, 1))])
+    threading.Timer(1.0, worker._lanes["1", 0].kill).start()
+    spec = make_spec(tmp_path / "member", alloy_store, 10_000, kind="member")
+    begin = time.monotonic()
+    (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+    assert result.status == "killed"
+    assert time.monotonic() - begin < 30, "the other rank was left waiting"
+    again = make_spec(tmp_path / "member", alloy_store, result.to_epoch + 3, kind="member")
+    (resumed,) = run_wave(NODE, "b", [Job(again, (0, 1))])
+    assert resumed.status == "ok"
+
+
+def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphStore) -> None:
+    network = network_with(Architecture__hidden_dim="wide")
+    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 1, network=network)])
+    assert result.status == "error"
+    assert "hidden_dim" in result.reason
+    assert "Traceback" in (tmp_path / "t" / "log").read_text()
+
+
+WORKER = """
+import sys, time
+from hydragnn_flow.execution.lane import Lane
+lane = Lane({})
+print(lane._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_lanes_end_with_their_worker() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    lane = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    lane.wait(timeout=30)
+
+
+def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """A driver is killed, its worker computes on; the next driver's worker takes over."""
+    with sole_driver(tmp_path) as token:
+        pass  # the first driver is gone without a word to its workers
+    shared = {"run_directory": str(tmp_path), "token": token}
+    orphan_spec = make_spec(tmp_path / "trial", alloy_store, 10_000, **shared)
+    orphan: list = []
+    thread = threading.Thread(target=lambda: orphan.extend(run_bundle(NODE, "old", [orphan_spec])))
+    thread.start()
+    while not (tmp_path / "trial" / "checkpoint.pt").exists():
+        time.sleep(0.05)
+    with sole_driver(tmp_path) as new_token:
+        spec = make_spec(
+            tmp_path / "trial", alloy_store, 1, run_directory=str(tmp_path), token=new_token
+        )
+        results = run_wave(NODE, "new", [Job(spec, (1,))])
+    thread.join(timeout=60)
+    assert orphan[0].status == "interrupted"
+    assert results[0].status == "ok"
+
+
+def test_a_fence_holds_only_for_newer_drivers(tmp_path: Path) -> None:
+    with sole_driver(tmp_path) as token:
+        assert not Fence(tmp_path, token).deposed()
+    assert not Fence(tmp_path, token).deposed(), "a driver that ended is not a newer one"
+    with sole_driver(tmp_path):
+        assert Fence(tmp_path, token).deposed()
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with (
+        sole_writer(tmp_path),
+        pytest.raises(TimeoutError, match="another process"),
+        sole_writer(tmp_path, patience_seconds=0.3),
+    ):
+        pass
+    with sole_writer(tmp_path):
+        pass

@@ -1,0 +1,22 @@
+"""One finished and one unfinished run directory for all tests of the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_cases import Made
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A run that is over; tests only read it."""
+    made = Made(tmp_path_factory.mktemp("finished"))
+    made.add_members()
+    return made
+
+
+@pytest.fixture
+def searching(tmp_path: Path) -> Made:
+    """A run whose search is still going; a test may change it."""
+    return Made(tmp_path / "searching", trials=7)

@@ -1,0 +1,89 @@
+"""Figures show all of their data and survive its corners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from report_cases import Made, predictions
+
+from hydragnn_flow.report import figures
+from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.html import elements, embed, mpnn_types
+from hydragnn_flow.report.targets import targets_of
+from hydragnn_flow.search import TrialRecord
+
+
+def shown(figure: object) -> set[str]:
+    return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+
+
+def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
+    run = read_run(finished.directory)
+    types = {number: name for (kind, number), name in mpnn_types(run).items() if kind == "trial"}
+    figure = figures.optimisation_history(run.trials, types, {8})
+    *marks, ring = figure.axes[0].collections
+    assert sum(len(mark.get_offsets()) for mark in marks) == 16
+    assert len(ring.get_offsets()) == 1
+    assert {"complete", "pruned", "failed", "best so far", "in the ensemble"} <= shown(figure)
+    assert figure.axes[0].get_yscale() == "log"
+    (best,) = figure.axes[0].lines
+    assert best.get_ydata()[-1] == min(
+        loss for n, loss in finished.losses.items() if finished.states[n] == "complete"
+    )
+    assert (np.diff(best.get_ydata()) <= 0).all()
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 0.0, -1.0, 0.3])
+def test_history_of_one_odd_trial(value: float | None) -> None:
+    for state in ("running", "complete", "pruned", "failed"):
+        trial = TrialRecord(0, state, {}, value, "")
+        embed(figures.optimisation_history([trial], {}), "")
+        embed(figures.rung_curves([trial], [], {}), "")
+
+
+def test_curves_join_the_segments_of_a_trial(finished: Made) -> None:
+    run = read_run(finished.directory)
+    figure = figures.rung_curves(run.trials, run.segments, {}, (3, 9, 20))
+    curves = [line for line in figure.axes[0].lines if len(line.get_xdata()) != 2]
+    complete = [n for n, state in finished.states.items() if state == "complete"]
+    whole = [line for line in curves if list(line.get_xdata()) == list(range(1, 21))]
+    assert len(whole) == len(complete)
+    assert len(figure.axes[0].lines) == 3 + 16
+
+
+def test_parity_of_a_large_table_draws_some_and_tells_of_all() -> None:
+    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    (forces,) = targets_of(nodes)
+    figure = figures.parity(forces)
+    bars, dots = figure.axes[0].collections
+    assert len(dots.get_offsets()) == 2000
+    assert len(bars.get_segments()) == 300
+    assert any(f"{len(forces.reference):,}" in text.get_text() for text in figure.axes[0].texts)
+    assert elements(figure) > 2000
+    assert embed(figure, "").source.startswith("data:image/png;base64,")
+
+
+def test_parity_says_units_and_draws_small_tables_as_vectors() -> None:
+    graphs, _ = predictions(np.random.default_rng(0), graphs=20)
+    (energy,) = targets_of(graphs)
+    figure = figures.parity(energy)
+    assert figure.axes[1].get_xlabel() == "reference energy [eV]"
+    assert figure.axes[0].get_ylabel() == "predicted energy [eV]"
+    assert embed(figure, "").source.startswith("data:image/svg+xml;base64,")
+
+
+def test_one_value_without_spread_can_be_drawn() -> None:
+    graphs, _ = predictions(np.random.default_rng(0), graphs=1)
+    graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
+    targets = targets_of(graphs)
+    embed(figures.parity(targets[0]), "")
+    embed(figures.coverage(targets, 0.9), "")
+
+
+def test_coverage_has_a_curve_and_a_point_for_every_target() -> None:
+    graphs, nodes = predictions(np.random.default_rng(0))
+    figure = figures.coverage(targets_of(graphs) + targets_of(nodes), 0.9)
+    texts = shown(figure)
+    for name in ("energy", "forces"):
+        assert f"{name}: mean ± z·std" in texts
+        assert any(text.startswith(f"{name}: 90 % interval holds") for text in texts)

@@ -1,0 +1,62 @@
+"""The report reads a run directory as it is found, whatever is missing or torn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from report_cases import Made
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.files import read_run, read_segments
+
+
+def test_reads_all_of_a_finished_run(finished: Made) -> None:
+    run = read_run(finished.directory)
+    assert {t.number: t.state for t in run.trials} == finished.states
+    assert [(s.kind, s.number, s.rung) for s in run.segments] == [
+        (s["kind"], s["number"], s["rung"]) for s in finished.segments
+    ]
+    assert run.config.rungs == (3, 9, 20)
+    assert run.ensemble is not None and run.graphs is not None and run.nodes is not None
+    assert run.graphs.attrs["units"]["energy_mean"] == "eV"
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_torn_last_line_is_left_out(searching: Made, kept: int) -> None:
+    path = searching.directory / "segments.jsonl"
+    whole = read_segments(path)
+    line = json.dumps(searching.segments[0])
+    with path.open("a") as file:
+        file.write(line[:kept])
+    assert read_segments(path) == whole
+
+
+def test_damage_elsewhere_is_an_error_naming_the_line(searching: Made) -> None:
+    path = searching.directory / "segments.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = lines[1][:50] + "\n"
+    path.write_text("".join(lines))
+    with pytest.raises(InputError, match=r"segments\.jsonl: line 2 is not a segment"):
+        read_segments(path)
+
+
+def test_no_segments_before_the_first_one_ends(tmp_path: Path) -> None:
+    assert read_segments(tmp_path / "segments.jsonl") == []
+    (tmp_path / "segments.jsonl").write_text("")
+    assert read_segments(tmp_path / "segments.jsonl") == []
+
+
+def test_other_directories_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.yaml: cannot be read"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ensemble/ensemble.json", "predictions/test.parquet"])
+def test_damaged_results_are_named(searching: Made, name: str) -> None:
+    path = searching.directory / name
+    path.parent.mkdir()
+    path.write_bytes(b"{half")
+    with pytest.raises(InputError, match=path.name):
+        read_run(searching.directory)

@@ -1,0 +1,154 @@
+"""The page stands by itself, says what is missing, and believes nothing it is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from report_cases import CONFIGURATION, Made
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report import write_report
+
+VOID = {"meta", "img", "link", "br"}
+
+
+class Page(HTMLParser):
+    """What the page refers to, and its headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self.headings: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [v or "" for k, v in attrs if k in {"src", "href", "srcset", "data"}]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+@pytest.fixture(scope="module")
+def text(finished: Made) -> str:
+    path = write_report(finished.directory)
+    assert path == finished.directory / "report.html"
+    return path.read_text(encoding="utf-8")
+
+
+def test_every_section_of_a_finished_run_is_there(text: str) -> None:
+    assert Page(text).headings == [
+        "Accuracy on the test split",
+        "Predicted against reference values",
+        "Are the error bars honest?",
+        "Optimisation history",
+        "Learning curves of the trials",
+        "Trials",
+        "Members of the ensemble",
+        "What ran where, and when",
+        "Configuration",
+    ]
+    assert "energy per atom" in text and "meV/atom" in text
+
+
+def test_nothing_is_loaded_from_anywhere(text: str) -> None:
+    page = Page(text)
+    assert page.tags.isdisjoint({"script", "link", "iframe", "object"})
+    assert len(page.addresses) == 6
+    assert all(address.startswith("data:image/") for address in page.addresses)
+    style = re.search(r"<style>(.*)</style>", text, re.S)
+    assert style and "url(" not in style[1] and "@import" not in style[1]
+    for address in page.addresses:
+        kind, _, data = address.partition(";base64,")
+        if kind == "data:image/svg+xml":
+            svg = base64.b64decode(data).decode()
+            assert not re.search(r"(src|href)=\"(?!#|data:)", svg)
+
+
+def test_pictures_are_worth_their_size(text: str) -> None:
+    assert len(text) < 1_500_000
+
+
+def test_a_search_still_going_says_what_is_missing(searching: Made) -> None:
+    page = write_report(searching.directory).read_text(encoding="utf-8")
+    assert "7 of 16 trials have ended" in page
+    assert "The ensemble is not finished" in page
+    assert {"Not there yet", "Optimisation history"} <= set(Page(page).headings)
+    assert "Accuracy on the test split" not in Page(page).headings
+
+
+def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "The search has not begun" in page
+    assert Page(page).headings == ["Not there yet", "Configuration"]
+
+
+@pytest.mark.parametrize("lost", ["test.parquet", "test_nodes.parquet"])
+def test_a_missing_table_is_named(tmp_path: Path, lost: str) -> None:
+    made = Made(tmp_path / "run")
+    made.add_members()
+    (made.directory / "predictions" / lost).unlink()
+    page = write_report(made.directory).read_text(encoding="utf-8")
+    name = "energy" if lost == "test.parquet" else "forces"
+    assert f"hold no target &#39;{name}&#39;" in page
+
+
+def test_text_of_users_is_escaped(searching: Made) -> None:
+    evil = "<script>alert('x')</script>"
+    study = searching._study
+    trial = study.ask()
+    trial.suggest_categorical("Architecture.mpnn_type", ["SchNet", "EGNN", "PNA"])
+    trial.suggest_categorical("Training.<b>note", [evil])
+    trial.set_user_attr("reason", evil)
+    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    with (searching.directory / "run.yaml").open("a") as file:
+        file.write(f"# {evil}\n")
+    lines = (searching.directory / "segments.jsonl").read_text().splitlines()
+    values = {**json.loads(lines[0]), "node": evil, "reason": evil}
+    (searching.directory / "segments.jsonl").write_text(json.dumps(values) + "\n")
+    page = write_report(searching.directory).read_text(encoding="utf-8")
+    assert "<script" not in page and "<b>note" not in page
+    assert page.count("&lt;script&gt;alert(&#39;x&#39;)") == 3
+
+
+def test_the_page_is_replaced_whole_or_not_at_all(
+    searching: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = searching.directory / "report.html"
+    path.write_text("the old page")
+
+    def torn(self: Path, data: str, encoding: str) -> int:
+        self.write_bytes(data[:100].encode())
+        raise OSError("disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", torn)
+        with pytest.raises(OSError, match="disk is full"):
+            write_report(searching.directory)
+    assert path.read_text() == "the old page"
+    assert not list(searching.directory.glob(".report*"))
+    write_report(searching.directory)
+    assert path.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.yaml"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,91 @@
+"""Tables say what the run directory says."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from report_cases import Made
+from rich.console import Console
+
+from hydragnn_flow.report import accuracy_table, closing_table, trials_table
+from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.text import number
+from hydragnn_flow.search import TrialRecord
+
+
+def summary_of(made: Made) -> dict:
+    return json.loads((made.directory / "ensemble" / "ensemble.json").read_text())
+
+
+def printed(table: object) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_trials_best_first_failed_last(finished: Made) -> None:
+    run = read_run(finished.directory)
+    table = trials_table(run.trials, run.segments, {5: "PNA"})
+    assert list(table.columns)[:3] == ["trial", "state", "mpnn_type"]
+    assert list(table.columns)[-4:] == ["epochs", "best val loss", "seconds", "reason"]
+    assert {"hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
+    losses = table["best val loss"].dropna()
+    assert losses.is_monotonic_increasing and len(losses) == 15
+    last = table.iloc[-1]
+    assert (last["trial"], last["state"], last["epochs"]) == (5, "failed", 1)
+    assert last["reason"] == "training loss is nan in epoch 2"
+    spent = sum(s["seconds"] for s in finished.segments if s["kind"] == "trial")
+    assert table["seconds"].sum() == pytest.approx(spent)
+
+
+def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
+    parameters = {"Training.rate": 1, "Architecture.rate": 2, "Architecture.hidden_dim": 8}
+    table = trials_table([TrialRecord(0, "running", parameters, None, "")], [], {})
+    assert {"Training.rate", "Architecture.rate", "hidden_dim"} <= set(table.columns)
+
+
+def test_no_trials_give_an_empty_table() -> None:
+    assert trials_table([], [], {}).empty
+
+
+def test_accuracy_rows_and_units(finished: Made) -> None:
+    summary = summary_of(finished)
+    table = accuracy_table(summary).set_index("target")
+    assert list(table.index) == ["energy", "energy per atom", "forces"]
+    assert list(table["unit"]) == ["eV", "meV/atom", "eV/Å"]
+    assert table.loc["energy per atom", "ensemble"] == pytest.approx(
+        1000 * summary["test"]["energy"]["mae_per_atom_ensemble"]
+    )
+    summary["test"]["energy"]["unit"] = "Ha"
+    other = accuracy_table(summary).set_index("target")
+    assert other.loc["energy per atom", "unit"] == "Ha/atom"
+    assert other.loc["energy per atom", "ensemble"] == pytest.approx(
+        summary["test"]["energy"]["mae_per_atom_ensemble"]
+    )
+
+
+def test_closing_table_in_the_terminal(finished: Made) -> None:
+    summary = summary_of(finished)
+    summary["test"]["[bold]gap"] = summary["test"].pop("forces")
+    text = printed(closing_table(summary))
+    for part in (
+        "best single member",
+        "90 % interval holds",
+        "meV/atom",
+        "182 s wall",
+        "331 s CPU",
+    ):
+        assert part in text
+    assert "[bold]gap" in text
+    assert "90.4 %" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.05, "0.0500"), (5.8, "5.80"), (182.4, "182"), (32.0, "32"), (12345.6, "12,346"),
+     (float("nan"), ""), (1e-5, "1.00e-05"), (0, "0")],
+)  # fmt: skip
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text

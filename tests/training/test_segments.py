@@ -1,0 +1,160 @@
+"""What a segment promises: it can be stopped, repeated and continued without a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import NETWORK, make_spec, network_with
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
+
+
+def equal_states(one: object, two: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.equal(one, two)
+    if isinstance(one, dict):
+        return (
+            isinstance(two, dict)
+            and one.keys() == two.keys()
+            and all(equal_states(one[k], two[k]) for k in one)
+        )
+    if isinstance(one, (list, tuple)):
+        return (
+            isinstance(two, (list, tuple))
+            and len(one) == len(two)
+            and all(map(equal_states, one, two))
+        )
+    return one == two
+
+
+@pytest.mark.parametrize("mpnn_type", ["SchNet", "EGNN", "PNA"])
+def test_three_segments_equal_one(tmp_path: Path, alloy_store: GraphStore, mpnn_type: str) -> None:
+    network = network_with(Architecture__mpnn_type=mpnn_type)
+    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 6, network=network))
+    parts = [
+        run_segment(make_spec(tmp_path / "parts", alloy_store, epochs, network=network))
+        for epochs in (2, 3, 6)
+    ]
+    assert [(p.from_epoch, p.to_epoch) for p in parts] == [(0, 2), (2, 3), (3, 6)]
+    assert [epoch for p in parts for epoch in p.history] == whole.history
+    states = [load_checkpoint(tmp_path / name / FILE) for name in ("whole", "parts")]
+    assert equal_states(*states)
+
+
+def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """The driver may have died after the segment ended and before it was told."""
+    spec = make_spec(tmp_path / "trial", alloy_store, 3)
+    first = run_segment(spec)
+    again = run_segment(spec)
+    assert again.history == []
+    assert (again.status, again.to_epoch) == ("ok", 3)
+    assert again.best_val_loss == first.best_val_loss
+    assert again.metrics == first.metrics
+
+
+def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
+    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 30))
+    losses = [validation for _, _, validation in result.history]
+    assert min(losses) < 0.5 * losses[0]
+
+
+def test_validation_predictions_are_those_of_the_best_epoch(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 6))
+    best = load_checkpoint(tmp_path / "trial" / FILE)["best"]
+    model = restore_model(NETWORK, alloy_store.manifest, best)
+    expected = predict_batches(model, split_batches(alloy_store["valset"]))
+    saved = np.load(tmp_path / "trial" / VALIDATION_FILE)
+    assert set(saved) == {"energy", "forces"}
+    for name in saved:
+        np.testing.assert_allclose(saved[name], expected[name], rtol=1e-5, atol=1e-6)
+    error = np.abs(saved["forces"] - alloy_store["valset"].target("forces")).mean()
+    assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
+
+
+def test_divergence_is_a_result_and_spares_the_checkpoint(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path / "trial", alloy_store, 2)
+    run_segment(spec)
+    before = (tmp_path / "trial" / FILE).read_bytes()
+    state = load_checkpoint(tmp_path / "trial" / FILE)
+    for group in state["optimizer"]["param_groups"]:
+        group["lr"] = float("nan")
+    save_checkpoint(tmp_path / "trial" / FILE, {k: v for k, v in state.items() if k != "version"})
+    poisoned = (tmp_path / "trial" / FILE).read_bytes()
+    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 4))
+    assert result.status == "diverged"
+    assert "nan" in result.reason
+    assert (tmp_path / "trial" / FILE).read_bytes() == poisoned != before
+    json.dumps(result.to_dict())
+
+
+def test_asked_to_stop_it_ends_at_its_last_checkpoint(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    steps = 0
+
+    def stop_in_third_epoch() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > 10
+
+    spec = make_spec(tmp_path / "trial", alloy_store, 6)
+    result = run_segment(spec, should_stop=stop_in_third_epoch)
+    assert result.status == "interrupted"
+    run_segment(spec)
+    run_segment(make_spec(tmp_path / "whole", alloy_store, 6))
+    assert equal_states(
+        load_checkpoint(tmp_path / "trial" / FILE), load_checkpoint(tmp_path / "whole" / FILE)
+    )
+
+
+def test_a_member_goes_on_from_its_trial(tmp_path: Path, alloy_store: GraphStore) -> None:
+    run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
+    start = str(tmp_path / "trial" / FILE)
+    member = run_segment(
+        make_spec(tmp_path / "member", alloy_store, 5, kind="member", start_from=start)
+    )
+    assert (member.from_epoch, member.to_epoch) == (2, 5)
+
+
+def test_fp64(tmp_path: Path, alloy_store: GraphStore) -> None:
+    network = network_with(Training__precision="fp64")
+    assert (
+        run_segment(make_spec(tmp_path / "trial", alloy_store, 1, network=network)).status == "ok"
+    )
+    state = load_checkpoint(tmp_path / "trial" / FILE)
+    assert all(v.dtype == torch.float64 for v in state["best"].values() if v.is_floating_point())
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", "smooth_l1"])
+def test_losses(tmp_path: Path, alloy_store: GraphStore, loss: str) -> None:
+    network = network_with(Training__loss_function_type=loss)
+    result = run_segment(make_spec(tmp_path / loss, alloy_store, 2, network=network))
+    assert result.status == "ok"
+    assert result.best_val_loss is not None
+    assert np.isfinite(result.best_val_loss)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "garbage", "empty"])
+def test_a_damaged_checkpoint_is_named(
+    tmp_path: Path, alloy_store: GraphStore, damage: str
+) -> None:
+    path = tmp_path / FILE
+    save_checkpoint(path, {"best": {"w": torch.zeros(1000)}})
+    data = path.read_bytes()
+    path.write_bytes(
+        {"truncate": data[: len(data) // 2], "garbage": b"\x80" * 99, "empty": b""}[damage]
+    )
+    with pytest.raises(InputError, match=FILE):
+        load_checkpoint(path)
