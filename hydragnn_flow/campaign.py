@@ -347,8 +347,9 @@ class _Campaign:
     # -- members --------------------------------------------------------------------------------
 
     def _train_members(self, pools: Pools, chosen: Sequence[TrialRecord]) -> None:
+        history = list(self.directory.results())
         waiting = [
-            self._member_task(k, trial)
+            self._member_task(k, trial, history)
             for k, trial in enumerate(chosen)
             if k not in self.members_done
         ]
@@ -388,7 +389,9 @@ class _Campaign:
             return []
         return [replace(task, deaths=task.deaths + (result.status == "killed"))]
 
-    def _member_task(self, member: int, trial: TrialRecord) -> _Task:
+    def _member_task(
+        self, member: int, trial: TrialRecord, history: Sequence[SegmentResult]
+    ) -> _Task:
         folder = member_folder(self.directory.ensemble, member)
         network = self.config.network_values(trial.parameters)
         write_network(folder, network)
@@ -407,7 +410,12 @@ class _Campaign:
             token=self.token,
             threads=self.site.node.cores_per_gcd,
         )
-        return self._task(spec, spec.until_epoch, deaths=0)
+        done = max(
+            r.to_epoch
+            for r in history
+            if (r.kind, r.number) in (("trial", trial.number), ("member", member))
+        )
+        return self._task(spec, spec.until_epoch - done, deaths=0)
 
     def _widest(self, spec: SegmentSpec) -> int:
         """Ranks that can all be given a graph in every step."""

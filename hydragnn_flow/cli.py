@@ -195,3 +195,7 @@ def main() -> None:
 
 def _plain(text: str) -> str:
     return text.replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    main()

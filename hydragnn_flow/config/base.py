@@ -4,6 +4,7 @@ right one, and a pydantic report becomes one sentence naming file and key."""
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,19 +12,36 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from hydragnn_flow.errors import InputError
 
+_WHOLE = (int, int | None)
+_NUMBER = (float, float | None)
+# Pydantic's words for what a YAML or JSON file has.
+_IN_PLAIN_WORDS = {
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "too_short": "must not be empty",
+}
+
 
 class Section(BaseModel):
     """A section of a configuration file; immutable, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
         if isinstance(values, dict):
-            for key in values:
+            for key, value in values.items():
                 if key not in cls.model_fields:
                     raise ValueError(unknown_key(key, cls.model_fields))
+                # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
+                kind = cls.model_fields[key].annotation
+                if kind in _WHOLE and isinstance(value, (bool, str)):
+                    raise ValueError(f"{key} must be a whole number, got {value!r}")
+                if kind in _NUMBER and isinstance(value, bool):
+                    raise ValueError(f"{key} must be a number, got {value!r}")
         return values
 
 
@@ -46,18 +64,26 @@ def explain(error: ValidationError, source: object) -> InputError:
         The file, or other origin, the values came from.
     """
     first = error.errors(include_url=False)[0]
-    # Tags of discriminated unions appear in pydantic's location but not in the user's file.
-    known_tags = {"emt_alloys", "extxyz", "mlearn", "choices", "int", "float"}
-    place = [str(part) for part in first["loc"]]
-    if len(place) > 1 and place[-1] in known_tags:
-        place = place[:-1]
-    place = [part for i, part in enumerate(place) if i == 0 or part not in known_tags]
-    key = ".".join(place)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
+    # The member of a union that pydantic tried is in its location but not in the user's file.
+    tried = {"emt_alloys", "extxyz", "mlearn", "bool"}
+    place = [str(part) for part in first["loc"] if part not in tried]
+    kind = first["type"]
+    if kind.startswith("union_tag"):
+        place.append(str(first["ctx"]["discriminator"]).strip("'"))
+    if kind == "missing" and isinstance(first["loc"][-1], int):
+        place.pop()
+        message = "has too few values"
+    elif kind in ("missing", "union_tag_not_found"):
         message = "this key is required"
-    elif first["type"] != "value_error":
-        message = f"{message}, got {first['input']!r}"
+    elif kind == "union_tag_invalid":
+        message = f"must be one of {first['ctx']['expected_tags']}, got {first['ctx']['tag']!r}"
+    elif kind == "value_error":
+        message = first["msg"].removeprefix("Value error, ")
+    elif first["loc"][-1:] == ("bool",):
+        message = f"must be a number, a word, true or false, got {reprlib.repr(first['input'])}"
+    else:
+        message = f"{_IN_PLAIN_WORDS.get(kind, first['msg'])}, got {reprlib.repr(first['input'])}"
+    key = ".".join(place)
     return InputError(f"{source}: {key}: {message}" if key else f"{source}: {message}")
 
 

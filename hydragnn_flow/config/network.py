@@ -1,7 +1,7 @@
 """HydraGNN's network configuration: its JSON, its key names, checked.
 
 A HydraGNN file is accepted as users have it. Keys this package does not honour are refused by
-name, unless they hold the value that switches the feature off.
+name, unless they change nothing here or hold the value that switches the feature off.
 """
 
 from __future__ import annotations
@@ -31,95 +31,96 @@ Activation = Literal[
     "sigmoid",
 ]
 
-# Derived from the store here; HydraGNN writes them into the configurations it saves.
-_DERIVED = {
-    "input_dim",
-    "output_dim",
-    "output_type",
-    "num_nodes",
-    "edge_dim",
-    "pna_deg",
-    "avg_num_neighbors",
+# Keys of HydraGNN's that change nothing here, whatever their value.
+_IGNORED = {
+    "Architecture": {
+        # derived from the store; HydraGNN writes them into the configurations it saves
+        "input_dim",
+        "output_dim",
+        "output_type",
+        "num_nodes",
+        "edge_dim",
+        "pna_deg",
+        "avg_num_neighbors",
+        # shape only message-passing types that are not chosen, in HydraGNN as here
+        "radial_type",
+        "distance_transform",
+        "envelope_exponent",
+        "num_after_skip",
+        "num_before_skip",
+        "basis_emb_size",
+        "int_emb_size",
+        "out_emb_size",
+        "num_radial",
+        "num_spherical",
+        "max_ell",
+        "node_max_ell",
+        "correlation",
+        # details of features that other keys, refused below, switch on
+        "global_attn_type",
+        "global_attn_heads",
+        "pe_dim",
+        "graph_attr_conditioning_mode",
+        # periodicity comes with each structure
+        "periodic_boundary_conditions",
+    },
+    "Training": {
+        "perc_train",  # the run configuration's data.split decides
+        "patience",
+        "Checkpoint",  # every segment ends in one, and ends in time
+        "checkpoint_warmup",
+        "CheckRemainingTime",
+        "startfrom",  # only with `continue`
+        "global_attn_redraw_interval",
+    },
+    "Optimizer": set[str](),
+    "Variables_of_interest": {
+        # targets are found by name, statistics come from the store, and predictions are always
+        # in the data's units
+        "output_index",
+        "denormalize_output",
+        "minmax_node_feature",
+        "minmax_graph_feature",
+        "graph_feature_names",
+        "graph_feature_dims",
+        "node_feature_names",
+        "node_feature_dims",
+    },
 }
-# Shape only message-passing types that are not chosen, in HydraGNN as here.
-_OF_OTHER_TYPES = {
-    "radial_type",
-    "distance_transform",
-    "envelope_exponent",
-    "num_after_skip",
-    "num_before_skip",
-    "basis_emb_size",
-    "int_emb_size",
-    "out_emb_size",
-    "num_radial",
-    "num_spherical",
-    "max_ell",
-    "node_max_ell",
-    "correlation",
-}
-_ATTENTION = "global attention is not built yet"
+# Keys that may only hold the value that switches their feature off.
 _NOT_HONOURED = {
     "Architecture": {
         "model_type": "HydraGNN renamed it; write mpnn_type",
-        "periodic_boundary_conditions": "periodicity comes with each structure",
         "equivariance": "equivariant coordinate updates are not built yet",
-        "global_attn_engine": _ATTENTION,
-        "global_attn_type": _ATTENTION,
-        "global_attn_heads": _ATTENTION,
-        "pe_dim": _ATTENTION,
+        "global_attn_engine": "global attention is not built yet",
         "freeze_conv_layers": "frozen layers are not built yet",
         "initial_bias": "the initial bias is the training mean",
         "SyncBatchNorm": "no layer here normalises over a batch",
         "use_graph_attr_conditioning": "graph-attribute conditioning is not built yet",
-        "graph_attr_conditioning_mode": "graph-attribute conditioning is not built yet",
     },
     "Training": {
-        "perc_train": "the run configuration's data.split decides",
         "EarlyStopping": "rungs end poor trials; early stopping is not built yet",
-        "patience": "early stopping is not built yet",
-        "Checkpoint": "every segment ends in a checkpoint",
-        "checkpoint_warmup": "every segment ends in a checkpoint",
-        "CheckRemainingTime": "segments end in time by themselves",
         "continue": "running the same command again continues",
-        "startfrom": "running the same command again continues",
         "epoch_start": "running the same command again continues",
         "conv_checkpointing": "activation checkpointing is not built yet",
     },
     "Optimizer": {"use_zero_redundancy": "optimiser sharding is not built yet"},
-    "Variables_of_interest": {
-        "output_index": "targets are found by name",
-        "denormalize_output": "predictions always come in the data's units",
-        "minmax_node_feature": "statistics come from the store",
-        "minmax_graph_feature": "statistics come from the store",
-    },
-}
-# These say what already happens, so any value of theirs may stand.
-_HARMLESS = {
-    "periodic_boundary_conditions",
-    "perc_train",
-    "patience",
-    "Checkpoint",
-    "checkpoint_warmup",
-    "CheckRemainingTime",
-    "output_index",
-    "denormalize_output",
-    "minmax_node_feature",
-    "minmax_graph_feature",
+    "Variables_of_interest": dict[str, str](),
 }
 
 
-def _drop_unused(section: str, values: Any, also: set[str] | None = None) -> Any:
+def _drop_unused(section: str, values: Any) -> Any:
     """Remove known keys that change nothing; refuse known keys that would."""
     if not isinstance(values, dict):
         return values
     kept = {}
     for key, value in values.items():
         reason = _NOT_HONOURED[section].get(key)
-        if also and key in also:
+        if key in _IGNORED[section]:
             continue
         if reason is None:
             kept[key] = value
-        elif key not in _HARMLESS and value not in (None, False, 0, "", []):
+        elif value not in (None, False, 0, "", []):
             raise ValueError(f"{key!r} cannot be honoured: {reason}; remove the key")
     return kept
 
@@ -194,7 +195,7 @@ class Architecture(Section):
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
-        return _drop_unused("Architecture", values, _DERIVED | _OF_OTHER_TYPES)
+        return _drop_unused("Architecture", values)
 
     @field_validator("num_gaussians", mode="before")
     @classmethod

@@ -21,6 +21,15 @@ _FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
 _FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: PyYAML takes `1e-3`, without a point, for a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
@@ -72,11 +81,13 @@ class RunConfig(Section):
                 raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
             if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
                 raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
-            for value in parameter.examples():
-                try:
-                    self.network_with({name: value})
-                except InputError as error:
-                    raise ValueError(f"search.space.{name}: {error}") from None
+            examples = parameter.examples()
+            try:
+                networks = [self.network_with({name: value}) for value in examples]
+            except InputError as error:
+                raise ValueError(f"search.space.{name}: {error}") from None
+            if len(set(examples)) > 1 and all(network == networks[0] for network in networks):
+                raise ValueError(f"search.space.{name}: changes nothing here; remove it")
         return self
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
@@ -131,10 +142,10 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
     """
     path = Path(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: is not valid YAML ({reason}); correct the file") from None
     if not isinstance(values, dict):
@@ -164,8 +175,8 @@ def resolve_config(
         section = dict(section)
         if data is not None:
             section["path"] = Path(data).resolve()
-        elif section.get("path") is not None:
-            section["path"] = (source.parent / str(section["path"])).resolve()
+        elif isinstance(section.get("path"), str):
+            section["path"] = (source.parent / section["path"]).resolve()
         values["data"] = section
     try:
         return RunConfig.model_validate(values)

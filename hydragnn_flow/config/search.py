@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
@@ -64,10 +66,14 @@ class SearchConfig(Section):
         for name, parameter in self.space.items():
             for other, values in parameter.when.items():
                 if other not in seen:
+                    near = difflib.get_close_matches(other, seen, n=1)
+                    hint = f"; did you mean {near[0]!r}?" if near else ""
                     raise ValueError(
-                        f"space.{name}.when names {other!r}, which must be a parameter listed "
-                        f"before it"
+                        f"space.{name}.when names {other!r}, which is not a parameter listed "
+                        f"before it{hint}"
                     )
+                if not values:
+                    raise ValueError(f"space.{name}.when lists no value of {other!r}")
                 domain = self.space[other].choices
                 if domain is not None and not set(values) <= set(domain):
                     raise ValueError(

@@ -75,7 +75,7 @@ def write_report(run_directory: Path) -> Path:
     temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
     try:
         temporary.write_text(page, encoding="utf-8")
-        path.write_text(page)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return path

@@ -133,6 +133,7 @@ def test_the_page_is_replaced_whole_or_not_at_all(
 ) -> None:
     path = searching.directory / "report.html"
     path.write_text("the old page")
+    reader = path.open()
 
     def torn(self: Path, data: str, encoding: str) -> int:
         self.write_bytes(data[:100].encode())
@@ -146,6 +147,9 @@ def test_the_page_is_replaced_whole_or_not_at_all(
     assert not list(searching.directory.glob(".report*"))
     write_report(searching.directory)
     assert path.read_text().startswith("<!DOCTYPE html>")
+    # Who has the old page open goes on reading the old page.
+    with reader:
+        assert reader.read() == "the old page"
 
 
 def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:

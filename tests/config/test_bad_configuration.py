@@ -1,0 +1,272 @@
+"""Whatever is wrong in a configuration is refused in one line naming the file and the key."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow.config import load_config, resolve_config
+from hydragnn_flow.errors import InputError
+
+ARCHITECTURE = ("network", "NeuralNetwork", "Architecture")
+TRAINING = ("network", "NeuralNetwork", "Training")
+SPACE = ("search", "space")
+WIDTH = (*SPACE, "Architecture.hidden_dim")
+NAN, INF = float("nan"), float("inf")
+
+# Where, what (`...` takes the key away), and what the message must say.
+MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
+    # unknown and misspelled keys
+    (("sede",), 1, ("'sede'", "did you mean 'seed'")),
+    (("xyzzy",), 1, ("'xyzzy'", "known keys: data, ensemble, name, network, search, seed")),
+    (("data", "splt"), {}, ("data", "'splt'", "did you mean 'split'")),
+    (("data", "source", "structure"), 9, ("data.source", "did you mean 'structures'")),
+    (("search", "trails"), 9, ("search", "did you mean 'trials'")),
+    ((*WIDTH, "logs"), True, ("hidden_dim", "did you mean 'log'")),
+    (("ensemble", "sise"), 3, ("ensemble", "did you mean 'size'")),
+    ((*ARCHITECTURE, "hiden_dim"), 3, ("Architecture", "did you mean 'hidden_dim'")),
+    ((*TRAINING, "batchsize"), 3, ("Training", "did you mean 'batch_size'")),
+    (("network", "Neural"), {}, ("'Neural'",)),
+    ((*SPACE, "Archtecture.radius"), {"int": [1, 2]}, ("did you mean 'Architecture'",)),
+    ((*SPACE, "Training.batch"), {"int": [1, 2]}, ("did you mean 'batch_size'",)),
+    # missing keys
+    (("name",), ..., ("name: this key is required",)),
+    (("data",), ..., ("data: this key is required",)),
+    (("network",), ..., ("network: this key is required",)),
+    (("data", "source", "format"), ..., ("data.source.format: this key is required",)),
+    (("ensemble", "epochs"), ..., ("ensemble.epochs: this key is required",)),
+    ((*ARCHITECTURE, "mpnn_type"), ..., ("Architecture.mpnn_type: this key is required",)),
+    ((*ARCHITECTURE, "radius"), None, ("Architecture.radius",)),
+    # wrong types
+    (("name",), 3, ("name:",)),
+    (("seed",), "one", ("seed must be a whole number",)),
+    (("seed",), True, ("seed must be a whole number",)),
+    (("seed",), "1", ("seed must be a whole number",)),
+    (("seed",), 1.5, ("seed:",)),
+    (("seed",), -1, ("seed:",)),
+    (("data",), None, ("data: must be a mapping",)),
+    (("data", "path"), 3, ("data.path:",)),
+    (("data", "source"), "emt_alloys", ("data.source: must be a mapping",)),
+    (("data", "source", "atoms"), [8], ("data.source.atoms: has too few values",)),
+    (("data", "source", "atoms"), [8, 9, 10], ("data.source.atoms:",)),
+    (("data", "source", "elements"), "Cu", ("data.source.elements: must be a list",)),
+    (("data", "split", "val"), True, ("val must be a number",)),
+    (("data", "split", "val"), NAN, ("data.split.val:", "finite")),
+    (("search", "trials"), True, ("trials must be a whole number",)),
+    (("search", "space"), ["x"], ("search.space: must be a mapping",)),
+    ((*WIDTH,), None, ("search.space.Architecture.hidden_dim: must be a mapping",)),
+    ((*WIDTH,), [16, 32], ("search.space.Architecture.hidden_dim: must be a mapping",)),
+    ((*ARCHITECTURE, "hidden_dim"), True, ("hidden_dim must be a whole number",)),
+    ((*ARCHITECTURE, "output_heads"), [{"type": "branch-0"}], ("Architecture.output_heads",)),
+    (("network",), 3, ("network: must be a mapping",)),
+    (("network",), {}, ("network", "'NeuralNetwork' is required")),
+    (("network", "NeuralNetwork"), 3, ("NeuralNetwork must be a mapping",)),
+    # values that make no sense
+    (("name",), "../away", ("name:",)),
+    (("data", "source", "format"), "cif", ("data.source.format", "'extxyz'", "'cif'")),
+    (("data", "source", "elements"), ["Cu", "Fe"], ("data.source.elements.1", "'Fe'")),
+    (("data", "source", "elements"), ["Cu", "Cu"], ("data.source.elements", "each once")),
+    (("data", "source", "elements"), [], ("data.source.elements", "at least one")),
+    (("data", "source", "atoms"), [20, 10], ("data.source.atoms", "[smallest, largest]")),
+    (("data", "split"), {"val": 0.6, "test": 0.5}, ("split.val and split.test",)),
+    (("data", "split", "test"), ..., ("split.test",)),
+    (
+        ("data", "source"),
+        {"format": "extxyz", "train": "a.xyz", "test": "b.xyz"},
+        ("split.test and source.test",),
+    ),
+    (
+        ("data", "source"),
+        {"format": "extxyz", "train": "a.xyz", "targets": {}},
+        ("data.source.targets: must not be empty",),
+    ),
+    ((*TRAINING, "Optimizer", "learning_rate"), 0.0, ("Training.Optimizer.learning_rate",)),
+    ((*TRAINING, "Optimizer", "learning_rate"), INF, ("Training.Optimizer.learning_rate",)),
+    ((*TRAINING, "Optimizer", "type"), "FusedLAMB", ("Training.Optimizer.type", "'AdamW'")),
+    ((*ARCHITECTURE, "output_heads"), {}, ("output_heads has no 'node' head",)),
+    ((*ARCHITECTURE, "task_weights"), [1.0, 1.0], ("task_weights",)),
+    ((*ARCHITECTURE, "force_weight"), -1.0, ("Architecture.force_weight",)),
+    (
+        (*ARCHITECTURE, "output_heads", "node", "num_headlayers"),
+        3,
+        ("output_heads.node", "dim_headlayers"),
+    ),
+    # the search space
+    (("search", "space"), {}, ("search.space: must not be empty",)),
+    ((*WIDTH,), {}, ("hidden_dim", "exactly one of choices, int and float")),
+    ((*WIDTH,), {"choices": []}, ("hidden_dim", "choices is empty")),
+    ((*WIDTH,), {"choices": 16}, ("hidden_dim.choices: must be a list",)),
+    ((*WIDTH,), {"choices": [[16]]}, ("hidden_dim.choices.0: must be a number, a word",)),
+    ((*WIDTH,), {"choices": [16], "int": [1, 2]}, ("hidden_dim", "exactly one")),
+    ((*WIDTH,), {"choices": [16, 32], "log": True}, ("hidden_dim", "log belongs to")),
+    ((*WIDTH,), {"int": [64, 16]}, ("hidden_dim", "the range [64, 16] is empty")),
+    ((*WIDTH,), {"int": [64]}, ("hidden_dim.int: has too few values",)),
+    ((*WIDTH,), {"int": [16, "many"]}, ("hidden_dim.int.1",)),
+    ((*WIDTH,), {"int": [0, 16], "log": True}, ("hidden_dim", "above zero")),
+    ((*WIDTH,), {"float": [NAN, 16]}, ("hidden_dim.float.0", "finite")),
+    ((*WIDTH,), {"float": [16, INF]}, ("hidden_dim.float.1", "finite")),
+    ((*WIDTH,), {"int": [0, 16]}, ("search.space.Architecture.hidden_dim", "greater than")),
+    ((*WIDTH, "when"), {"Architecture.mpnn_type": []}, ("hidden_dim.when lists no value",)),
+    ((*WIDTH, "when"), {"Architecture.mpnn_type": "PNA"}, ("mpnn_type: must be a list",)),
+    ((*WIDTH, "when"), {"Architecture.mpnn_type": ["MACE"]}, ("not choices of",)),
+    (
+        (*WIDTH, "when"),
+        {"Architecture.mpn_type": ["PNA"]},
+        ("'Architecture.mpn_type'", "did you mean 'Architecture.mpnn_type'"),
+    ),
+    # listed further down
+    ((*WIDTH, "when"), {"Training.batch_size": [8]}, ("'Training.batch_size'", "before it")),
+    ((*SPACE, "Architecture.mpnn_type"), {"choices": ["SchNet", "MACE"]}, ("'MACE'", "'PNA'")),
+    ((*SPACE, "Architecture.radius"), {"float": [3, 6]}, ("radius: the store is built",)),
+    ((*SPACE, "Architecture.max_neighbours"), {"int": [9, 20]}, ("max_neighbours: the store",)),
+    ((*SPACE, "Training.num_epoch"), {"int": [9, 20]}, ("num_epoch: trials could not be",)),
+    ((*SPACE, "Training.patience"), {"int": [9, 20]}, ("patience: changes nothing",)),
+    ((*SPACE, "Architecture.max_ell"), {"int": [1, 3]}, ("max_ell: changes nothing",)),
+    ((*SPACE, "Architecture.hidden_dim.x"), {"int": [1, 3]}, ("does not lead into a mapping",)),
+    # sections that do not fit each other
+    (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 16")),
+    (("ensemble", "size"), 1, ("ensemble.size:",)),
+    (("ensemble", "epochs"), 19, ("ensemble.epochs = 19", "Training.num_epoch = 20")),
+    (("ensemble", "level"), 90, ("ensemble.level:",)),
+]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The one line with which a call refuses its input."""
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    MISTAKES,
+    ids=[f"{'.'.join(map(str, place))}={str(value)[:40]}" for place, value, _ in MISTAKES],
+)
+def test_a_mistake_is_named(
+    place: tuple[str | int, ...],
+    value: Any,
+    said: tuple[str, ...],
+    quickstart: dict[str, Any],
+    change: Callable[..., Any],
+    write: Callable[[Any], Path],
+) -> None:
+    path = write(change(quickstart, place, value))
+    message = refusal(lambda: load_config(path))
+    assert message.startswith(str(path))
+    for words in said:
+        assert words in message
+
+
+@pytest.mark.parametrize("text", ["name: [", "a: b: c", "\t- x", "name: 2024-13-45", "? [1]: 2"])
+def test_a_file_that_is_not_yaml_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert refusal(lambda: load_config(path)).startswith(f"{path}: is not valid YAML")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    assert refusal(lambda: load_config(path)).startswith(f"{path}: is not valid YAML")
+
+
+@pytest.mark.parametrize("text", ["", "- name", "42", "quickstart"])
+def test_a_file_without_keys_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert refusal(lambda: load_config(path)).startswith(f"{path}: must hold a mapping")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere.yaml"
+    assert refusal(lambda: load_config(path)).startswith(f"{path}: cannot be read")
+    assert refusal(lambda: load_config(tmp_path)).startswith(f"{tmp_path}: cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ('{"NeuralNetwork": {},}', "is not valid JSON"),
+        ("[]", "must hold a mapping"),
+        ("{}", "'NeuralNetwork' is required"),
+        ('{"NeuralNetwork": {"Architecture": {"mpnn_type": "MACE"}}}', "mpnn_type"),
+    ],
+)
+def test_the_network_file_is_named(
+    text: str,
+    said: str,
+    quickstart: dict[str, Any],
+    write: Callable[[Any], Path],
+    tmp_path: Path,
+) -> None:
+    path = write({**quickstart, "network": "network.json"})
+    (tmp_path / "network.json").write_text(text)
+    message = refusal(lambda: load_config(path))
+    assert message.startswith(str(tmp_path / "network.json"))
+    assert said in message
+
+
+def test_a_missing_network_file_is_named(
+    quickstart: dict[str, Any], write: Callable[[Any], Path], tmp_path: Path
+) -> None:
+    path = write({**quickstart, "network": "network.json"})
+    message = refusal(lambda: load_config(path))
+    assert message.startswith(f"{tmp_path / 'network.json'}: cannot be read")
+
+
+def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every key."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield (*before, key)
+            yield from places(value, (*before, key))
+
+
+@st.composite
+def typos(draw: st.DrawFn, word: str) -> str:
+    """A word with a letter too many, too few, wrong, swapped or in the other case."""
+    letters = st.sampled_from("abcdefghijklmnopqrstuvwxyz_.")
+    at = draw(st.integers(0, len(word) - 1))
+    kind = draw(st.sampled_from(["insert", "delete", "replace", "swap", "case"]))
+    if kind == "insert":
+        return word[:at] + draw(letters) + word[at:]
+    if kind == "delete":
+        return word[:at] + word[at + 1 :]
+    if kind == "replace":
+        return word[:at] + draw(letters) + word[at + 1 :]
+    if kind == "swap":
+        return word[:at] + word[at : at + 2][::-1] + word[at + 2 :]
+    return word[:at] + word[at].swapcase() + word[at + 1 :]
+
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
+SHIPPED = yaml.safe_load(QUICKSTART.read_text())
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_random_typo_in_any_key_is_named(data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(list(places(SHIPPED))))
+    typo = data.draw(typos(place[-1]).filter(lambda word: word != place[-1]))
+    values = copy.deepcopy(SHIPPED)
+    inner = values
+    for key in place[:-1]:
+        inner = inner[key]
+    items = list(inner.items())
+    inner.clear()
+    inner.update({typo if key == place[-1] else key: value for key, value in items})
+
+    message = refusal(lambda: resolve_config(values, QUICKSTART))
+    assert message.startswith(str(QUICKSTART))
+    assert typo in message

@@ -1,0 +1,158 @@
+"""The main job, end to end, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from campaign_cases import MEMBERS, TRIALS, write_config
+
+from hydragnn_flow import Ensemble, GraphStore
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+
+COMMAND = [sys.executable, "-m", "hydragnn_flow.cli"]
+
+
+def flow(*arguments: str | Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run."""
+    folder = tmp_path_factory.mktemp("campaign")
+    run = folder / "run"
+    done = flow("run", write_config(folder), "--run-dir", run)
+    assert done.returncode == 0, done.stderr
+    assert "Mean absolute errors" in done.stdout
+    return run
+
+
+def test_every_trial_ends_once(finished: Path) -> None:
+    records = read_trials(finished)
+    assert [record.number for record in records] == list(range(TRIALS))
+    assert {record.state for record in records} <= {"complete", "pruned"}
+    results = list(RunDirectory(finished).results())
+    ended = Counter((r.kind, r.number, r.rung) for r in results if r.status == "ok")
+    assert set(ended.values()) == {1}
+    assert sum(kind == "member" for kind, _, _ in ended) == MEMBERS
+
+
+def test_small_trials_shared_gcds(finished: Path) -> None:
+    together = Counter(r.bundle for r in RunDirectory(finished).results() if r.kind == "trial")
+    assert max(together.values()) > 1
+
+
+def test_members_were_trained_by_ddp(finished: Path) -> None:
+    members = [r for r in RunDirectory(finished).results() if r.kind == "member"]
+    expected = 2 if len(os.sched_getaffinity(0)) > 1 else 1
+    assert all(len(member.gcds) >= expected for member in members)
+
+
+def test_folders_are_those_of_the_design(finished: Path) -> None:
+    for name in ("run.yaml", "study.journal", "segments.jsonl", "report.html"):
+        assert (finished / name).is_file()
+    for name in ("config.json", "checkpoint.pt", "validation.npz", "log"):
+        assert (finished / "trials" / "0" / name).is_file()
+        assert (finished / "ensemble" / "members" / "0" / name).is_file()
+    assert finished.stat().st_mode & 0o777 == 0o700
+
+
+def test_prediction_tables(finished: Path) -> None:
+    graphs = pd.read_parquet(finished / "predictions" / "test.parquet")
+    test = GraphStore.open(finished / "store.gs")["testset"]
+    assert graphs["graph_id"].tolist() == test.graph_id.tolist()
+    np.testing.assert_allclose(graphs["energy"], test.target("energy").ravel())
+    assert graphs.attrs["units"]["energy_mean"] == "eV"
+    assert graphs.attrs["level"] == 0.9
+    assert (graphs["energy_lo"] < graphs["energy_mean"]).all()
+    assert (graphs["energy_mean"] < graphs["energy_hi"]).all()
+    assert (graphs["energy_epistemic_std"] <= graphs["energy_std"] * (1 + 1e-9)).all()
+    nodes = pd.read_csv(finished / "predictions" / "test_nodes.csv")
+    assert len(nodes) == test.n_atoms.sum()
+    assert {"graph_id", "node_index", "forces_x", "forces_z_hi"} <= set(nodes)
+
+
+def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
+    """The same structures give the same numbers by every way there is."""
+    import ase.io
+    from ase.build import bulk
+
+    structures = [bulk("Cu", cubic=True) * (2, 1, 1), bulk("Au", cubic=True)]
+    structures[0].rattle(0.1, seed=1)
+    ase.io.write(tmp_path / "some.extxyz", structures)
+    done = flow("predict", finished, tmp_path / "some.extxyz", "-o", tmp_path / "out.csv")
+    assert done.returncode == 0, done.stderr
+    ensemble = Ensemble.load(finished)
+    ours = ensemble.predict(structures, members=True)
+    assert ours.graphs is not None
+    assert ours.nodes is not None
+    table = pd.read_csv(tmp_path / "out.csv")
+    np.testing.assert_allclose(table["energy_mean"], ours.graphs["energy_mean"], rtol=1e-5)
+    assert len(pd.read_csv(tmp_path / "out_nodes.csv")) == len(ours.nodes) == 12
+    members = ours.graphs[[f"energy_member_{k}" for k in range(MEMBERS)]]
+    np.testing.assert_allclose(ours.graphs["energy_mean"], members.mean(axis=1))
+    # Alone or in company, and what the run itself wrote for its test split.
+    alone = ensemble.predict(structures[1:]).graphs
+    assert alone is not None
+    np.testing.assert_allclose(
+        alone["energy_mean"].iloc[0], ours.graphs["energy_mean"].iloc[1], rtol=1e-5
+    )
+    store = GraphStore.open(finished / "store.gs")
+    again = ensemble.predict_split(store["testset"]).graphs
+    assert again is not None
+    saved = pd.read_parquet(finished / "predictions" / "test.parquet")
+    np.testing.assert_allclose(again["energy_lo"], saved["energy_lo"], rtol=1e-6)
+
+
+def test_the_same_command_says_it_is_complete(finished: Path) -> None:
+    config = finished.parent / "small.yaml"
+    before = (finished / "segments.jsonl").read_bytes()
+    done = flow("run", config, "--run-dir", finished)
+    assert done.returncode == 0
+    assert "is complete" in done.stdout
+    assert (finished / "segments.jsonl").read_bytes() == before
+
+
+def test_a_copied_run_directory_still_predicts(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from ase.build import bulk
+
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(finished, copy)
+    predicted = Ensemble.load(copy).predict([bulk("Pt", cubic=True)])
+    assert predicted.graphs is not None
+    assert np.isfinite(predicted.graphs["energy_std"]).all()
+
+
+def test_looking_commands(finished: Path) -> None:
+    for arguments, expected in (
+        (["status", finished], "validation loss"),
+        (["report", finished], "report.html"),
+        (["store", "info", finished / "store.gs"], "trainset"),
+        (["store", "check", finished / "store.gs"], "sound"),
+    ):
+        done = flow(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+
+
+def test_ensemble_json(finished: Path) -> None:
+    summary = json.loads((finished / "ensemble" / "ensemble.json").read_text())
+    assert len(summary["members"]) == MEMBERS
+    assert sum(member["weight"] for member in summary["members"]) == pytest.approx(1)
+    values = [member["trial"] for member in summary["members"]]
+    ranked = sorted(read_trials(finished), key=lambda record: record.value or np.inf)
+    assert values == [record.number for record in ranked[:MEMBERS]]
+    assert 0 <= summary["test"]["energy"]["coverage"] <= 1
