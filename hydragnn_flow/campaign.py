@@ -52,6 +52,8 @@ from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 # A trial whose process dies this often is failed: it is more likely the cause than the victim.
 MOST_DEATHS = 3
 SECONDS_BETWEEN_LOOKS = 0.5
+# A longer time [s] without a segment means that the run was stopped, not that it was waiting.
+LONGEST_PAUSE = 60.0
 _FAILURES = ("diverged", "out_of_memory", "error")
 
 
@@ -497,10 +499,11 @@ def _outcome(future: Future[Any], tasks: Sequence[_Task]) -> list[SegmentResult]
 
 
 def _covered_seconds(history: Sequence[SegmentResult]) -> float:
-    """Length of the union of the segments' times: idle hours between two starts do not count."""
+    """From the first segment to the last, without the times in which the run was stopped."""
     total, end = 0.0, float("-inf")
-    for result in sorted(history, key=lambda r: r.started):
+    for result in sorted((r for r in history if r.ended > 0), key=lambda r: r.started):
         if result.ended > end:
-            total += result.ended - max(result.started, end)
+            stopped = result.started - end > LONGEST_PAUSE
+            total += result.ended - (result.started if stopped else end)
             end = result.ended
     return total

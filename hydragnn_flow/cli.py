@@ -70,7 +70,11 @@ def run(
     from hydragnn_flow.report.tables import closing_table
 
     loaded = load_config(config, data=data)
-    summary = run_campaign(loaded, load_site(site), run_dir)
+    try:
+        summary = run_campaign(loaded, load_site(site), run_dir)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here", highlight=False)
+        raise typer.Exit(130) from None
     where = _short(summary.run_directory)
     if summary.was_complete:
         console.print(f"{where} is complete; delete it to start over", highlight=False)
@@ -188,9 +192,6 @@ def main() -> None:
             raise
         errors.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on from here", highlight=False)
-        sys.exit(130)
 
 
 def _plain(text: str) -> str:

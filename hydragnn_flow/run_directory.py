@@ -18,6 +18,7 @@ from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.training.segment import SegmentResult
 
 CONFIG = "run.yaml"
+VERSION = 1  # of a line of segments.jsonl
 _PACKAGES = (
     "hydragnn_flow",
     "torch",
@@ -60,6 +61,8 @@ class RunDirectory:
             Naming the first key that differs.
         """
         file = self.path / CONFIG
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
         if not file.exists():
             content = self.path.iterdir() if self.path.is_dir() else []
             # A driver killed at the very start leaves its lock and nothing else.
@@ -69,7 +72,15 @@ class RunDirectory:
                 f"{self.path}: is not empty and not the directory of a run; choose another with "
                 f"--run-dir"
             )
-        before = yaml.safe_load(file.read_text(encoding="utf-8"))
+        try:
+            before = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValueError):
+            before = None
+        if not isinstance(before, dict):
+            raise InputError(
+                f"{file}: is damaged; restore it from a copy, or delete the run directory to start "
+                f"over"
+            )
         free = set() if self.ensemble.exists() else {"search.trials", "ensemble"}
         difference = _first_difference(before, _resolved(config), "", free | {"data.path"})
         if difference is not None:
@@ -106,12 +117,15 @@ class RunDirectory:
         whole = self.segments.read_bytes().rpartition(b"\n")[0]
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                yield SegmentResult(**json.loads(line))
+                result = SegmentResult(**json.loads(line))
+                if result.version != VERSION:
+                    raise ValueError(f"version {result.version}, this package reads {VERSION}")
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "
                     f"a copy, or delete the run directory to start over"
                 ) from None
+            yield result
 
 
 def write_network(folder: Path, network: dict[str, Any]) -> None:

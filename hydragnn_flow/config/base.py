@@ -73,8 +73,10 @@ def explain(error: ValidationError, source: object) -> InputError:
     if kind == "missing" and isinstance(first["loc"][-1], int):
         place.pop()
         message = "has too few values"
-    elif kind in ("missing", "union_tag_not_found"):
+    elif kind == "missing":
         message = "this key is required"
+    elif kind == "union_tag_not_found":
+        message = f"this key is required; given are {', '.join(map(repr, first['input']))}"
     elif kind == "union_tag_invalid":
         message = f"must be one of {first['ctx']['expected_tags']}, got {first['ctx']['tag']!r}"
     elif kind == "value_error":

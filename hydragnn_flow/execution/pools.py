@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import parsl
+from parsl.executors import HighThroughputExecutor
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.site import Site
@@ -42,6 +43,13 @@ class Pools:
                 f"site {self._site.name}: its Parsl configuration has the executors "
                 f"{sorted(labels)}; it needs 'gcd' and 'node'"
             )
+        for executor in config.executors:
+            if isinstance(executor, HighThroughputExecutor):
+                executor.interchange_launch_cmd = [
+                    sys.executable,
+                    "-m",
+                    "hydragnn_flow.execution.interchange",
+                ]
         # Parsl finds its own programs on the PATH, where an environment that was called by path
         # rather than activated has not put them.
         programs = str(Path(sys.executable).parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.search.journal import open_journal
+from hydragnn_flow.search.journal import open_journal, read_journal
 from hydragnn_flow.search.space import suggest
 
 JOURNAL = "study.journal"
@@ -63,18 +62,17 @@ class Search:
         self.config, self.rungs = config, tuple(rungs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study = optuna.create_study(
-                study_name=STUDY,
-                storage=open_journal(path),
-                pruner=optuna.pruners.SuccessiveHalvingPruner(
-                    min_resource=config.min_epochs, reduction_factor=config.reduction_factor
-                ),
-                load_if_exists=True,
-            )
+            storage = open_journal(path)
+            # Asking Optuna to load it if it exists would add a record at every start.
+            begin = optuna.load_study if _has_study(storage) else optuna.create_study
+            self._study = begin(study_name=STUDY, storage=storage)
             # A resumed driver must not draw the numbers of the first one again.
             started = len(self._study.get_trials(deepcopy=False))
             self._study.sampler = optuna.samplers.TPESampler(
-                multivariate=True, group=True, constant_liar=True, seed=seed * 100_003 + started
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+                seed=(seed * 100_003 + started) % 2**32,  # numpy's old generator takes no more
             )
         self._trials: dict[int, optuna.Trial] = {}
 
@@ -107,17 +105,17 @@ class Search:
         Returns
         -------
         bool
-            Whether the trial goes on. At the last rung it never does: it is complete.
+            Whether the trial goes on: at the last rung never, for it is complete; at others if its
+        value is in the best ``1 / reduction_factor`` of those reported there so far.
         """
         trial = self._trial(number)
         epoch = self.rungs[rung]
-        known = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        if epoch not in known:
+        if epoch not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
             trial.report(value, epoch)
         if rung == len(self.rungs) - 1:
             self._study.tell(trial, value)
             return False
-        if trial.should_prune():
+        if not self._is_among_the_best(epoch, value):
             self._study.tell(trial, state=TrialState.PRUNED)
             return False
         return True
@@ -127,6 +125,20 @@ class Search:
         trial = self._trial(number)
         trial.set_user_attr(REASON, reason)
         self._study.tell(trial, state=TrialState.FAIL)
+
+    def _is_among_the_best(self, epoch: int, value: float) -> bool:
+        """Asynchronous successive halving (Li et al., MLSys 2020), from the values alone.
+
+        Optuna's pruner also keeps a note of the rungs a trial has passed; a driver killed between
+        that note and the verdict would let a poor trial go on.
+        """
+        trials = self._study.get_trials(deepcopy=False)
+        values = sorted(
+            trial.intermediate_values[epoch]
+            for trial in trials
+            if epoch in trial.intermediate_values
+        )
+        return value <= values[max(1, len(values) // self.config.reduction_factor) - 1]
 
     def _trial(self, number: int) -> optuna.Trial:
         if number not in self._trials:
@@ -141,23 +153,16 @@ def read_trials(run_directory: Path) -> list[TrialRecord]:
     if not path.exists():
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.JournalStorage(_ReadOnly(path))
+    storage = read_journal(path)
+    if not _has_study(storage):
+        return []
     study = optuna.load_study(study_name=STUDY, storage=storage)
     return [_record(trial) for trial in study.get_trials(deepcopy=False)]
 
 
-class _ReadOnly(optuna.storages.journal.BaseJournalBackend):
-    """A journal somebody else may be appending to at this moment."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read_logs(self, log_number_from: int) -> Any:
-        whole = self._path.read_bytes().rpartition(b"\n")[0]
-        return [json.loads(line) for line in whole.splitlines()[log_number_from:]]
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        raise RuntimeError("this view of the study is read-only")
+def _has_study(storage: optuna.storages.BaseStorage) -> bool:
+    """Whether the journal's first record is whole."""
+    return bool(storage.get_all_studies())
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:

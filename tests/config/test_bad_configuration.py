@@ -254,7 +254,7 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 SHIPPED = yaml.safe_load(QUICKSTART.read_text())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_random_typo_in_any_key_is_named(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(list(places(SHIPPED))))

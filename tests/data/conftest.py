@@ -9,11 +9,16 @@ from pathlib import Path
 import ase
 import numpy as np
 import pytest
+from hypothesis import settings
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, atoms_to_graph, write_store
 
 CUTOFF = 3.0
+
+# A machine busy with other work must not fail a test for being slow.
+settings.register_profile("hydragnn_flow", deadline=None)
+settings.load_profile("hydragnn_flow")
 
 
 def make_structure(seed: int, n_atoms: int | None = None) -> ase.Atoms:

@@ -24,6 +24,9 @@ def statistics(path, train: list[Data], other: list[Data] | None = None) -> Stat
 
 
 def test_degrees(graphs, tmp_path):
+    for data in graphs:  # without symmetry, in- and out-degrees differ, as a cap makes them
+        data.edge_index = data.edge_index[:, ::3]
+        data.edge_shifts, data.edge_attr = data.edge_shifts[::3], data.edge_attr[::3]
     found = statistics(tmp_path, graphs)
     batch = Batch.from_data_list(graphs)
     degrees = degree(batch.edge_index[1], batch.num_nodes, dtype=torch.int64)

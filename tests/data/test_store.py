@@ -35,7 +35,7 @@ PACKED = ("y", "y_loc")
     n_val=st.integers(0, 2),
     n_atoms=st.sampled_from([None, 1]),
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_round_trip(graph, same, seeds, n_val, n_atoms):
     splits = {
         "trainset": [graph(seed, n_atoms) for seed in seeds],

@@ -16,7 +16,7 @@ from report_cases import CONFIGURATION, Made
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report import write_report
 
-VOID = {"meta", "img", "link", "br"}
+VOID = {"meta", "img", "link", "br", "wbr"}
 
 
 class Page(HTMLParser):

@@ -40,7 +40,7 @@ def optimisation_history(
 ) -> Figure:
     """Smallest validation loss of every trial against its number, and the best so far.
 
-    The best is that of the complete trials: no other can join the ensemble.
+    The best is that of the complete trials; the others' losses are of fewer epochs.
 
     Parameters
     ----------

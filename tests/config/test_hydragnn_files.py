@@ -1,0 +1,232 @@
+"""HydraGNN's own JSON files, as users have them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.errors import InputError
+
+# Every key HydraGNN reads for a SchNet, EGNN or PNA without the features that are not built here,
+# those included that its update_config adds when it saves a configuration.
+HYDRAGNN: dict[str, Any] = {
+    "Verbosity": {"level": 2},
+    "Dataset": {
+        "name": "alloys",
+        "format": "CFG",
+        "path": {"total": "./dataset/alloys"},
+        "compositional_stratified_splitting": True,
+        "rotational_invariance": False,
+        "normalize_features": False,
+        "Descriptors": {"SphericalCoordinates": False, "PointPairFeatures": False},
+        "node_features": {"name": ["Z"], "dim": [1], "column_index": [0]},
+        "graph_features": {"name": ["energy"], "dim": [1], "column_index": [0]},
+    },
+    "NeuralNetwork": {
+        "Profile": {"enable": 0, "target_epoch": 5},
+        "Architecture": {
+            "mpnn_type": "PNA",
+            "hidden_dim": 50,
+            "num_conv_layers": 4,
+            "radius": 6.0,
+            "max_neighbours": 20,
+            "periodic_boundary_conditions": True,
+            "edge_features": ["lengths"],
+            "equivariance": False,
+            "radial_type": None,
+            "distance_transform": None,
+            "num_gaussians": None,
+            "num_filters": None,
+            "envelope_exponent": None,
+            "num_after_skip": None,
+            "num_before_skip": None,
+            "basis_emb_size": None,
+            "int_emb_size": None,
+            "out_emb_size": None,
+            "num_radial": 5,
+            "num_spherical": None,
+            "max_ell": None,
+            "node_max_ell": None,
+            "correlation": None,
+            "global_attn_engine": "",
+            "global_attn_type": "multihead",
+            "global_attn_heads": 8,
+            "pe_dim": 6,
+            "activation_function": "lrelu_01",
+            "graph_pooling": "add",
+            "enable_interatomic_potential": False,
+            "energy_weight": 0.0,
+            "energy_peratom_weight": 0.0,
+            "force_weight": 0.0,
+            "freeze_conv_layers": False,
+            "initial_bias": None,
+            "SyncBatchNorm": False,
+            "use_graph_attr_conditioning": False,
+            "graph_attr_conditioning_mode": "concat_node",
+            "input_dim": 1,
+            "output_dim": [1, 3],
+            "output_type": ["graph", "node"],
+            "num_nodes": 32,
+            "edge_dim": 1,
+            "pna_deg": [0, 3, 9, 27],
+            "avg_num_neighbors": None,
+            "output_heads": {
+                "graph": {
+                    "num_sharedlayers": 2,
+                    "dim_sharedlayers": 5,
+                    "num_headlayers": 2,
+                    "dim_headlayers": [50, 25],
+                },
+                "node": {"num_headlayers": 2, "dim_headlayers": [50, 25], "type": "mlp"},
+            },
+            "task_weights": [1.0, 20.0],
+        },
+        "Variables_of_interest": {
+            "input_node_features": [0],
+            "output_names": ["energy", "forces"],
+            "output_index": [0, 0],
+            "output_dim": [1, 3],
+            "type": ["graph", "node"],
+            "denormalize_output": False,
+            "minmax_node_feature": [[0.0], [1.0]],
+            "minmax_graph_feature": [[0.0], [1.0]],
+            "graph_feature_names": ["energy"],
+            "graph_feature_dims": [1],
+            "node_feature_names": ["Z", "forces"],
+            "node_feature_dims": [1, 3],
+        },
+        "Training": {
+            "num_epoch": 50,
+            "batch_size": 64,
+            "perc_train": 0.9,
+            "EarlyStopping": False,
+            "patience": 10,
+            "Checkpoint": True,
+            "checkpoint_warmup": 3,
+            "CheckRemainingTime": False,
+            "continue": 0,
+            "startfrom": "existing_model",
+            "epoch_start": 0,
+            "conv_checkpointing": False,
+            "global_attn_redraw_interval": 1000,
+            "precision": "fp32",
+            "loss_function_type": "mse",
+            "Optimizer": {
+                "type": "AdamW",
+                "learning_rate": 1e-3,
+                "use_zero_redundancy": False,
+            },
+        },
+    },
+    "Visualization": {
+        "plot_init_solution": True,
+        "plot_hist_solution": False,
+        "create_plots": True,
+    },
+}
+
+# Section, key, a value that switches something on, and a word of the reason.
+REFUSED = [
+    ("Architecture", "model_type", "SchNet", "write mpnn_type"),
+    ("Architecture", "equivariance", True, "coordinate updates"),
+    ("Architecture", "global_attn_engine", "GPS", "attention"),
+    ("Architecture", "freeze_conv_layers", True, "frozen layers"),
+    ("Architecture", "initial_bias", 0.3, "initial bias"),
+    ("Architecture", "SyncBatchNorm", True, "normalises"),
+    ("Architecture", "use_graph_attr_conditioning", True, "conditioning"),
+    ("Training", "EarlyStopping", True, "early stopping"),
+    ("Training", "continue", 1, "same command"),
+    ("Training", "conv_checkpointing", True, "checkpointing"),
+    ("Training.Optimizer", "use_zero_redundancy", True, "sharding"),
+]
+
+
+def section(values: dict[str, Any], path: str) -> dict[str, Any]:
+    inner = values["NeuralNetwork"]
+    for key in path.split("."):
+        inner = inner[key]
+    return inner
+
+
+def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "hydragnn.json"
+    path.write_text(json.dumps(HYDRAGNN))
+    network = load_network(path)
+    assert network.Architecture.mpnn_type == "PNA"
+    assert network.Architecture.num_gaussians == 50
+    assert network.Architecture.output_heads.graph is not None
+    assert network.Architecture.output_heads.graph.dim_headlayers == (50, 25)
+    assert network.Architecture.task_weights == (1.0, 20.0)
+    assert network.Variables_of_interest.output_names == ("energy", "forces")
+    assert network.Variables_of_interest.output_dim == (1, 3)
+    assert network.Training.Optimizer.learning_rate == 1e-3
+
+
+def test_path_content_section_and_checked_configuration_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "hydragnn.json"
+    path.write_text(json.dumps(HYDRAGNN))
+    network = load_network(str(path))
+    assert load_network(HYDRAGNN) == network
+    plain = {k: v for k, v in HYDRAGNN["NeuralNetwork"].items() if k != "Profile"}
+    assert load_network(plain) == network
+    assert load_network(network) is network
+
+
+@pytest.mark.parametrize("key", ["Verbosity", "Dataset", "Visualization"])
+def test_sections_of_hydragnns_drivers_may_be_absent(key: str) -> None:
+    assert load_network({k: v for k, v in HYDRAGNN.items() if k != key}) == load_network(HYDRAGNN)
+
+
+@pytest.mark.parametrize(("place", "key", "value", "reason"), REFUSED)
+def test_what_is_not_honoured_is_refused_by_name(
+    place: str, key: str, value: Any, reason: str, tmp_path: Path
+) -> None:
+    values = copy.deepcopy(HYDRAGNN)
+    section(values, place)[key] = value
+    path = tmp_path / "hydragnn.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError) as caught:
+        load_network(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {place}: {key!r} cannot be honoured")
+    assert reason in message
+    assert "\n" not in message
+
+
+def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None:
+    for key in HYDRAGNN["NeuralNetwork"]["Architecture"]:
+        values = copy.deepcopy(HYDRAGNN)
+        del section(values, "Architecture")[key]
+        try:
+            load_network(values)
+        except InputError as error:
+            assert key in str(error)
+
+
+@pytest.mark.parametrize("mpnn_type", ["MACE", "DimeNet", "GAT", "schnet", ""])
+def test_other_message_passing_types_are_refused(
+    mpnn_type: str, network: dict[str, Any], change: Callable[..., Any]
+) -> None:
+    place = ("NeuralNetwork", "Architecture", "mpnn_type")
+    with pytest.raises(InputError, match=r"mpnn_type.*'SchNet', 'EGNN' or 'PNA'"):
+        load_network(change(network, place, mpnn_type))
+
+
+def test_a_potential_needs_a_weight_and_one_output(
+    network: dict[str, Any], change: Callable[..., Any]
+) -> None:
+    unweighted = change(network, ("NeuralNetwork", "Architecture", "force_weight"), 0.0)
+    place = ("NeuralNetwork", "Architecture", "energy_peratom_weight")
+    with pytest.raises(InputError, match="energy_weight, energy_peratom_weight and force_weight"):
+        load_network(change(unweighted, place, 0.0))
+    two = change(network, ("NeuralNetwork", "Architecture", "task_weights"), [1.0, 1.0])
+    two = change(two, ("NeuralNetwork", "Variables_of_interest", "type"), ["node", "node"])
+    place = ("NeuralNetwork", "Variables_of_interest", "output_names")
+    with pytest.raises(InputError, match="exactly one output"):
+        load_network(change(two, place, ["energy", "forces"]))

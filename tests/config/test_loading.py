@@ -1,0 +1,107 @@
+"""What is right is read as written: shipped files, file names, numbers, rungs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
+
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_configuration_loads(path: Path, tmp_path: Path) -> None:
+    config = load_config(path, data=tmp_path)
+    assert config.name == path.stem
+    assert config.data.path == tmp_path.resolve()
+    assert config.rungs[-1] == config.network_with({}).Training.num_epoch
+
+
+def test_no_shipped_configuration_names_a_data_directory() -> None:
+    assert [path.name for path in SHIPPED if load_config(path).data.path is not None] == []
+
+
+def test_file_names_are_relative_to_the_file_that_has_them(
+    quickstart: dict[str, Any],
+    change: Callable[..., Any],
+    write: Callable[[Any], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir("/")
+    path = write(change(quickstart, ("data", "path"), "../silicon"))
+    assert load_config(path).data.path == tmp_path.resolve().parent / "silicon"
+    assert load_config(path, data=tmp_path).data.path == tmp_path.resolve()
+
+
+def test_a_network_may_stand_in_place_or_in_a_file(
+    quickstart: dict[str, Any], write: Callable[[Any], Path], configs: Path
+) -> None:
+    named = load_config(configs / "quickstart.yaml")
+    inside = load_config(write(quickstart))
+    bare = load_config(write({**quickstart, "network": quickstart["network"]["NeuralNetwork"]}))
+    assert named.network == inside.network == bare.network
+
+
+def test_exponents_without_a_point_are_numbers(
+    quickstart: dict[str, Any], write: Callable[[Any], Path]
+) -> None:
+    path = write({**quickstart, "seed": "SEED"})
+    text = path.read_text().replace("SEED", "7")
+    text = text.replace("learning_rate: 0.002", "learning_rate: 2e-3").replace("0.0005", "1e-4")
+    assert "2e-3" in text and "1e-4" in text
+    path.write_text(text.replace("- 8\n      - 16\n", "- 1e+1\n      - 2E+1\n"))
+    config = load_config(path)
+    assert config.network["Training"]["Optimizer"]["learning_rate"] == 0.002
+    assert config.search.space["Training.Optimizer.learning_rate"].float == (1e-4, 1e-2)
+    assert config.search.space["Training.batch_size"].choices == (10.0, 20.0)
+
+
+def test_parameters_reach_the_network_and_only_it(configs: Path) -> None:
+    config = load_config(configs / "quickstart.yaml")
+    before = config.model_dump_json()
+    network = config.network_with(
+        {"Architecture.mpnn_type": "PNA", "Training.Optimizer.learning_rate": 0.5}
+    )
+    assert network.Architecture.mpnn_type == "PNA"
+    assert network.Training.Optimizer.learning_rate == 0.5
+    assert network.Architecture.hidden_dim == config.network["Architecture"]["hidden_dim"]
+    assert config.model_dump_json() == before
+
+
+def test_a_resolved_configuration_reads_back_the_same(configs: Path) -> None:
+    config = load_config(configs / "quickstart.yaml")
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+    text = yaml.safe_dump(config.model_dump(mode="json"))
+    assert RunConfig.model_validate(yaml.safe_load(text)) == config
+
+
+@given(
+    num_epoch=st.integers(1, 10_000),
+    min_epochs=st.integers(1, 200),
+    reduction_factor=st.integers(2, 10),
+)
+def test_rungs_grow_to_the_last_epoch(
+    num_epoch: int, min_epochs: int, reduction_factor: int
+) -> None:
+    search = SearchConfig(
+        trials=1,
+        min_epochs=min_epochs,
+        reduction_factor=reduction_factor,
+        space={"Training.batch_size": Parameter(choices=(8,))},
+    )
+    rungs = search.rungs(num_epoch)
+    assert rungs[-1] == num_epoch
+    assert all(earlier < later for earlier, later in pairwise(rungs))
+    assert rungs[0] == min(min_epochs, num_epoch)
+    # all but the last are a factor apart, and the last is no more than that
+    assert all(b == a * reduction_factor for a, b in pairwise(rungs[:-1]))
+    assert len(rungs) == 1 or rungs[-1] <= rungs[-2] * reduction_factor

@@ -1,0 +1,124 @@
+"""The predictions table: units, order, ids, round trips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow.data import Target
+from hydragnn_flow.ensemble.tables import Predictions, build_tables, component_names
+from hydragnn_flow.ensemble.uncertainty import Calibration, distribution
+
+TARGETS = {
+    "energy": Target(level="graph", dim=1, unit="eV"),
+    "forces": Target(level="node", dim=3, unit="eV/Å"),
+}
+CALIBRATION = Calibration(1.2, 0.1, 1.7, 0.9, per_atom=False)
+PARTS = ("mean", "std", "epistemic_std", "lo", "hi")
+
+
+def tables(
+    graph_id: list[int],
+    n_atoms: list[int],
+    targets: dict[str, Target] = TARGETS,
+    labelled: bool = True,
+    members: bool = False,
+) -> Predictions:
+    """Tables of random predictions of three members."""
+    rng = np.random.default_rng(len(graph_id))
+    rows = {"graph": len(graph_id), "node": sum(n_atoms)}
+    predictions = {t: rng.normal(size=(3, rows[v.level], v.dim)) for t, v in targets.items()}
+    return build_tables(
+        np.array(graph_id, dtype=np.int64),
+        np.array(n_atoms, dtype=np.int64),
+        targets,
+        {t: distribution(p, np.full(3, 1 / 3), CALIBRATION, None) for t, p in predictions.items()},
+        {t: p[0] + 1 for t, p in predictions.items()} if labelled else {},
+        0.9,
+        predictions if members else None,
+    )
+
+
+def graphs_and_nodes(predictions: Predictions) -> tuple[pd.DataFrame, pd.DataFrame]:
+    assert predictions.graphs is not None and predictions.nodes is not None
+    return predictions.graphs, predictions.nodes
+
+
+@given(
+    structures=st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 5)), min_size=1, max_size=8)
+)
+def test_order_and_ids_are_those_of_the_input(structures: list[tuple[int, int]]) -> None:
+    ids, n_atoms = [i for i, _ in structures], [n for _, n in structures]
+    graphs, nodes = graphs_and_nodes(tables(ids, n_atoms))
+    assert graphs["graph_id"].tolist() == ids
+    expected = [(i, node) for i, n in structures for node in range(n)]
+    assert list(zip(nodes["graph_id"], nodes["node_index"], strict=True)) == expected
+
+
+def test_columns_are_those_of_the_contract() -> None:
+    graphs, nodes = graphs_and_nodes(tables([4, 2], [2, 3]))
+    assert list(graphs) == ["graph_id", "energy", *(f"energy_{part}" for part in PARTS)]
+    assert list(nodes) == [
+        "graph_id",
+        "node_index",
+        *(
+            column
+            for axis in "xyz"
+            for column in (f"forces_{axis}", *(f"forces_{axis}_{part}" for part in PARTS))
+        ),
+    ]
+    assert set(graphs.dtypes.astype(str)) == {"int64", "float64"}
+
+
+def test_references_and_members_appear_where_known_and_wanted() -> None:
+    graphs, _ = graphs_and_nodes(tables([0], [2], labelled=False))
+    assert "energy" not in graphs and "energy_mean" in graphs
+    graphs, nodes = graphs_and_nodes(tables([0, 1], [2, 1], members=True))
+    mean = graphs[[f"energy_member_{k}" for k in range(3)]].mean(axis=1)
+    np.testing.assert_allclose(graphs["energy_mean"], mean)
+    mean = nodes[[f"forces_y_member_{k}" for k in range(3)]].mean(axis=1)
+    np.testing.assert_allclose(nodes["forces_y_mean"], mean)
+
+
+def test_a_level_without_targets_has_no_table() -> None:
+    only = tables([0], [2], {"energy": TARGETS["energy"]})
+    assert only.graphs is not None and only.nodes is None
+    only = tables([0], [2], {"forces": TARGETS["forces"]})
+    assert only.graphs is None and only.nodes is not None
+
+
+@pytest.mark.parametrize(
+    ("dim", "names"), [(1, ["q"]), (3, ["q_x", "q_y", "q_z"]), (2, ["q_0", "q_1"])]
+)
+def test_components_have_names(dim: int, names: list[str]) -> None:
+    assert component_names("q", dim) == names
+
+
+def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> None:
+    predictions = tables([7, 3, 5], [1, 4, 2], members=True)
+    written = predictions.save(tmp_path / "test")
+    assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
+    for table, name in zip(graphs_and_nodes(predictions), ("test", "test_nodes"), strict=True):
+        stored = pd.read_parquet(tmp_path / f"{name}.parquet")
+        pd.testing.assert_frame_equal(stored, table)
+        assert stored.attrs == table.attrs
+        assert stored.attrs["level"] == 0.9
+        units = stored.attrs["units"]
+        assert units == {
+            column: "eV" if column.startswith("energy") else "eV/Å"
+            for column in table
+            if column not in ("graph_id", "node_index")
+        }
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / f"{name}.csv"), table)
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    tables([1, 2], [1, 1]).save(tmp_path / "out.v2", (".csv",))
+    tables([3], [1]).save(tmp_path / "out.v2", (".csv",))
+    assert {path.name for path in tmp_path.iterdir()} == {"out.v2.csv", "out.v2_nodes.csv"}
+    assert pd.read_csv(tmp_path / "out.v2.csv")["graph_id"].tolist() == [3]

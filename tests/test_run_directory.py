@@ -1,0 +1,212 @@
+"""The run directory belongs to one configuration and loses no record."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hydragnn_flow.config import RunConfig, load_config
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.training.segment import SegmentResult
+
+CONFIG = load_config(Path(__file__).resolve().parents[1] / "configs" / "quickstart.yaml")
+
+
+def configured(**sections: dict[str, Any] | Any) -> RunConfig:
+    """The quickstart's configuration with some values changed, sections by keyword."""
+    values = CONFIG.model_dump(mode="json", exclude_none=True)
+    for name, value in sections.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) else value
+    return RunConfig.model_validate(values)
+
+
+def result(number: int, **values: Any) -> SegmentResult:
+    fields: dict[str, Any] = {"from_epoch": 0, "to_epoch": 3, "status": "ok", **values}
+    return SegmentResult(kind="trial", number=number, rung=0, **fields)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """A claimed directory."""
+    directory = RunDirectory(tmp_path / "runs" / "quickstart")
+    directory.check(CONFIG)
+    directory.claim(CONFIG)
+    return directory
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_claimed_directory_is_private(directory: RunDirectory) -> None:
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    directory.path.chmod(0o755)
+    directory.claim(CONFIG)
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+
+
+def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirectory) -> None:
+    values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
+    versions = values.pop("versions")
+    assert RunConfig.model_validate(values) == CONFIG
+    assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
+
+
+def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    directory.check(CONFIG)
+    RunDirectory(tmp_path / "new").check(CONFIG)
+    refusal(lambda: directory.check(configured(seed=2)))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"name": "other"}, "name"),
+        ({"seed": 2}, "seed"),
+        ({"data": {"split": {"val": 0.2, "test": 0.15}}}, "data.split.val"),
+        (
+            {"data": {"source": {"format": "emt_alloys", "structures": 99}}},
+            "data.source.structures",
+        ),
+        ({"search": {"min_epochs": 2}}, "search.min_epochs"),
+        (
+            {"search": {"space": {"Training.batch_size": {"choices": [8, 16]}}}},
+            "search.space.Architecture.hidden_dim",
+        ),
+    ],
+)
+def test_another_configuration_is_refused(
+    sections: dict[str, Any], key: str, directory: RunDirectory
+) -> None:
+    message = refusal(lambda: directory.check(configured(**sections)))
+    assert message.startswith(str(directory.path / "run.yaml"))
+    assert f"({key} differs)" in message
+
+
+def test_another_network_is_refused(directory: RunDirectory) -> None:
+    network = json.loads(json.dumps(CONFIG.network))
+    network["Training"]["Optimizer"]["learning_rate"] = 0.1
+    other = CONFIG.model_copy(update={"network": network})
+    message = refusal(lambda: directory.check(other))
+    assert "(network.Training.Optimizer.learning_rate differs)" in message
+
+
+def test_the_data_may_move(directory: RunDirectory, tmp_path: Path) -> None:
+    directory.check(configured(data={"path": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("sections", [{"search": {"trials": 99}}, {"ensemble": {"size": 4}}])
+def test_more_is_allowed_until_a_member_is_trained(
+    sections: dict[str, Any], directory: RunDirectory
+) -> None:
+    more = configured(**sections)
+    directory.check(more)
+    directory.claim(more)
+    directory.check(CONFIG)
+    directory.claim(CONFIG)
+    write_network(directory.ensemble / "members" / "0", CONFIG.network)
+    directory.check(CONFIG)
+    section, changed = next(iter(sections.items()))
+    message = refusal(lambda: directory.check(more))
+    assert f"({section}.{next(iter(changed))} differs)" in message
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    message = refusal(lambda: RunDirectory(tmp_path).check(CONFIG))
+    assert message.startswith(f"{tmp_path}: is not empty")
+    file = tmp_path / "thesis.tex"
+    assert refusal(lambda: RunDirectory(file).check(CONFIG)).startswith(str(file))
+
+
+def test_what_a_driver_killed_at_the_start_leaves_is_accepted(tmp_path: Path) -> None:
+    for name in ("driver.lock", "driver.token", ".run.yaml.17.tmp"):
+        (tmp_path / name).write_text("")
+    RunDirectory(tmp_path).check(CONFIG)
+
+
+@pytest.mark.parametrize("text", ["", "name: [", "- 1"])
+def test_a_damaged_run_yaml_is_refused(text: str, directory: RunDirectory) -> None:
+    (directory.path / "run.yaml").write_text(text)
+    message = refusal(lambda: directory.check(CONFIG))
+    assert message.startswith(str(directory.path / "run.yaml"))
+    assert "is damaged;" in message
+
+
+def test_results_come_back_as_recorded(directory: RunDirectory) -> None:
+    assert list(directory.results()) == []
+    recorded = [
+        result(0, history=[[1, 0.5, 0.4]], best_val_loss=0.4, gcds=["0"], node="h", bundle="b1"),
+        result(1, status="diverged", reason="loss is NaN: größer\nals"),
+        result(0, metrics={"energy_mae": 1e-5}),
+    ]
+    for segment in recorded:
+        directory.record(segment)
+    assert list(directory.results()) == recorded
+
+
+def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> None:
+    directory.record(result(0))
+    directory.record(result(1))
+    kept, torn = directory.segments.read_bytes().splitlines(keepends=True)
+    for cut in range(len(torn)):
+        directory.segments.write_bytes(kept + torn[:cut])
+        assert list(directory.results()) == [result(0)]
+        if cut % 20:
+            continue  # files.drop_torn_record has its own test
+        directory.claim(CONFIG)
+        assert directory.segments.read_bytes() == kept
+        directory.record(result(2))
+        assert list(directory.results()) == [result(0), result(2)]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "3", "", '{"kind": "trial"}', '{"king": 1}'])
+def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None:
+    for number in range(3):
+        directory.record(result(number))
+    lines = directory.segments.read_text().splitlines()
+    for at in range(3 if damage else 2):  # an empty line at the end is none
+        changed = [*lines[:at], damage, *lines[at + 1 :]]
+        directory.segments.write_text("\n".join(changed) + "\n")
+        message = refusal(lambda: list(directory.results()))
+        assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
+
+
+def test_a_newer_releases_record_is_refused(directory: RunDirectory) -> None:
+    directory.record(result(0, version=2))
+    assert "version 2" in refusal(lambda: list(directory.results()))
+
+
+def test_records_of_version_1_are_read(directory: RunDirectory) -> None:
+    """A line as the first release wrote it."""
+    directory.segments.write_text(
+        '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
+        '"ok", "reason": "", "best_val_loss": 0.12, "best_epoch": 8, "history": [[9, 0.2, 0.12]], '
+        '"metrics": {"energy_mae": 0.3, "forces_mae": 0.1}, "seconds": 3.2, "cpu_seconds": 3.1, '
+        '"peak_memory_gib": 0.4, "started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0"], '
+        '"bundle": "b17", "predicted_seconds": 2.9, "version": 1}\n'
+    )
+    (segment,) = directory.results()
+    assert (segment.number, segment.rung, segment.to_epoch) == (3, 1, 9)
+    assert segment.history == [[9, 0.2, 0.12]]
+
+
+def test_a_network_is_written_once(directory: RunDirectory) -> None:
+    folder = directory.trial(7)
+    write_network(folder, CONFIG.network)
+    written = json.loads((folder / "config.json").read_text())
+    assert written == {"NeuralNetwork": CONFIG.network}
+    write_network(folder, {})
+    assert json.loads((folder / "config.json").read_text()) == written
