@@ -150,7 +150,7 @@ def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
         try:
             yield token
         except InputError:
-            if new and not directory.store.exists():
+            if new and not directory.journal.exists():
                 shutil.rmtree(directory.path)
             raise
 

@@ -7,12 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.files import drop_torn_record, write_json, write_text
 
 
+@settings(deadline=None)
 @given(
     content=st.binary(max_size=64) | st.lists(st.sampled_from([b"{}\n", b"{", b"\n"])).map(b"".join)
 )
@@ -55,6 +56,7 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1}
 
 
+@settings(deadline=None)
 @given(
     values=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

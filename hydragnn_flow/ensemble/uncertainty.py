@@ -130,7 +130,8 @@ def conformal_quantile(scores: Floats, level: float) -> float:
 
     The ⌈(n + 1) level⌉-th smallest of n scores; the largest where n is too small for that.
     """
-    rank = min(math.ceil((len(scores) + 1) * level), len(scores))
+    # 20 * 0.55 is a little more than 11 in floating point
+    rank = min(math.ceil((len(scores) + 1) * level - 1e-9), len(scores))
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
@@ -84,6 +84,7 @@ def test_a_resolved_configuration_reads_back_the_same(configs: Path) -> None:
     assert RunConfig.model_validate(yaml.safe_load(text)) == config
 
 
+@settings(deadline=None)
 @given(
     num_epoch=st.integers(1, 10_000),
     min_epochs=st.integers(1, 200),

@@ -23,6 +23,7 @@ from hydragnn_flow.data import (
     store_summary,
     write_store,
 )
+from hydragnn_flow.data.bp5 import Bp5File, write_bp5
 from hydragnn_flow.data.integrity import describe_files
 from hydragnn_flow.data.manifest import Shard
 from hydragnn_flow.errors import InputError
@@ -184,6 +185,23 @@ def test_edge_shifts_follow_hydragnns_convention(shared_data):
     # Their edges arrive at the second row: capped to 20 at each atom, which the first row is not.
     assert (batch.edge_index[1].bincount() == 20).all()
     assert (batch.edge_index[0].bincount() != 20).any()
+
+
+def test_arrays_adios2_would_scramble(tmp_path):
+    """ADIOS2 writes the memory behind a view in the wrong order and refuses read-only arrays."""
+    grid = np.arange(12.0).reshape(3, 4)
+    constant = np.arange(3)
+    constant.flags.writeable = False
+    arrays = {"transposed": grid.T, "column": grid[:, 1], "constant": constant}
+    write_bp5(tmp_path / "a.bp", arrays.items(), {"names": list(arrays)})
+    with Bp5File(tmp_path / "a.bp") as file:
+        assert file.attribute("names") == list(arrays)
+        for name, array in arrays.items():
+            assert np.array_equal(file.read(name), array), name
+        with pytest.raises(InputError, match=r"a\.bp has no variable other"):
+            file.read("other")
+        with pytest.raises(InputError, match=r"a\.bp has no attribute other"):
+            file.attribute("other")
 
 
 def test_several_shards_follow_one_another(graph, same, tmp_path):

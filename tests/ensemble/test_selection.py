@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.ensemble.selection import select_top
@@ -16,6 +16,7 @@ records = st.lists(
 ).map(lambda rows: [TrialRecord(i, s, {}, value) for i, (s, value) in enumerate(rows)])
 
 
+@settings(deadline=None)
 @given(records=records, size=st.integers(1, 8))
 def test_the_best_that_finished_are_chosen(records: list[TrialRecord], size: int) -> None:
     finished = [r for r in records if r.state in ("complete", "pruned") and r.value is not None]

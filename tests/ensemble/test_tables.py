@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import Target
@@ -49,6 +49,7 @@ def graphs_and_nodes(predictions: Predictions) -> tuple[pd.DataFrame, pd.DataFra
     return predictions.graphs, predictions.nodes
 
 
+@settings(deadline=None)
 @given(
     structures=st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 5)), min_size=1, max_size=8)
 )

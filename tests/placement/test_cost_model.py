@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.placement import CostModel, Gcd, Work, too_large
@@ -53,6 +53,7 @@ def test_memory_is_that_of_process_activations_and_copies_of_the_weights() -> No
     assert estimate.memory_gib == pytest.approx(0.5 + 2 + 6 * 0.5)
 
 
+@settings(deadline=None)
 @given(work=works, steps=st.integers(1, 10**6))
 def test_estimates_make_sense(work: Work, steps: int) -> None:
     model = CostModel(GCD)
@@ -64,6 +65,7 @@ def test_estimates_make_sense(work: Work, steps: int) -> None:
     assert too_large(estimate, GCD) == (estimate.memory_gib > GCD.memory_gib)
 
 
+@settings(deadline=None)
 @given(work=works, factor=st.floats(0.01, 100))
 def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None:
     model = CostModel(GCD)
@@ -74,6 +76,7 @@ def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None
     assert seconds(model, work, 100, "SchNet") == before
 
 
+@settings(deadline=None)
 @given(
     factors=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=40),
     works=st.lists(works, min_size=1, max_size=5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.placement import Wave, plan_members
@@ -23,6 +23,7 @@ def makespan(seconds: list[float], widths: list[int]) -> float:
     return max(s / w for s, w in zip(seconds, widths, strict=True))
 
 
+@settings(deadline=None)
 @given(members=members, nodes=nodes, gcds=gcds)
 def test_every_member_runs_once_within_a_node(
     members: list[tuple[float, int]], nodes: int, gcds: int
@@ -36,6 +37,7 @@ def test_every_member_runs_once_within_a_node(
             assert min(2, gcds, members[member][1]) <= width <= members[member][1]
 
 
+@settings(deadline=None)
 @given(members=members, nodes=nodes, gcds=gcds)
 def test_nodes_and_gcds_are_used(members: list[tuple[float, int]], nodes: int, gcds: int) -> None:
     waves = plan(members, nodes, gcds)
@@ -45,6 +47,7 @@ def test_nodes_and_gcds_are_used(members: list[tuple[float, int]], nodes: int, g
         assert sum(wave.widths) == gcds or sum(room) == 0
 
 
+@settings(deadline=None)
 @given(members=members, nodes=nodes, gcds=gcds)
 def test_no_gcd_would_be_better_with_another_member(
     members: list[tuple[float, int]], nodes: int, gcds: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.placement import Estimate, Gcd, Placeable, next_bundle
@@ -23,6 +23,7 @@ estimates = st.tuples(st.floats(0.1, 100), st.floats(0.5, 20), st.floats(0, 1))
 ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments(*values))
 
 
+@settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12), memory=st.floats(1, 64))
 def test_any_bundle_is_sound(
     ready: list[Placeable[int]], share: int, free: int, memory: float
@@ -41,6 +42,7 @@ def test_any_bundle_is_sound(
         assert len(rest) >= free - 1
 
 
+@settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12))
 def test_nothing_is_packed_while_free_gcds_suffice(
     ready: list[Placeable[int]], share: int, free: int
@@ -50,6 +52,7 @@ def test_nothing_is_packed_while_free_gcds_suffice(
     assert len(bundle) == 1
 
 
+@settings(deadline=None)
 @given(ready=ready, share=st.integers(2, 6))
 def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], share: int) -> None:
     site = gcd(share=share)
@@ -64,6 +67,7 @@ def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], sha
             )
 
 
+@settings(deadline=None)
 @given(ready=ready, n_gcds=st.integers(1, 4))
 def test_every_segment_runs_once(ready: list[Placeable[int]], n_gcds: int) -> None:
     ran: list[int] = []
