@@ -100,11 +100,13 @@ def _add_targets(graph: Data, targets: Mapping[str, NDArray[np.float64]]) -> Non
     """Add each target under its own name and all of them packed as ``y`` and ``y_loc``."""
     packed = []
     for name, label in targets.items():
-        value = torch.from_numpy(np.asarray(label, dtype=np.float32))
+        # A total energy may be thousands of eV, where float32 resolves no better than 0.5 meV.
+        per_graph = np.ndim(label) == 1
+        value = torch.from_numpy(np.asarray(label, dtype=np.float64 if per_graph else np.float32))
         # A graph's only number stays [1], as HydraGNN's interatomic potentials expect `energy`;
         # a vector needs a row of its own to be stacked in batches.
-        graph[name] = value[None] if value.ndim == 1 and len(value) > 1 else value
-        packed.append(value.reshape(-1))
+        graph[name] = value[None] if per_graph and len(value) > 1 else value
+        packed.append(value.reshape(-1).float())
     graph.y = torch.cat(packed)[:, None]
     ends = np.cumsum([0, *(len(part) for part in packed)])
     graph.y_loc = torch.from_numpy(ends.astype(np.int64)[None])

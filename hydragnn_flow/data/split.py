@@ -134,13 +134,13 @@ class GraphSplit:
         """
         return self._assembler.batch(indices)
 
-    def target(self, name: str) -> NDArray[np.float32]:
+    def target(self, name: str) -> NDArray[np.float64]:
         """One target over the whole split, in the data's units.
 
         Returns
         -------
         numpy.ndarray
-            float32 [n_graphs, dim], or [sum of atoms, dim] for a target of atoms.
+            float64 [n_graphs, dim], or [sum of atoms, dim] for a target of atoms.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class GraphSplit:
         if name not in self._targets:
             known = ", ".join(self._targets) or "none"
             raise InputError(f"target {name!r} is not in the store; it has {known}")
-        return target_array(self._columns[name], self._targets[name]).astype(np.float32)
+        return target_array(self._columns[name], self._targets[name])
 
     @cached_property
     def _columns(self) -> dict[str, Column]:

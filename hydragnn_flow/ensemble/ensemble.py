@@ -136,7 +136,7 @@ class Ensemble:
             self.member_predictions(split),
             split.graph_id,
             split.n_atoms,
-            references={name: split_reference(split, name) for name in self.calibrations},
+            references={name: split.target(name) for name in self.calibrations},
             members=members,
         )
 
@@ -192,9 +192,3 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
 def member_folder(folder: Path, member: int) -> Path:
     """Where a member keeps its files."""
     return folder / "members" / str(member)
-
-
-def split_reference(split: GraphSplit, target: str) -> Floats:
-    """The labels of a target over a split, ``[n, d]``."""
-    values = np.asarray(split.target(target), dtype=np.float64)
-    return values.reshape(len(values), -1)

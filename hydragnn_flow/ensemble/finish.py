@@ -18,7 +18,6 @@ from hydragnn_flow.ensemble.ensemble import (
     VERSION,
     Ensemble,
     load_member,
-    split_reference,
 )
 from hydragnn_flow.ensemble.uncertainty import Calibration, calibrate, combine, coverage
 from hydragnn_flow.files import write_json, write_text
@@ -104,7 +103,7 @@ def _calibrations(trained: Ensemble, val: GraphSplit, additive: bool) -> dict[st
         mean, spread = combine(members, trained.weights)
         per_graph = trained.manifest.targets[name].level == "graph"
         calibrations[name] = calibrate(
-            split_reference(val, name) - mean,
+            val.target(name) - mean,
             spread,
             trained.level,
             per_atom=additive and per_graph,
@@ -120,7 +119,7 @@ def _test(ensemble: Ensemble, test: GraphSplit, best: int) -> dict[str, dict[str
     atoms = test.n_atoms.astype(float)[:, None]
     for name, predicted in ensemble.distributions(members, test.n_atoms).items():
         target = ensemble.manifest.targets[name]
-        reference = split_reference(test, name)
+        reference = test.target(name)
         errors = {
             "best_member": np.abs(members[name][best] - reference),
             "ensemble": np.abs(predicted.mean - reference),

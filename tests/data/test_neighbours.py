@@ -102,7 +102,7 @@ def test_graph_has_hydragnns_layout(structure):
         "edge_shifts": ("float32", (e, 3)),
         "edge_attr": ("float32", (e, 1)),
         "graph_id": ("int64", (1,)),
-        "energy": ("float32", (1,)),
+        "energy": ("float64", (1,)),
         "forces": ("float32", (n, 3)),
         "y": ("float32", (1 + 3 * n, 1)),
         "y_loc": ("int64", (1, 3)),

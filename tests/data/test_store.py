@@ -69,7 +69,7 @@ def test_isolated_atoms_have_no_edges(tmp_path):
 def test_targets_are_whole_arrays(store):
     split = store["valset"]
     energies = split.target("energy")
-    assert energies.dtype == np.float32
+    assert energies.dtype == np.float64
     assert energies[:, 0].tolist() == [float(data.energy) for data in split]
     assert np.array_equal(split.target("forces"), np.concatenate([d.forces for d in split]))
     with pytest.raises(InputError, match="'dipole' is not in the store; it has energy, forces"):
@@ -125,7 +125,7 @@ def test_hydragnns_reader_would_understand(written, store):
                 values = file.read(f"valset/{key}")
                 piece = np.take(values, np.arange(start[i], start[i] + count[i]), axis=dim)
                 if key in PACKED:
-                    packed = [data.energy, data.forces.reshape(-1)]
+                    packed = [data.energy.float(), data.forces.reshape(-1)]
                     ends = [0, 1, 1 + data.forces.numel()]
                     assert piece.reshape(-1).tolist() == (
                         torch.cat(packed).tolist() if key == "y" else ends
