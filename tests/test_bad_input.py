@@ -15,7 +15,8 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from campaign_cases import CONFIG
 
-from hydragnn_flow import campaign, cli
+from hydragnn_flow import cli
+from hydragnn_flow.campaign import driver
 from hydragnn_flow.config import load_config
 from hydragnn_flow.ensemble import select_top
 from hydragnn_flow.errors import InputError
@@ -28,7 +29,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(campaign, "Pools", started)
+    monkeypatch.setattr(driver, "Pools", started)
 
 
 class Console:

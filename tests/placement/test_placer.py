@@ -19,7 +19,12 @@ def segments(*estimates: tuple[float, float, float]) -> list[Placeable[int]]:
     return [Placeable(i, Estimate(*values)) for i, values in enumerate(estimates)]
 
 
-estimates = st.tuples(st.floats(0.1, 100), st.floats(0.5, 20), st.floats(0, 1))
+# Small and alike as a rule, so that many could share a GCD.
+estimates = st.tuples(
+    st.floats(5, 10) | st.floats(0.1, 100),
+    st.floats(0.5, 2) | st.floats(0.5, 20),
+    st.floats(0, 0.2) | st.floats(0, 1),
+)
 ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments(*values))
 
 
@@ -75,6 +80,15 @@ def test_every_segment_runs_once(ready: list[Placeable[int]], n_gcds: int) -> No
         bundle, ready = next_bundle(ready, gcd(), n_gcds)
         ran += [p.item for p in bundle]
     assert sorted(ran) == sorted(set(ran))
+
+
+@pytest.mark.parametrize(("free", "bundles"), [(1, [4, 2]), (2, [4, 2]), (4, [3, 1, 1, 1])])
+def test_segments_spread_over_the_free_gcds(free: int, bundles: list[int]) -> None:
+    rest, sizes = segments(*[(10.0, 1.0, 0.2)] * 6), []
+    while rest:
+        bundle, rest = next_bundle(rest, gcd(share=4), max(1, free - len(sizes)))
+        sizes.append(len(bundle))
+    assert sizes == bundles
 
 
 def test_small_segments_share_and_large_ones_do_not() -> None:

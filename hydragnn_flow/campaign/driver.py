@@ -1,0 +1,177 @@
+"""The driver: search, place, run, judge, until done; then the ensemble.
+
+The only process that writes the study. Everything it knows is in the run directory before it acts
+on it, so it may be killed at any moment and started again by the same command.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.segments import Context
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.ensemble import SUMMARY, finish_ensemble, needed_for_level, select_top
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.models import build_model
+from hydragnn_flow.report import write_report
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.segment import SegmentResult
+
+# A longer time [s] without a segment means that the run was stopped, not that it was waiting.
+LONGEST_PAUSE = 60.0
+
+
+@dataclass
+class CampaignSummary:
+    """How a campaign ended."""
+
+    run_directory: Path
+    report: Path
+    ensemble: dict[str, Any]
+    """The content of `ensemble.json`."""
+    was_complete: bool = False
+    """Whether there was nothing left to do."""
+
+
+def prepare(
+    config: RunConfig,
+    run_directory: str | Path | None = None,
+    view: CampaignView | None = None,
+) -> GraphStore:
+    """Build the GraphStore of a run, or open the one that is there.
+
+    Parameters are those of :func:`run_campaign`.
+    """
+    directory = _directory(config, run_directory)
+    with _shown(view) as shown, _driving(directory, config):
+        return _prepare(config, directory, shown)
+
+
+def run_campaign(
+    config: RunConfig,
+    site: Site,
+    run_directory: str | Path | None = None,
+    view: CampaignView | None = None,
+) -> CampaignSummary:
+    """Run a campaign to its end, or go on with one that was stopped.
+
+    Parameters
+    ----------
+    config
+        What to do.
+    site
+        Where to do it.
+    run_directory
+        Where to keep everything; ``runs/<name>`` where not given.
+    view
+        The progress display.
+
+    Raises
+    ------
+    InputError
+        If something the user gave is wrong; nothing has been started then.
+    """
+    directory = _directory(config, run_directory)
+    with _shown(view) as shown:
+        if (directory.ensemble / SUMMARY).exists():
+            summary = read_json(directory.ensemble / SUMMARY)
+            report = directory.report if directory.report.exists() else write_report(directory.path)
+            return CampaignSummary(directory.path, report, summary, was_complete=True)
+        with _driving(directory, config) as token:
+            store = _prepare(config, directory, shown)
+            return _run(Context(config, site, directory, store, token, shown))
+
+
+def _directory(config: RunConfig, run_directory: str | Path | None) -> RunDirectory:
+    directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
+    directory.check(config)
+    return directory
+
+
+@contextmanager
+def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
+    with view or CampaignView() as shown:
+        yield shown
+
+
+@contextmanager
+def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
+    """Own the run directory; where the input turns out wrong, a new one is taken away again."""
+    new = not directory.path.exists()
+    directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with sole_driver(directory.path) as token:
+        directory.claim(config)
+        try:
+            yield token
+        except InputError:
+            if new and not directory.journal.exists():
+                shutil.rmtree(directory.path)
+            raise
+
+
+def _prepare(config: RunConfig, directory: RunDirectory, view: CampaignView) -> GraphStore:
+    base = config.network_with({})
+    architecture = base.Architecture
+    assert architecture.radius is not None  # load_config has seen to it
+    store = prepare_store(
+        config.data,
+        architecture.radius,
+        architecture.max_neighbours,
+        config.seed,
+        directory.store,
+        view.step,
+    )
+    n_val, level = len(store["valset"]), config.ensemble.level
+    if n_val < needed_for_level(level):
+        raise InputError(
+            f"{config.name}: ensemble.level = {level} needs at least {needed_for_level(level)} "
+            f"validation structures, and there are {n_val}; raise data.split.val or lower the level"
+        )
+    with torch.device("meta"):
+        build_model(base, store)  # what does not fit the data is refused before anything starts
+    return store
+
+
+def _run(context: Context) -> CampaignSummary:
+    """Search, train the members, finish."""
+    config, directory, view = context.config, context.directory, context.view
+    trials = TrialPhase(context)
+    with Pools(context.site, directory.path / "parsl") as pools:
+        chosen = select_top(trials.run(pools), config.ensemble.size)
+        members = MemberPhase(context, chosen).run(pools)
+    view.step("finish", 0, 2, "calibrating and testing")
+    history = list(directory.results())
+    totals = {
+        "wall_seconds": _elapsed_seconds(history),
+        "cpu_seconds": sum(result.cpu_seconds for result in history),
+    }
+    summary = finish_ensemble(directory.path, config, context.store, members, totals)
+    view.step("finish", 1, 2, "writing the report")
+    report = write_report(directory.path)
+    view.step("finish", 2, 2)
+    return CampaignSummary(directory.path, report, summary)
+
+
+def _elapsed_seconds(history: Sequence[SegmentResult]) -> float:
+    """From the first segment to the last, without the times in which the run was stopped."""
+    total, end = 0.0, float("-inf")
+    for result in sorted((r for r in history if r.ended > 0), key=lambda r: r.started):
+        if result.ended > end:
+            stopped = result.started - end > LONGEST_PAUSE
+            total += result.ended - (result.started if stopped else end)
+            end = result.ended
+    return total

@@ -1,0 +1,134 @@
+"""The ensemble phase: the chosen trials are trained further, by DDP, on the `node` pool."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from typing import Any
+
+from hydragnn_flow.campaign.segments import (
+    FAILURES,
+    MOST_DEATHS,
+    SECONDS_BETWEEN_LOOKS,
+    Context,
+    Task,
+    results_of,
+)
+from hydragnn_flow.ensemble import Member, member_folder
+from hydragnn_flow.execution import Job, run_wave
+from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.placement import plan_members
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.training.segment import SegmentResult
+
+
+class MemberPhase:
+    """Trains the members of the ensemble.
+
+    Parameters
+    ----------
+    context
+        Of the campaign; members that its run directory records as trained are not trained again.
+    trials
+        The chosen trials, in the order of their members.
+    """
+
+    def __init__(self, context: Context, trials: Sequence[TrialRecord]) -> None:
+        self.context, self.trials = context, trials
+        self._ended = {
+            result.number: result
+            for result in context.directory.results()
+            if result.kind == "member" and result.status in ("ok", *FAILURES)
+        }
+
+    def run(self, pools: Pools) -> list[Member]:
+        """Train until every member has ended; returns how."""
+        waiting = [self._task(k) for k in range(len(self.trials)) if k not in self._ended]
+        self._show()
+        while waiting:
+            running = self._submit(pools, waiting)
+            waiting = []
+            while running:
+                done, _ = wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                for future in done:
+                    tasks = running.pop(future)
+                    for task, result in zip(tasks, results_of(future, tasks), strict=True):
+                        waiting += self._judge(task, result, alone=len(tasks) == 1)
+                self._show()
+        return [self._member(k) for k in range(len(self.trials))]
+
+    def _submit(self, pools: Pools, tasks: Sequence[Task]) -> dict[Future[Any], list[Task]]:
+        node = self.context.site.node
+        waves = plan_members(
+            [task.estimate.seconds for task in tasks],
+            self.context.site.nodes,
+            len(node.gcds),
+            [self._widest(task) for task in tasks],
+        )
+        running = {}
+        for wave in waves:
+            together, jobs, first = [tasks[m] for m in wave.members], [], 0
+            for task, width in zip(together, wave.widths, strict=True):
+                jobs.append(Job(task.spec, tuple(range(first, first + width))))
+                first += width
+            running[pools.submit("node", run_wave, node, self.context.bundle(), jobs)] = together
+        return running
+
+    def _task(self, member: int) -> Task:
+        context, trial = self.context, self.trials[member]
+        mine = (("trial", trial.number), ("member", member))
+        return context.task(
+            "member",
+            member,
+            member_folder(context.directory.ensemble, member),
+            trial,
+            rung=len(context.config.rungs),
+            until_epoch=context.config.ensemble.epochs,
+            done_epochs=max(
+                r.to_epoch for r in context.directory.results() if (r.kind, r.number) in mine
+            ),
+            start_from=context.directory.trial(trial.number) / FILE,
+        )
+
+    def _widest(self, task: Task) -> int:
+        """Ranks that can all be given a graph in every step."""
+        n_train = self.context.store.manifest.splits["trainset"].graphs
+        return max(1, n_train // self.context.steps_per_epoch(task.spec))
+
+    def _judge(self, task: Task, result: SegmentResult, alone: bool) -> list[Task]:
+        """Record what became of a member; the task again where it should be repeated."""
+        died = result.status == "killed"
+        if died and task.deaths + 1 >= MOST_DEATHS:
+            result.status, result.reason = "error", f"killed {MOST_DEATHS} times: {result.reason}"
+        self.context.record(task, result, alone)
+        if result.status in ("ok", *FAILURES):
+            self._ended[task.spec.number] = result
+            return []
+        return [replace(task, deaths=task.deaths + died)]
+
+    def _member(self, member: int) -> Member:
+        trial, last = self.trials[member], self._ended[member]
+        folder = member_folder(self.context.directory.ensemble, member)
+        if not (folder / FILE).exists():
+            # It failed before its first checkpoint, so what its trial had learnt stands.
+            shutil.copyfile(self.context.directory.trial(trial.number) / FILE, folder / FILE)
+        mine = [
+            r for r in self.context.directory.results() if r.kind == "member" and r.number == member
+        ]
+        value = trial.value if last.best_val_loss is None else last.best_val_loss
+        assert value is not None  # only trials with a value are chosen
+        return Member(
+            member=member,
+            trial=trial.number,
+            best_val_loss=value,
+            gcds=last.gcds,
+            seconds=sum(r.seconds for r in mine),
+            cpu_seconds=sum(r.cpu_seconds for r in mine),
+            reason="" if last.status == "ok" else f"{last.status}: {last.reason}",
+        )
+
+    def _show(self) -> None:
+        self.context.view.step("ensemble", len(self._ended), len(self.trials))

@@ -1,0 +1,175 @@
+"""Segments as the driver sees them: what to send, what to expect, what came back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Site
+from hydragnn_flow.models import build_model, network_cost
+from hydragnn_flow.placement import CostModel, Estimate, Work
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
+
+# A segment whose process dies this often is given up: it is more likely the cause than the victim.
+MOST_DEATHS = 3
+SECONDS_BETWEEN_LOOKS = 0.5
+# Ends that would come again if the segment were repeated.
+FAILURES = ("diverged", "out_of_memory", "error")
+
+
+@dataclass
+class Task:
+    """A segment to run, and what is expected of it."""
+
+    spec: SegmentSpec
+    estimate: Estimate
+    deaths: int = 0
+    """How often its process died before."""
+
+    @property
+    def mpnn_type(self) -> str:
+        """Segments of one message-passing type share a correction of their estimates."""
+        return str(self.spec.network["Architecture"]["mpnn_type"])
+
+
+@dataclass
+class Context:
+    """What both phases of a campaign work with."""
+
+    config: RunConfig
+    site: Site
+    directory: RunDirectory
+    store: GraphStore
+    token: str
+    view: CampaignView
+    costs: CostModel = field(init=False)
+    _works: dict[str, Work] = field(default_factory=dict)
+    _bundles: int = 0
+
+    def __post_init__(self) -> None:
+        self.costs = CostModel(self.site.node.gcd)
+        history = list(self.directory.results())
+        self._bundles = len({result.bundle for result in history})
+        self._learn(history)
+
+    def task(
+        self,
+        kind: Kind,
+        number: int,
+        folder: Path,
+        trial: TrialRecord,
+        *,
+        rung: int,
+        until_epoch: int,
+        done_epochs: int,
+        start_from: Path | None = None,
+        deaths: int = 0,
+    ) -> Task:
+        """A segment of a trial or member, its folder and network file made."""
+        network = self.config.network_values(trial.parameters)
+        write_network(folder, network)
+        spec = SegmentSpec(
+            kind=kind,
+            number=number,
+            directory=str(folder),
+            store=str(self.directory.store),
+            network=network,
+            until_epoch=until_epoch,
+            rung=rung,
+            seed=self.config.seed * 100_003 + trial.number,
+            start_from=str(start_from) if start_from else None,
+            run_directory=str(self.directory.path),
+            token=self.token,
+            threads=self.site.node.cores_per_gcd,
+        )
+        steps = self.steps_per_epoch(spec) * (until_epoch - done_epochs)
+        mpnn_type = str(network["Architecture"]["mpnn_type"])
+        return Task(spec, self.costs.estimate(mpnn_type, self._step_work(spec), steps), deaths)
+
+    def steps_per_epoch(self, spec: SegmentSpec) -> int:
+        """Optimiser steps of an epoch."""
+        size: int = spec.network["Training"]["batch_size"]
+        return -(-self.store.manifest.splits["trainset"].graphs // size)
+
+    def bundle(self) -> str:
+        """A name for the next bundle."""
+        self._bundles += 1
+        return f"b{self._bundles}"
+
+    def record(self, task: Task, result: SegmentResult, alone: bool) -> None:
+        """Put a result on disk, then learn from it; only then may it be acted on."""
+        result.predicted_seconds = task.estimate.seconds
+        self.directory.record(result)
+        if alone and result.status == "ok" and result.kind == "trial":
+            self.costs.observe(task.mpnn_type, task.estimate.seconds, result.seconds)
+
+    def _learn(self, history: Sequence[SegmentResult]) -> None:
+        together = Counter(result.bundle for result in history)
+        for result in history:
+            alone = together[result.bundle] == 1 and result.kind == "trial"
+            if alone and result.status == "ok" and result.predicted_seconds:
+                network = read_json(self.directory.trial(result.number) / "config.json")
+                mpnn_type = network["NeuralNetwork"]["Architecture"]["mpnn_type"]
+                self.costs.observe(mpnn_type, result.predicted_seconds, result.seconds)
+
+    def _step_work(self, spec: SegmentSpec) -> Work:
+        """What one training step of a network costs, on a batch of average size."""
+        architecture, training = spec.network["Architecture"], spec.network["Training"]
+        shape = json.dumps([architecture, training["batch_size"], training.get("precision")])
+        if shape not in self._works:
+            sizes, graphs = self.store.manifest.splits["trainset"], training["batch_size"]
+            with torch.device("meta"):
+                model = build_model(spec.network, self.store)
+            cost = network_cost(
+                model,
+                atoms=-(-sizes.atoms * graphs // sizes.graphs),
+                edges=-(-sizes.edges * graphs // sizes.graphs),
+                graphs=graphs,
+            )
+            wide = 2 if training.get("precision") == "fp64" else 1
+            self._works[shape] = Work(
+                flops=cost.flops * wide,
+                bytes=cost.bytes * wide,
+                launches=cost.launches,
+                activation_bytes=cost.saved_bytes * wide,
+                parameter_bytes=4 * cost.parameters * wide,
+            )
+        return self._works[shape]
+
+
+def results_of(future: Future[Any], tasks: Sequence[Task]) -> list[SegmentResult]:
+    """A bundle's results; where the worker itself was lost, results that say so."""
+    error = future.exception()
+    if error is None:
+        results: list[SegmentResult] = future.result()
+        return results
+    now = time.time()
+    reason = f"its worker was lost ({type(error).__name__}: {error})"
+    return [
+        SegmentResult(
+            task.spec.kind,
+            task.spec.number,
+            task.spec.rung,
+            from_epoch=0,
+            to_epoch=0,
+            status="killed",
+            reason=reason,
+            started=now,
+            ended=now,
+        )
+        for task in tasks
+    ]
