@@ -53,7 +53,8 @@ class RunDirectory:
     def check(self, config: RunConfig) -> None:
         """Refuse a directory that belongs to another configuration.
 
-        More trials, or another ensemble, may be asked for as long as no member has been trained.
+        Another number of trials, or another ensemble, may be asked for as long as no member has
+        been trained.
 
         Raises
         ------

@@ -113,18 +113,19 @@ class Context:
     def record(self, task: Task, result: SegmentResult, alone: bool) -> None:
         """Put a result on disk, then learn from it; only then may it be acted on."""
         result.predicted_seconds = task.estimate.seconds
+        result.uncorrected_seconds = task.estimate.uncorrected_seconds
         self.directory.record(result)
         if alone and result.status == "ok" and result.kind == "trial":
-            self.costs.observe(task.mpnn_type, task.estimate.seconds, result.seconds)
+            self.costs.observe(task.mpnn_type, task.estimate.uncorrected_seconds, result.seconds)
 
     def _learn(self, history: Sequence[SegmentResult]) -> None:
         together = Counter(result.bundle for result in history)
         for result in history:
             alone = together[result.bundle] == 1 and result.kind == "trial"
-            if alone and result.status == "ok" and result.predicted_seconds:
+            if alone and result.status == "ok" and result.uncorrected_seconds:
                 network = read_json(self.directory.trial(result.number) / "config.json")
                 mpnn_type = network["NeuralNetwork"]["Architecture"]["mpnn_type"]
-                self.costs.observe(mpnn_type, result.predicted_seconds, result.seconds)
+                self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
 
     def _step_work(self, spec: SegmentSpec) -> Work:
         """What one training step of a network costs, on a batch of average size."""

@@ -62,12 +62,12 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
     Returns
     -------
     mean, spread
-        The spread has the n - 1 correction for the members' mean being estimated from them.
+        The spread's variance is divided by 1 - Σ weights², for the mean being estimated from the
+        same members; with equal weights that is the usual n - 1.
     """
-    n = len(members)
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
     mean = (shaped * members).sum(axis=0)
-    variance = (shaped * np.square(members - mean)).sum(axis=0) * n / max(n - 1, 1)
+    variance = (shaped * np.square(members - mean)).sum(axis=0) / (1 - np.square(weights).sum())
     return mean, np.sqrt(variance)
 
 
@@ -76,9 +76,10 @@ def calibrate(
 ) -> Calibration:
     """Fit scale and floor by maximum likelihood, and the quantile by split conformal prediction.
 
-    The likelihood is Gaussian, the quantile assumes only that the data predicted later are
-    exchangeable with these (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018); scores divided by
-    the standard deviation).
+    The likelihood is Gaussian; the quantile is that of the residuals divided by the standard
+    deviation (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). Its guarantee asks for calibration
+    data that served nothing else. The validation split has chosen epochs and trials before, and the
+    force components of one structure are not independent, so the level is approximate.
 
     Parameters
     ----------

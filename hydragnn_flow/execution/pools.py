@@ -66,6 +66,24 @@ class Pools:
     ) -> None:
         self._kernel.cleanup()
 
+    def check(self) -> None:
+        """See whether the pools still get workers.
+
+        Raises
+        ------
+        InputError
+            If the scheduler refuses a pool's jobs, or they fail again and again; what was
+            submitted to it has then ended through no fault of its own.
+        """
+        for label, executor in self._kernel.executors.items():
+            if getattr(executor, "bad_state_is_set", False):
+                lines = str(executor.executor_exception).split("\n")
+                said = [line.strip() for line in lines if line.strip()] or ["no reason given"]
+                raise InputError(
+                    f"site {self._site.name}: gets no workers for its pool '{label}': {said[-1]}; "
+                    f"see {self._directory}"
+                )
+
     def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Run ``function(*arguments)`` on a worker of a pool."""
         app = parsl.python_app(function, data_flow_kernel=self._kernel, executors=[pool])

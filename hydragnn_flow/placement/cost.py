@@ -54,6 +54,8 @@ class Estimate:
     """Time on a GCD of its own [s]."""
     memory_gib: float
     """Peak memory, process included [GiB]."""
+    uncorrected_seconds: float
+    """What the network alone would have said, before experience corrected it [s]."""
     busy: float
     """Share of the time the GCD computes rather than waits for the next launch, 0 to 1."""
 
@@ -90,25 +92,27 @@ class CostModel:
         memory = work.activation_bytes + COPIES_OF_WEIGHTS * work.parameter_bytes
         return Estimate(
             seconds=step * steps * math.exp(log_ratio),
+            uncorrected_seconds=step * steps,
             memory_gib=self.gcd.process_gib + memory / GIB,
             busy=computing / step if step > 0 else 1.0,
         )
 
-    def observe(self, kind: str, predicted_seconds: float, seconds: float) -> None:
+    def observe(self, kind: str, uncorrected_seconds: float, seconds: float) -> None:
         """Learn how long a segment took on a GCD of its own.
 
         Parameters
         ----------
         kind
             As given to :meth:`estimate`.
-        predicted_seconds
-            What :meth:`estimate` said before the segment ran.
+        uncorrected_seconds
+            Of the segment's estimate. Many segments are in flight at a time; were each compared
+            with its corrected estimate, all of them would add the same correction again.
         seconds
             What it took.
         """
-        if predicted_seconds <= 0 or seconds <= 0:
+        if uncorrected_seconds <= 0 or seconds <= 0:
             return
         log_ratio, seen = self._corrections.get(kind, (0.0, 0))
         weight = max(1 / (seen + 1), SMALLEST_STEP)
-        log_ratio += weight * math.log(seconds / predicted_seconds)
+        log_ratio += weight * (math.log(seconds / uncorrected_seconds) - log_ratio)
         self._corrections[kind] = (log_ratio, seen + 1)

@@ -75,6 +75,8 @@ class SegmentResult:
     gcds: list[str] = field(default_factory=list)
     bundle: str = ""
     predicted_seconds: float | None = None
+    uncorrected_seconds: float | None = None
+    """The prediction before experience corrected it."""
     version: int = 1
 
     def to_dict(self) -> dict[str, Any]:

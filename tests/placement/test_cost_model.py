@@ -71,7 +71,7 @@ def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None
     model = CostModel(GCD)
     before = seconds(model, work, 100)
     for _ in range(3):
-        model.observe("PNA", seconds(model, work, 100), factor * before)
+        model.observe("PNA", before, factor * before)
     assert seconds(model, work, 100) == pytest.approx(factor * before)
     assert seconds(model, work, 100, "SchNet") == before
 
@@ -85,9 +85,18 @@ def test_what_is_learned_is_within_what_was_seen(factors: list[float], works: li
     plain, model = CostModel(GCD), CostModel(GCD)
     for i, factor in enumerate(factors):
         work = works[i % len(works)]
-        model.observe("PNA", seconds(model, work, 10), factor * seconds(plain, work, 10))
+        model.observe("PNA", seconds(plain, work, 10), factor * seconds(plain, work, 10))
     learned = seconds(model, works[0], 10) / seconds(plain, works[0], 10)
     assert min(factors) - 1e-9 <= learned <= max(factors) + 1e-9
+
+
+def test_segments_in_flight_do_not_add_their_corrections_up() -> None:
+    work = Work(1e12, 1, 1, 0, 0)
+    model = CostModel(GCD)
+    in_flight = [model.estimate("PNA", work, 10) for _ in range(500)]
+    for estimate in in_flight:
+        model.observe("PNA", estimate.uncorrected_seconds, 2 * estimate.uncorrected_seconds)
+    assert seconds(model, work, 10) == pytest.approx(2 * in_flight[0].seconds)
 
 
 def test_a_change_is_followed() -> None:
@@ -96,7 +105,7 @@ def test_a_change_is_followed() -> None:
     before = seconds(model, work, 1)
     for factor, times in ((1.0, 200), (3.0, 60)):
         for _ in range(times):
-            model.observe("PNA", seconds(model, work, 1), factor * before)
+            model.observe("PNA", before, factor * before)
     assert seconds(model, work, 1) == pytest.approx(3 * before, rel=0.01)
 
 

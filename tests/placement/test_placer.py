@@ -16,7 +16,10 @@ def gcd(memory_gib: float = 16.0, share: int = 4) -> Gcd:
 
 def segments(*estimates: tuple[float, float, float]) -> list[Placeable[int]]:
     """Segments of (seconds, GiB, busy), named by their position."""
-    return [Placeable(i, Estimate(*values)) for i, values in enumerate(estimates)]
+    return [
+        Placeable(i, Estimate(s, gib, uncorrected_seconds=s, busy=busy))
+        for i, (s, gib, busy) in enumerate(estimates)
+    ]
 
 
 # Small and alike as a rule, so that many could share a GCD.
