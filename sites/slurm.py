@@ -111,7 +111,7 @@ def parsl_config(directory: Path) -> Config:
         executors=[pool("gcd", len(NODE.gcds), NODES, 1), pool("node", 1, 1, NODES)],
         run_dir=str(directory),
         strategy="simple",
-        max_idletime=60,
+        max_idletime=20,  # the campaign leaves a pool without work only when it is done with it
     )
 
 

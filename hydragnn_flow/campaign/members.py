@@ -53,6 +53,7 @@ class MemberPhase:
             waiting = []
             while running:
                 done, _ = wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                pools.check()
                 for future in done:
                     tasks = running.pop(future)
                     for task, result in zip(tasks, results_of(future, tasks), strict=True):
@@ -79,7 +80,10 @@ class MemberPhase:
 
     def _task(self, member: int) -> Task:
         context, trial = self.context, self.trials[member]
-        mine = (("trial", trial.number), ("member", member))
+        epochs = {"trial": 0, "member": 0}
+        for result in context.directory.results():
+            if (result.kind, result.number) in (("trial", trial.number), ("member", member)):
+                epochs[result.kind] = max(epochs[result.kind], result.to_epoch)
         return context.task(
             "member",
             member,
@@ -87,10 +91,9 @@ class MemberPhase:
             trial,
             rung=len(context.config.rungs),
             until_epoch=context.config.ensemble.epochs,
-            done_epochs=max(
-                r.to_epoch for r in context.directory.results() if (r.kind, r.number) in mine
-            ),
+            done_epochs=max(epochs.values()),
             start_from=context.directory.trial(trial.number) / FILE,
+            decay=(epochs["trial"], context.config.ensemble.epochs),
         )
 
     def _widest(self, task: Task) -> int:

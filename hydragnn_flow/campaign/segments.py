@@ -77,6 +77,7 @@ class Context:
         until_epoch: int,
         done_epochs: int,
         start_from: Path | None = None,
+        decay: tuple[int, int] | None = None,
         deaths: int = 0,
     ) -> Task:
         """A segment of a trial or member, its folder and network file made."""
@@ -92,6 +93,7 @@ class Context:
             rung=rung,
             seed=self.config.seed * 100_003 + trial.number,
             start_from=str(start_from) if start_from else None,
+            decay=decay,
             run_directory=str(self.directory.path),
             token=self.token,
             threads=self.site.node.cores_per_gcd,

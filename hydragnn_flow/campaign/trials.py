@@ -49,6 +49,7 @@ class TrialPhase:
             if not running:
                 return self.search.records
             done, _ = wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            pools.check()
             for future in done:
                 tasks = running.pop(future)
                 for task, result in zip(tasks, results_of(future, tasks), strict=True):

@@ -76,12 +76,12 @@ class Pools:
             submitted to it has then ended through no fault of its own.
         """
         for label, executor in self._kernel.executors.items():
-            if getattr(executor, "bad_state_is_set", False):
+            if isinstance(executor, HighThroughputExecutor) and executor.bad_state_is_set:
                 lines = str(executor.executor_exception).split("\n")
                 said = [line.strip() for line in lines if line.strip()] or ["no reason given"]
                 raise InputError(
                     f"site {self._site.name}: gets no workers for its pool '{label}': {said[-1]}; "
-                    f"see {self._directory}"
+                    f"see {self._kernel.run_dir}/submit_scripts"
                 )
 
     def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -45,9 +45,23 @@ def build_model(
     config = load_network(network)
     manifest = store if isinstance(store, Manifest) else store.manifest
     encoder = _encoder(config, manifest)
-    if config.Architecture.enable_interatomic_potential:
-        return _potential(config, manifest, encoder)
-    return _properties(config, manifest, encoder)
+    make = _potential if config.Architecture.enable_interatomic_potential else _properties
+    model = make(config, manifest, encoder)
+    _initialise(model)
+    return model
+
+
+def _initialise(model: nn.Module) -> None:
+    """Draw the weights of linear layers with variance 1 / inputs (LeCun et al. 1998).
+
+    torch's default has a third of that, so a signal shrinks from layer to layer. Forces are slopes
+    of what is left, and learning them took epochs to begin.
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _encoder(config: NetworkConfig, manifest: Manifest) -> Encoder:

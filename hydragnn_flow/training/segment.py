@@ -31,6 +31,8 @@ class SegmentSpec:
     seed: int
     start_from: str | None = None
     """Checkpoint that a member without one of its own begins with: that of its trial."""
+    decay: tuple[int, int] | None = None
+    """Epochs between which the learning rate falls to nothing; constant where not given."""
     run_directory: str | None = None
     """Where the driver's fencing token is kept."""
     token: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 
 from hydragnn_flow.config import NetworkConfig
@@ -90,8 +90,7 @@ class Trainer:
         self.loss = Loss(network, store.manifest)
         self.metric_names = self.loss.metric_names(store.manifest)
         self.optimizer = _optimizer(self.model, network)
-        # HydraGNN's drivers all use these values.
-        self.scheduler = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=5, min_lr=1e-5)
+        self.learning_rate = network.Training.Optimizer.learning_rate
         self.average = AveragedModel(self.model, multi_avg_fn=_average)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -177,7 +176,6 @@ class Trainer:
                     "average": self.average.state_dict(),
                     "best": self.best,
                     "optimizer": self.optimizer.state_dict(),
-                    "scheduler": self.scheduler.state_dict(),
                     "progress": vars(self.progress),
                 },
             )
@@ -193,11 +191,13 @@ class Trainer:
         self.average.load_state_dict(state["average"])
         self.best = state["best"]
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
         self.progress = Progress(**state["progress"])
 
     def _train_epoch(self, should_stop: Callable[[], bool]) -> float:
         self.model.train()
+        rate = self.learning_rate * decay_factor(self.progress.epoch, self.spec.decay)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         total = torch.zeros(1, dtype=torch.float64)
         batches = epoch_batches(
             len(self.train), self.batch_size, self.spec.seed, self.progress.epoch
@@ -216,11 +216,24 @@ class Trainer:
         if not np.isfinite(val_loss):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
-        self.scheduler.step(val_loss)
         if val_loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
             progress.metrics = metrics
             self.best = _copy(self.average.module.state_dict())
+
+
+def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
+    """Share of the learning rate used in an epoch, counted from 0.
+
+    A trial keeps its learning rate, so that its checkpoint can be trained on from any rung; a
+    member's falls along half a cosine, so that it settles (the stable and decay phases of Hu et
+    al., arXiv:2404.06395).
+    """
+    if decay is None:
+        return 1.0
+    start, end = decay
+    done = min(max((epoch - start) / max(end - start, 1), 0.0), 1.0)
+    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 @torch.no_grad()

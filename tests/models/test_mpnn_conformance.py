@@ -15,7 +15,7 @@ from hydragnn_flow.models import PROPERTIES, HydraModel
 
 Make = Callable[..., HydraModel]
 # Graphs are stored in float32, so a structure that was moved is not quite the same.
-STORED = {"rtol": 0, "atol": 2e-6}
+STORED = {"rtol": 5e-6, "atol": 2e-5}
 
 
 def test_structures_are_told_apart(potential: HydraModel) -> None:
@@ -126,7 +126,8 @@ def test_energy_is_continuous_at_the_cutoff(mpnn: str, potential: HydraModel) ->
         inside, outside = structure(CUTOFF - 3e-5), structure(CUTOFF + 3e-5)
         assert as_batch(inside).num_edges > as_batch(outside).num_edges
         energies, _ = energy_and_forces(potential, inside, outside)
-        assert abs(energies[0] - energies[1]) < 1e-6
+        # An edge that entered with its full weight would change it by about 1 eV.
+        assert abs(energies[0] - energies[1]) < 1e-4
 
 
 def test_a_lone_atom_has_an_energy(potential: HydraModel) -> None:

@@ -26,10 +26,7 @@ from hydragnn_flow.training.sampler import epoch_batches
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
-spec, rank, world, meeting = json.loads(sys.argv[1])
-spec = SegmentSpec(**spec)
-torch.set_num_threads(1)
-with joined(rank, world, meeting) as world:
+def train(spec, world):
     store = GraphStore.open(spec.store)
     trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
     losses, epoch = [], 0
@@ -38,9 +35,15 @@ with joined(rank, world, meeting) as world:
             losses.append(trainer.train_step(indices))
         epoch += 1
     total = world.sum(torch.tensor(losses[:20], dtype=torch.float64))
-    val, metrics = trainer.evaluate(trainer.val)
-    if world.is_first:
-        print(json.dumps([total.tolist(), val, metrics]))
+    return total.tolist(), *trainer.evaluate(trainer.val)
+
+spec, rank, world, meeting = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+with joined(rank, world, meeting) as world:
+    # The trainer is gone before the group is: gloo's threads must not outlive it.
+    answer = train(SegmentSpec(**spec), world)
+if rank == 0:
+    print(json.dumps(answer))
 """
 
 
@@ -56,7 +59,7 @@ def losses(tmp_path: Path, alloy_store: GraphStore, world: int, network: dict) -
         for rank in range(world)
     ]
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0] * world
     return json.loads(outputs[0].splitlines()[-1])
 
 

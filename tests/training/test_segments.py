@@ -84,18 +84,14 @@ def test_validation_predictions_are_those_of_the_best_epoch(
 def test_divergence_is_a_result_and_spares_the_checkpoint(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
-    spec = make_spec(tmp_path / "trial", alloy_store, 2)
-    run_segment(spec)
+    run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
     before = (tmp_path / "trial" / FILE).read_bytes()
-    state = load_checkpoint(tmp_path / "trial" / FILE)
-    for group in state["optimizer"]["param_groups"]:
-        group["lr"] = float("nan")
-    save_checkpoint(tmp_path / "trial" / FILE, {k: v for k, v in state.items() if k != "version"})
-    poisoned = (tmp_path / "trial" / FILE).read_bytes()
-    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 4))
+    network = network_with(Training__Optimizer__learning_rate=1e30)
+    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 4, network=network))
     assert result.status == "diverged"
-    assert "nan" in result.reason
-    assert (tmp_path / "trial" / FILE).read_bytes() == poisoned != before
+    assert "epoch 3" in result.reason
+    assert (result.from_epoch, result.to_epoch) == (2, 2)
+    assert (tmp_path / "trial" / FILE).read_bytes() == before
     json.dumps(result.to_dict())
 
 
