@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,7 @@ from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.training.segment import SegmentResult
 
 CONFIG = "run.yaml"
+STARTED = "started"
 VERSION = 1  # of a line of segments.jsonl
 _PACKAGES = (
     "hydragnn_flow",
@@ -94,11 +96,31 @@ class RunDirectory:
         """Make the directory the run's own, readable by nobody else."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
-        text = yaml.safe_dump(
-            {**_resolved(config), "versions": _versions()}, sort_keys=False, allow_unicode=True
-        )
+        about = {"versions": _versions(), STARTED: [*self._starts(), time.time()]}
+        text = yaml.safe_dump({**_resolved(config), **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)
+
+    def wall_seconds(self) -> float:
+        """How long drivers have worked on the run, the one that asks until now [s].
+
+        One that was killed counts until the last segment it recorded.
+        """
+        starts = self._starts()
+        ends = [result.ended for result in self.results()]
+        total = 0.0
+        for start, following in zip(starts, [*starts[1:], float("inf")], strict=True):
+            mine = [end for end in ends if start <= end < following]
+            end = time.time() if following == float("inf") else max(mine, default=start)
+            total += end - start
+        return total
+
+    def _starts(self) -> list[float]:
+        file = self.path / CONFIG
+        if not file.exists():
+            return []
+        starts: list[float] = yaml.safe_load(file.read_text(encoding="utf-8")).get(STARTED, [])
+        return starts
 
     def trial(self, number: int) -> Path:
         """The folder of a trial."""
@@ -157,7 +179,7 @@ def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | Non
         return None
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(set(old) | set(new)):
-            if key == "" and name == "versions":
+            if key == "" and name in ("versions", STARTED):
                 continue
             place = f"{key}.{name}" if key else name
             found = _first_difference(old.get(name), new.get(name), place, free)

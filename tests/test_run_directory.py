@@ -57,9 +57,24 @@ def test_a_claimed_directory_is_private(directory: RunDirectory) -> None:
 
 def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirectory) -> None:
     values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
-    versions = values.pop("versions")
+    versions, started = values.pop("versions"), values.pop("started")
+    assert len(started) == 1
     assert RunConfig.model_validate(values) == CONFIG
     assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
+
+
+def test_wall_time_leaves_out_when_nobody_drove(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory.path / "run.yaml").unlink()
+    for started, ended in ((1000, 1100), (5000, None), (9000, None)):
+        monkeypatch.setattr("time.time", lambda now=started: now)
+        directory.claim(CONFIG)
+        if ended:
+            result = SegmentResult("trial", 0, 0, 0, 1, "ok", started=started, ended=ended)
+            directory.record(result)
+    monkeypatch.setattr("time.time", lambda: 9030)
+    assert directory.wall_seconds() == 100 + 0 + 30
 
 
 def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> None:

@@ -7,7 +7,7 @@ on it, so it may be killed at any moment and started again by the same command.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +29,6 @@ from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.segment import SegmentResult
-
-# A longer time [s] without a segment means that the run was stopped, not that it was waiting.
-LONGEST_PAUSE = 60.0
 
 
 @dataclass
@@ -154,24 +150,12 @@ def _run(context: Context) -> CampaignSummary:
         chosen = select_top(trials.run(pools), config.ensemble.size)
         members = MemberPhase(context, chosen).run(pools)
     view.step("finish", 0, 2, "calibrating and testing")
-    history = list(directory.results())
     totals = {
-        "wall_seconds": _elapsed_seconds(history),
-        "cpu_seconds": sum(result.cpu_seconds for result in history),
+        "wall_seconds": directory.wall_seconds(),
+        "cpu_seconds": sum(result.cpu_seconds for result in directory.results()),
     }
     summary = finish_ensemble(directory.path, config, context.store, members, totals)
     view.step("finish", 1, 2, "writing the report")
     report = write_report(directory.path)
     view.step("finish", 2, 2)
     return CampaignSummary(directory.path, report, summary)
-
-
-def _elapsed_seconds(history: Sequence[SegmentResult]) -> float:
-    """From the first segment to the last, without the times in which the run was stopped."""
-    total, end = 0.0, float("-inf")
-    for result in sorted((r for r in history if r.ended > 0), key=lambda r: r.started):
-        if result.ended > end:
-            stopped = result.started - end > LONGEST_PAUSE
-            total += result.ended - (result.started if stopped else end)
-            end = result.ended
-    return total
