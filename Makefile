@@ -9,12 +9,11 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test test-all lint format clean
+.PHONY: help quickstart test lint format clean
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
 	@echo "make test         lint, types and tests"
-	@echo "make test-all     the slow tests too"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
@@ -22,9 +21,6 @@ quickstart: $(VENV)/installed
 	$(BIN)/hydragnn-flow run configs/quickstart.yaml --site local
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
-
-test-all: lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed

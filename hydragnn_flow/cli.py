@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import CampaignStopped, InputError
 
 app = typer.Typer(
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
@@ -24,26 +29,43 @@ app.add_typer(store_app, name="store")
 
 console = Console()
 
-Config = Annotated[Path, typer.Argument(help="Run configuration (YAML).", show_default=False)]
-RunDir = Annotated[Path, typer.Argument(help="Directory of a run.", show_default=False)]
+Config = Annotated[
+    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
+]
+RunDir = Annotated[
+    Path, typer.Argument(help="Directory of a run.", metavar="RUN_DIR", show_default=False)
+]
+Store = Annotated[
+    Path,
+    typer.Argument(
+        help="GraphStore: its directory, or a .bp of HydraGNN's.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
 ]
 RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Where to keep the run.  [default: runs/NAME]")
+    # The bracket is escaped: help texts are rich markup.
+    Path | None,
+    typer.Option("--run-dir", help=r"Where to keep the run. \[default: runs/NAME]"),
 ]
 SiteOption = Annotated[
     str, typer.Option("--site", help="Machine: the name of a shipped site, or a site file.")
 ]
+_DEBUG = "--debug"
 
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[
+        bool, typer.Option(_DEBUG, help="Show tracebacks; may stand anywhere in the command.")
+    ] = False,
 ) -> None:
-    if debug:
-        os.environ["HYDRAGNN_FLOW_DEBUG"] = "1"
+    # Here for --help; main() takes it out of the arguments, wherever it stands.
+    del debug
 
 
 @app.command()
@@ -52,8 +74,10 @@ def prepare(config: Config, data: Data = None, run_dir: RunDirOption = None) -> 
     from hydragnn_flow.campaign import prepare as build
     from hydragnn_flow.config import load_config
 
-    store = build(load_config(config, data=data), run_dir)
-    console.print(f"store ready: {_short(store.path)}", highlight=False)
+    loaded = load_config(config, data=data)
+    with _using(run_dir or _RUNS, data):
+        store = build(loaded, run_dir)
+    _say(f"store ready: {_short(store.path)}")
 
 
 @app.command()
@@ -71,16 +95,17 @@ def run(
 
     loaded = load_config(config, data=data)
     try:
-        summary = run_campaign(loaded, load_site(site), run_dir)
+        with _using(run_dir or _RUNS, data):
+            summary = run_campaign(loaded, load_site(site), run_dir)
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from here", highlight=False)
+        _say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
     where = _short(summary.run_directory)
     if summary.was_complete:
-        console.print(f"{where} is complete; delete it to start over", highlight=False)
+        _say(f"{where} is complete; delete it to start over")
     console.print(closing_table(summary.ensemble))
-    console.print(f"predictions  {where}/predictions/test.csv", highlight=False)
-    console.print(f"report       {_short(summary.report)}", highlight=False)
+    _say(f"predictions  {where}/predictions/test.csv")
+    _say(f"report       {_short(summary.report)}")
 
 
 @app.command()
@@ -88,7 +113,8 @@ def status(run_dir: RunDir) -> None:
     """Show a live or finished run at a glance."""
     from hydragnn_flow.report.status import status_table
 
-    console.print(status_table(_existing(run_dir)))
+    with _using(run_dir):
+        console.print(status_table(_existing(run_dir)))
 
 
 @app.command()
@@ -98,25 +124,49 @@ def predict(
         Path,
         typer.Argument(
             help="Structures: a file ASE reads, a directory of such, or a GraphStore.",
+            metavar="STRUCTURES",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="Table to write (.csv or .parquet).")
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Table to write (.csv or .parquet); targets of atoms go to a second one beside "
+            "it, NAME_nodes.",
+        ),
     ] = Path("predictions.csv"),
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split",
+            help="Predict only this split of a GraphStore. Without it all splits are predicted, "
+            "in the order of the store, and a column `split` names them.",
+            show_default=False,
+        ),
+    ] = None,
     members: Annotated[
         bool, typer.Option("--members", help="Add every member's prediction.")
     ] = False,
 ) -> None:
-    """Predict structures with the ensemble of a finished run."""
+    """Predict structures with the ensemble of a finished run.
+
+    Rows are in the order of the input. Units are those of the training data; they are printed, and
+    stand in the metadata of Parquet files.
+    """
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.structures import predict_path
 
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out}: must end in .csv or .parquet")
-    tables = predict_path(Ensemble.load(run_dir), structures, members=members)
-    for path in tables.save(out.with_suffix(""), (out.suffix,)):
-        console.print(str(path), highlight=False)
+    with _using(out, run_dir, structures):
+        _check_output(out)
+        ensemble = Ensemble.load(run_dir)
+        tables = predict_path(ensemble, structures, split=split, members=members)
+        for path in tables.save(out.with_suffix(""), (out.suffix,)):
+            _say(_short(path))
+    targets = ensemble.manifest.targets
+    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
+    _say(f"{', '.join(units)}; _lo to _hi is the {ensemble.level * 100:g} % interval")
 
 
 @app.command()
@@ -124,16 +174,18 @@ def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report import write_report
 
-    console.print(_short(write_report(_existing(run_dir))), highlight=False)
+    with _using(run_dir):
+        _say(_short(write_report(_existing(run_dir))))
 
 
 @store_app.command("info")
-def store_info(path: Annotated[Path, typer.Argument(show_default=False)]) -> None:
+def store_info(path: Store) -> None:
     """Say what a store holds."""
     from hydragnn_flow.data import GraphStore, store_summary
 
-    summary = store_summary(GraphStore.open(path))
-    table = Table("", "graphs", "atoms", "edges", title=summary["path"])
+    with _using(path):
+        summary = store_summary(GraphStore.open(path))
+    table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
     for name, size in summary["splits"].items():
         table.add_row(name, *(f"{size[key]:,}" for key in ("graphs", "atoms", "edges")))
     console.print(table)
@@ -141,37 +193,86 @@ def store_info(path: Annotated[Path, typer.Argument(show_default=False)]) -> Non
         f"{name} [{target['unit'] or 'unit unknown'}] per {_PER[target['level']]}"
         for name, target in summary["targets"].items()
     )
-    cap = summary["max_neighbours"]
+    cutoff, cap = summary["cutoff"], summary["max_neighbours"]
+    reach = "unknown" if cutoff is None else f"{cutoff} Å" + (f", nearest {cap}" if cap else "")
     for key, value in (
-        ("targets", targets),
+        ("targets", targets or "none"),
         ("elements", " ".join(summary["elements"])),
-        ("cutoff", f"{summary['cutoff']} Å" + (f", nearest {cap}" if cap else "")),
+        ("cutoff", reach),
         ("neighbours", f"{summary['avg_num_neighbors']:.1f} on average"),
         ("size", f"{summary['bytes'] / 1e6:.1f} MB"),
     ):
-        console.print(f"{key:<11}{value}", highlight=False)
+        _say(f"{key:<11}{value}")
 
 
 @store_app.command("check")
-def store_check(path: Annotated[Path, typer.Argument(show_default=False)]) -> None:
+def store_check(path: Store) -> None:
     """Verify every checksum and read every graph of a store."""
     from hydragnn_flow.data import check_store
 
-    checked = check_store(path)
-    console.print(
+    with _using(path):
+        checked = check_store(path)
+    _say(
         f"{path}: sound; {len(checked['files'])} files, {checked['bytes'] / 1e6:.1f} MB, "
-        f"{checked['graphs']} graphs",
-        highlight=False,
+        f"{checked['graphs']} graphs"
     )
 
 
 _PER = {"graph": "structure", "node": "atom"}
+_RUNS = Path("runs")
+# The system refuses these without naming a file: the data of one already open.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _existing(run_dir: Path) -> Path:
     if not (run_dir / "run.yaml").is_file():
         raise InputError(f"{run_dir}: is not the directory of a run (no run.yaml); check the path")
     return run_dir
+
+
+def _check_output(out: Path) -> None:
+    """Refuse, before anything is computed, a table that could not be written."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out}: must end in .csv or .parquet")
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a directory; name a file")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
+
+
+@contextmanager
+def _using(*named: Path | None) -> Iterator[None]:
+    """Tell the user, in a sentence, when the system refuses a place the user named.
+
+    Parameters
+    ----------
+    named
+        The place that is written to, then others.
+    """
+    places = [place.absolute() for place in named if place is not None]
+    try:
+        yield
+    except OSError as error:
+        refused = None
+        if isinstance(error.filename, (str, bytes)):
+            refused = Path(os.fsdecode(error.filename)).absolute()
+        elif error.errno in _FULL:
+            refused = places[0]
+        if refused is None or not any(
+            place == refused or place in refused.parents or refused in place.parents
+            for place in places
+        ):
+            raise
+        raise InputError(
+            f"{refused}: {error.strerror}; make it usable or name another place"
+        ) from error
+
+
+def _say(text: str) -> None:
+    """Print a line as it is: no markup, and no breaks in paths that a script may read."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(path: Path) -> str:
@@ -183,19 +284,27 @@ def _short(path: Path) -> str:
 
 
 def main() -> None:
-    """Run the command line; one sentence and exit code 2 where the input is wrong."""
-    errors = Console(stderr=True)
+    """Run the command line.
+
+    Whatever goes wrong is told in one sentence; exit code 2 says that the input is at fault, 1 that
+    anything else is. ``--debug`` shows the traceback too.
+    """
+    arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
+    debug = _DEBUG in sys.argv
     try:
-        app()
-    except InputError as error:
-        if os.environ.get("HYDRAGNN_FLOW_DEBUG"):
-            raise
-        errors.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        app(arguments)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        told = str(error) if isinstance(error, (InputError, CampaignStopped)) else _brief(error)
+        said = Text.assemble(("error: ", "bold red"), told)
+        Console(stderr=True).print(said, soft_wrap=True)
+        sys.exit(2 if isinstance(error, InputError) else 1)
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _brief(error: Exception) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first}; {_DEBUG} shows where"
 
 
 if __name__ == "__main__":

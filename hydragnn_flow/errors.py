@@ -1,4 +1,4 @@
-"""The one error a user can cure."""
+"""The errors a user can cure."""
 
 
 class InputError(ValueError):
@@ -6,4 +6,11 @@ class InputError(ValueError):
 
     The message is one sentence that names the file and the key, says what is wrong and what to do
     about it. The command line prints it and ends with exit code 2; nothing has been started.
+    """
+
+
+class CampaignStopped(RuntimeError):
+    """Something around the campaign keeps its work from being done: a full disk, a broken node.
+
+    Nothing is lost. When it is cured, the same command goes on.
     """

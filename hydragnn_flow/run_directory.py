@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -84,6 +85,8 @@ class RunDirectory:
                 f"{file}: is damaged; restore it from a copy, or delete the run directory to start "
                 f"over"
             )
+        if not self.journal.exists() and not self.store.exists():
+            return  # its driver was stopped before it had done anything
         free = set() if self.ensemble.exists() else {"search.trials", "ensemble"}
         difference = _first_difference(before, _resolved(config), "", free | {"data.path"})
         if difference is not None:
@@ -100,6 +103,17 @@ class RunDirectory:
         text = yaml.safe_dump({**_resolved(config), **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)
+
+    def clear(self, remove: bool) -> None:
+        """Take away what a driver puts into a new directory, and the directory itself on request.
+
+        Only for a run that has not begun its search.
+        """
+        shutil.rmtree(self.store, ignore_errors=True)
+        for name in (CONFIG, "driver.json", "driver.lock"):
+            (self.path / name).unlink(missing_ok=True)
+        if remove:
+            self.path.rmdir()
 
     def wall_seconds(self) -> float:
         """How long drivers have worked on the run, the one that asks until now [s].

@@ -79,7 +79,8 @@ def site() -> Site:
             run_dir=str(directory),
             strategy="simple",
             strategy_period=1,
-            max_idletime=3600,
+            # The search's workers leave their memory to the members.
+            max_idletime=20,
         )
 
     return Site(name="local", nodes=1, node=node, parsl_config=parsl_config)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
 import pytest
+import typer
 import yaml
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from campaign_cases import CONFIG
+from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import cli
+from hydragnn_flow import GraphStore, cli
 from hydragnn_flow.campaign import driver
 from hydragnn_flow.config import load_config
-from hydragnn_flow.ensemble import select_top
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.ensemble import Ensemble, select_top
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 
@@ -29,7 +34,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(driver, "Pools", started)
+    monkeypatch.setattr(driver.Pools, "__enter__", started)
 
 
 class Console:
@@ -233,7 +238,9 @@ def test_a_damaged_store(console: Console, monkeypatch: pytest.MonkeyPatch, dama
 def test_a_directory_of_another_configuration(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RunDirectory(console.run).claim(load_config(console.write(CONFIG)))
+    directory = RunDirectory(console.run)
+    directory.claim(load_config(console.write(CONFIG)))
+    directory.journal.touch()
     file = console.write(changed("seed", 99))
     console.refuses(
         monkeypatch,
@@ -260,6 +267,9 @@ def test_a_directory_of_something_else(console: Console, monkeypatch: pytest.Mon
         (["report", "{folder}"], ["run.yaml"]),
         (["predict", "{folder}", "x.xyz"], ["ensemble"]),
         (["predict", "{folder}", "x.xyz", "-o", "out.txt"], ["out.txt", ".csv"]),
+        (["predict", "{folder}", "x.xyz", "-o", "{folder}/no/out.csv"], ["--out", "{folder}/no"]),
+        (["prepare", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "Not a directory"]),
+        (["run", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "Not a directory"]),
         (["store", "info", "{folder}/nowhere"], ["nowhere"]),
     ],
 )
@@ -268,4 +278,175 @@ def test_other_commands(
 ) -> None:
     config = console.write(CONFIG)
     filled = [a.format(config=config, folder=console.folder) for a in arguments]
-    console.refuses(monkeypatch, *filled, names=names)
+    expected = [n.format(config=config, folder=console.folder) for n in names]
+    console.refuses(monkeypatch, *filled, names=expected)
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an ensemble; tests only read it."""
+    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+
+
+def test_predicting_says_where_and_in_which_units(
+    run: Path,
+    alloy_store: GraphStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / f"a-long-[name]-{'x' * 90}.csv"
+    arguments = ["predict", run, alloy_store.path, "--split", "valset", "-o", out]
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    graphs, nodes, units = capsys.readouterr().out.splitlines()
+    assert graphs == str(out)
+    assert len(out.read_text().splitlines()) == 1 + len(alloy_store["valset"])
+    assert Path(nodes).is_file()
+    assert units == "energy in eV, forces in eV/Å; _lo to _hi is the 90 % interval"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["{store}", "--split", "test"], ["{store}", "testset"]),
+        (["{folder}/some.xyz", "--split", "testset"], ["some.xyz", "--split"]),
+        (["{folder}/none.xyz"], ["none.xyz", "does not exist"]),
+        (["{folder}/iron.xyz"], ["iron.xyz", "structure 1", "Fe"]),
+    ],
+)
+def test_structures_that_cannot_be_predicted(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Path,
+    alloy_store: GraphStore,
+    arguments: list[str],
+    names: list[str],
+) -> None:
+    ase.io.write(console.folder / "some.xyz", structures(1))
+    ase.io.write(console.folder / "iron.xyz", [*structures(1), bulk("Fe")])
+    places = {"folder": console.folder, "store": alloy_store.path}
+    filled = [argument.format(**places) for argument in arguments]
+    console.refuses(
+        monkeypatch,
+        *("predict", run, *filled, "-o", console.folder / "out.csv"),
+        names=[name.format(**places) for name in names],
+    )
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_predicting(
+    console: Console, monkeypatch: pytest.MonkeyPatch, run: Path, alloy_store: GraphStore
+) -> None:
+    def predicted(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was predicted")
+
+    monkeypatch.setattr(Ensemble, "predict_store", predicted)
+    command = ["predict", run, alloy_store.path, "-o"]
+    (console.folder / "taken.csv").mkdir()
+    for out in ("nowhere/out.csv", "taken.csv", "out.txt"):
+        console.refuses(monkeypatch, *command, console.folder / out, names=["--out", out])
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    console.refuses(monkeypatch, *command, console.folder / "out.csv", names=["--out", "written"])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "{run}/report.html"), "Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_place_the_system_refuses(
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    RunDirectory(console.run).claim(load_config(console.write(CONFIG)))
+    if error.filename:
+        error.filename = str(console.run / "report.html")
+
+    def refused(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("hydragnn_flow.report.write_report", refused)
+    console.refuses(monkeypatch, "report", console.run, names=[str(console.run), said])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("\n first [bold]line\nsecond line"), "RuntimeError: first [bold]line"),
+        (AssertionError(), "AssertionError: no message"),
+        (FileNotFoundError(2, "No such file", "/elsewhere"), "FileNotFoundError: [Errno 2] No"),
+    ],
+)
+@pytest.mark.parametrize("debug", [None, 0, 1, 2])
+def test_other_errors_are_one_sentence_without_debug(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    said: str,
+    debug: int | None,
+) -> None:
+    """What is no fault of the user's ends with exit code 1; `--debug` may stand anywhere."""
+    RunDirectory(console.run).claim(load_config(console.write(CONFIG)))
+
+    def broken(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("hydragnn_flow.report.write_report", broken)
+    arguments = ["report", str(console.run)]
+    if debug is not None:
+        arguments.insert(debug, "--debug")
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    *trace, last = capsys.readouterr().err.strip().splitlines()
+    assert last.startswith(f"error: {said}")
+    assert last.endswith("; --debug shows where")
+    assert any("in broken" in line for line in trace) == (debug is not None)
+    assert trace == [] or debug is not None
+
+
+def test_help_explains_every_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = typer.main.get_command(cli.app)
+    commands = {**group.commands, **group.commands["store"].commands}  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        assert command.help, name
+        assert all(getattr(p, "help", "") for p in command.params), name
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "run", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "[default: runs/NAME]" in capsys.readouterr().out
+
+
+def test_the_workflow_refuses_in_one_sentence(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "workflows" / "ensemble_hpo.py"
+    options = ["--config", "configs/no.yaml", "--run-dir", "run"]
+    done = subprocess.run(
+        [sys.executable, str(script), *options], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: configs/no.yaml: ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_campaign_that_had_to_stop_says_why(
+    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise CampaignStopped("the disk is full; make room and give the same command again")
+
+    monkeypatch.setattr("hydragnn_flow.campaign.run_campaign", stopped)
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "run", str(console.write(CONFIG))])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert said == "error: the disk is full; make room and give the same command again\n"

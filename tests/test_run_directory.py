@@ -34,10 +34,11 @@ def result(number: int, **values: Any) -> SegmentResult:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
-    """A claimed directory."""
+    """A claimed directory whose search has begun."""
     directory = RunDirectory(tmp_path / "runs" / "quickstart")
     directory.check(CONFIG)
     directory.claim(CONFIG)
+    directory.journal.touch()
     return directory
 
 
@@ -75,6 +76,12 @@ def test_wall_time_leaves_out_when_nobody_drove(
             directory.record(result)
     monkeypatch.setattr("time.time", lambda: 9030)
     assert directory.wall_seconds() == 100 + 0 + 30
+
+
+def test_a_run_stopped_before_it_began_binds_nobody(directory: RunDirectory) -> None:
+    """A mistake in the configuration, a run stopped at once, the mistake corrected."""
+    directory.journal.unlink()
+    directory.check(configured(seed=2))
 
 
 def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> None:

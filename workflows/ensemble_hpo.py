@@ -7,7 +7,7 @@ Start it on a login node; start it again after anything went wrong, and it goes 
 
 import argparse
 
-from hydragnn_flow import Ensemble, load_config, load_site, run_campaign
+from hydragnn_flow import Ensemble, InputError, load_config, load_site, run_campaign
 
 
 def main() -> None:
@@ -17,14 +17,19 @@ def main() -> None:
     parser.add_argument("--config", required=True, help="run configuration (YAML)")
     parser.add_argument("--site", default="local", help="site name or site file")
     parser.add_argument("--data", help="directory of the data files")
+    parser.add_argument("--run-dir", help="where to keep the run (default: runs/NAME)")
     options = parser.parse_args()
+    try:
+        campaign(options.config, options.site, options.data, options.run_dir)
+    except InputError as error:
+        parser.exit(2, f"error: {error}\n")
 
-    config = load_config(options.config, data=options.data)
-    campaign = run_campaign(config, load_site(options.site))
 
-    ensemble = Ensemble.load(campaign.run_directory)
-    print(f"{len(ensemble.models)} members in {campaign.run_directory}")
-    print(f"report: {campaign.report}")
+def campaign(config: str, site: str, data: str | None, run_dir: str | None) -> None:
+    done = run_campaign(load_config(config, data=data), load_site(site), run_dir)
+    ensemble = Ensemble.load(done.run_directory)
+    print(f"{len(ensemble.models)} members in {done.run_directory}")
+    print(f"report: {done.report}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ on it, so it may be killed at any moment and started again by the same command.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 
 @dataclass
@@ -87,9 +86,10 @@ def run_campaign(
             summary = read_json(directory.ensemble / SUMMARY)
             report = directory.report if directory.report.exists() else write_report(directory.path)
             return CampaignSummary(directory.path, report, summary, was_complete=True)
+        pools = Pools(site, directory.path / "parsl")
         with _driving(directory, config) as token:
             store = _prepare(config, directory, shown)
-            return _run(Context(config, site, directory, store, token, shown))
+            return _run(Context(config, site, directory, store, token, shown), pools)
 
 
 def _directory(config: RunConfig, run_directory: str | Path | None) -> RunDirectory:
@@ -106,16 +106,17 @@ def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
-    """Own the run directory; where the input turns out wrong, a new one is taken away again."""
+    """Own the run directory; where the input turns out wrong, what was new is taken away again."""
     new = not directory.path.exists()
+    fresh = not (directory.path / CONFIG).exists()
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with sole_driver(directory.path) as token:
         directory.claim(config)
         try:
             yield token
         except InputError:
-            if new and not directory.journal.exists():
-                shutil.rmtree(directory.path)
+            if fresh and not directory.journal.exists():
+                directory.clear(remove=new)
             raise
 
 
@@ -142,11 +143,11 @@ def _prepare(config: RunConfig, directory: RunDirectory, view: CampaignView) -> 
     return store
 
 
-def _run(context: Context) -> CampaignSummary:
+def _run(context: Context, pools: Pools) -> CampaignSummary:
     """Search, train the members, finish."""
     config, directory, view = context.config, context.directory, context.view
     trials = TrialPhase(context)
-    with Pools(context.site, directory.path / "parsl") as pools:
+    with pools:
         chosen = select_top(trials.run(pools), config.ensemble.size)
         members = MemberPhase(context, chosen).run(pools)
     view.step("finish", 0, 2, "calibrating and testing")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from typing import Any
 
 from hydragnn_flow.campaign.segments import (
     FAILURES,
-    MOST_DEATHS,
+    MOST_TRIES,
     SECONDS_BETWEEN_LOOKS,
     Context,
     Task,
     results_of,
 )
 from hydragnn_flow.ensemble import Member, member_folder
+from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job, run_wave
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.placement import plan_members
@@ -73,7 +73,7 @@ class MemberPhase:
         for wave in waves:
             together, jobs, first = [tasks[m] for m in wave.members], [], 0
             for task, width in zip(together, wave.widths, strict=True):
-                jobs.append(Job(task.spec, tuple(range(first, first + width))))
+                jobs.append(Job(task.sent(), tuple(range(first, first + width))))
                 first += width
             running[pools.submit("node", run_wave, node, self.context.bundle(), jobs)] = together
         return running
@@ -103,14 +103,17 @@ class MemberPhase:
 
     def _judge(self, task: Task, result: SegmentResult, alone: bool) -> list[Task]:
         """Record what became of a member; the task again where it should be repeated."""
-        died = result.status == "killed"
-        if died and task.deaths + 1 >= MOST_DEATHS:
-            result.status, result.reason = "error", f"killed {MOST_DEATHS} times: {result.reason}"
         self.context.record(task, result, alone)
         if result.status in ("ok", *FAILURES):
             self._ended[task.spec.number] = result
             return []
-        return [replace(task, deaths=task.deaths + died)]
+        task = task.again()
+        if task.tries < MOST_TRIES:
+            return [task]
+        raise CampaignStopped(
+            f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "
+            f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
+        )
 
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from hydragnn_flow.placement import CostModel, Estimate, Work
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory, write_network
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.checkpoint import FILE
 from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
 
-# A segment whose process dies this often is given up: it is more likely the cause than the victim.
-MOST_DEATHS = 3
+# A segment that is tried this often and never gets further is more likely cause than victim.
+MOST_TRIES = 3
 SECONDS_BETWEEN_LOOKS = 0.5
-# Ends that would come again if the segment were repeated.
-FAILURES = ("diverged", "out_of_memory", "error")
+# Ends that lie in the network itself and would come again. Every other bad end may be the fault of
+# what is around it, so the segment is repeated.
+FAILURES = ("diverged", "out_of_memory")
 
 
 @dataclass
@@ -37,13 +40,33 @@ class Task:
 
     spec: SegmentSpec
     estimate: Estimate
-    deaths: int = 0
-    """How often its process died before."""
+    epochs: int
+    """Epochs it is expected to train."""
+    tries: int = 0
+    """How often it ended badly and had got no further."""
+    checkpoint_seen: float = field(init=False)
+    """When the checkpoint was written that it begins with."""
+
+    def __post_init__(self) -> None:
+        self.checkpoint_seen = self._checkpoint_time()
 
     @property
     def mpnn_type(self) -> str:
         """Segments of one message-passing type share a correction of their estimates."""
         return str(self.spec.network["Architecture"]["mpnn_type"])
+
+    def sent(self) -> SegmentSpec:
+        """The segment as it goes out, with a claim of its own."""
+        return replace(self.spec, claim=uuid.uuid4().hex)
+
+    def again(self) -> Task:
+        """The segment once more after a bad end; getting further starts the count anew."""
+        further = self._checkpoint_time() != self.checkpoint_seen
+        return replace(self, tries=1 if further else self.tries + 1)
+
+    def _checkpoint_time(self) -> float:
+        path = self.spec.folder / FILE
+        return path.stat().st_mtime if path.exists() else 0.0
 
 
 @dataclass
@@ -63,7 +86,7 @@ class Context:
     def __post_init__(self) -> None:
         self.costs = CostModel(self.site.node.gcd)
         history = list(self.directory.results())
-        self._bundles = len({result.bundle for result in history})
+        self._bundles = max((int(r.bundle[1:]) for r in history if r.bundle), default=0)
         self._learn(history)
 
     def task(
@@ -78,7 +101,6 @@ class Context:
         done_epochs: int,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
-        deaths: int = 0,
     ) -> Task:
         """A segment of a trial or member, its folder and network file made."""
         network = self.config.network_values(trial.parameters)
@@ -94,13 +116,16 @@ class Context:
             seed=self.config.seed * 100_003 + trial.number,
             start_from=str(start_from) if start_from else None,
             decay=decay,
+            after_epoch=done_epochs,
             run_directory=str(self.directory.path),
             token=self.token,
             threads=self.site.node.cores_per_gcd,
         )
-        steps = self.steps_per_epoch(spec) * (until_epoch - done_epochs)
+        epochs = until_epoch - done_epochs
         mpnn_type = str(network["Architecture"]["mpnn_type"])
-        return Task(spec, self.costs.estimate(mpnn_type, self._step_work(spec), steps), deaths)
+        steps = self.steps_per_epoch(spec) * epochs
+        estimate = self.costs.estimate(mpnn_type, self._step_work(spec), steps)
+        return Task(spec, estimate, epochs)
 
     def steps_per_epoch(self, spec: SegmentSpec) -> int:
         """Optimiser steps of an epoch."""
@@ -117,14 +142,17 @@ class Context:
         result.predicted_seconds = task.estimate.seconds
         result.uncorrected_seconds = task.estimate.uncorrected_seconds
         self.directory.record(result)
-        if alone and result.status == "ok" and result.kind == "trial":
+        if alone and _teaches(result, task.epochs):
             self.costs.observe(task.mpnn_type, task.estimate.uncorrected_seconds, result.seconds)
 
     def _learn(self, history: Sequence[SegmentResult]) -> None:
         together = Counter(result.bundle for result in history)
+        rungs = (0, *self.config.rungs)
         for result in history:
-            alone = together[result.bundle] == 1 and result.kind == "trial"
-            if alone and result.status == "ok" and result.uncorrected_seconds:
+            if result.kind != "trial" or together[result.bundle] > 1:
+                continue
+            epochs = rungs[result.rung + 1] - rungs[result.rung]
+            if result.uncorrected_seconds and _teaches(result, epochs):
                 network = read_json(self.directory.trial(result.number) / "config.json")
                 mpnn_type = network["NeuralNetwork"]["Architecture"]["mpnn_type"]
                 self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
@@ -152,6 +180,12 @@ class Context:
                 parameter_bytes=4 * cost.parameters * wide,
             )
         return self._works[shape]
+
+
+def _teaches(result: SegmentResult, epochs: int) -> bool:
+    """Whether a segment's time says what such segments take: it did all of the work itself."""
+    whole = result.to_epoch - result.from_epoch == epochs
+    return whole and result.status == "ok" and result.kind == "trial"
 
 
 def results_of(future: Future[Any], tasks: Sequence[Task]) -> list[SegmentResult]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from typing import Any
 
 from hydragnn_flow.campaign.segments import (
     FAILURES,
-    MOST_DEATHS,
+    MOST_TRIES,
     SECONDS_BETWEEN_LOOKS,
     Context,
     Task,
     results_of,
 )
+from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import run_bundle
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.placement import Placeable, next_bundle, too_large
@@ -37,7 +37,10 @@ class TrialPhase:
         config = context.config
         self.search = Search(context.directory.journal, config.search, config.rungs, config.seed)
         self._ready: list[Task] = []
-        self._take_up(list(context.directory.results()))
+        self._troubled: set[int] = set()
+        history = list(context.directory.results())
+        self._succeeded = any(result.status == "ok" for result in history)
+        self._take_up(history)
 
     def run(self, pools: Pools) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
@@ -67,7 +70,7 @@ class TrialPhase:
             queue = [Placeable(task, task.estimate) for task in self._ready]
             bundle, rest = next_bundle(queue, node.gcd, free)
             tasks, self._ready = [p.item for p in bundle], [p.item for p in rest]
-            specs = [task.spec for task in tasks]
+            specs = [task.sent() for task in tasks]
             running[pools.submit("gcd", run_bundle, node, self.context.bundle(), specs)] = tasks
             free -= 1
 
@@ -78,7 +81,7 @@ class TrialPhase:
         self._queue(self.search.ask(), rung=0)
         return True
 
-    def _queue(self, trial: TrialRecord, rung: int, deaths: int = 0) -> None:
+    def _queue(self, trial: TrialRecord, rung: int) -> None:
         """Make a trial's next segment ready, or fail the trial where none could fit."""
         rungs, gcd = self.context.config.rungs, self.context.site.node.gcd
         task = self.context.task(
@@ -89,7 +92,6 @@ class TrialPhase:
             rung=rung,
             until_epoch=rungs[rung],
             done_epochs=rungs[rung - 1] if rung else 0,
-            deaths=deaths,
         )
         if too_large(task.estimate, gcd):
             needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
@@ -99,16 +101,29 @@ class TrialPhase:
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
         number, rung = task.spec.number, task.spec.rung
-        died = result.status == "killed"
         if result.status == "ok" and result.best_val_loss is not None:
+            self._succeeded = True
             if self.search.report(number, rung, result.best_val_loss):
                 self._queue(self.search.resume(number), rung + 1)
         elif result.status in FAILURES:
             self.search.fail(number, f"{result.status}: {result.reason}")
-        elif died and task.deaths + 1 >= MOST_DEATHS:
-            self.search.fail(number, f"killed {MOST_DEATHS} times: {result.reason}")
         else:
-            self._ready.append(replace(task, deaths=task.deaths + died))
+            self._repeat(task.again(), result)
+
+    def _repeat(self, task: Task, result: SegmentResult) -> None:
+        """Try a segment once more, or say who is to blame."""
+        self._troubled.add(task.spec.number)
+        if task.tries < MOST_TRIES:
+            self._ready.append(task)
+        elif not self._succeeded and len(self._troubled) > 1:
+            # No segment has ever worked, so it is not the trials; they keep their chance.
+            raise CampaignStopped(
+                f"no segment of any trial has worked ({result.status}: {result.reason}); see "
+                f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
+            )
+        else:
+            reason = f"{result.status} {MOST_TRIES} times without getting further: {result.reason}"
+            self.search.fail(task.spec.number, reason)
 
     def _take_up(self, history: Sequence[SegmentResult]) -> None:
         """After a restart: report what is recorded but not judged, and make the rest ready."""
@@ -116,20 +131,18 @@ class TrialPhase:
             if trial.state != "running":
                 continue
             resumed = self.search.resume(trial.number)
-            rung, deaths, goes_on = 0, 0, True
+            rung, goes_on = 0, True
             for result in history:
                 if result.kind != "trial" or result.number != trial.number or not goes_on:
                     continue
                 if result.status == "ok" and result.best_val_loss is not None:
                     goes_on = self.search.report(trial.number, result.rung, result.best_val_loss)
-                    rung, deaths = result.rung + 1, 0
+                    rung = result.rung + 1
                 elif result.status in FAILURES:
                     self.search.fail(trial.number, f"{result.status}: {result.reason}")
                     goes_on = False
-                else:
-                    deaths += result.status == "killed"
             if goes_on:
-                self._queue(resumed, rung, deaths)
+                self._queue(resumed, rung)
 
     def _show(self) -> None:
         records = self.search.records

@@ -286,6 +286,8 @@ class NetworkConfig(Section):
         weights = self.Architecture.task_weights
         if weights is not None and len(weights) != len(kinds):
             raise ValueError("Architecture.task_weights needs one weight per output")
+        if weights is not None and (min(weights) < 0 or max(weights) <= 0):
+            raise ValueError("Architecture.task_weights must not be negative, and one above zero")
         if self.Architecture.enable_interatomic_potential and len(kinds) != 1:
             raise ValueError(
                 "enable_interatomic_potential takes exactly one output, the energy; forces follow"

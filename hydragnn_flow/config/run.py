@@ -46,7 +46,7 @@ class RunConfig(Section):
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Every random number of the run follows from it."""
     data: DataConfig
     network: dict[str, Any]

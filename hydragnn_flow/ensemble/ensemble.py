@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
+from ase.data import chemical_symbols
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data import GraphSplit, Manifest, atoms_to_graph, batch_graphs
+from hydragnn_flow.data import (
+    GraphSplit,
+    GraphStore,
+    Manifest,
+    Target,
+    atoms_to_graph,
+    batch_graphs,
+)
 from hydragnn_flow.ensemble.tables import Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
@@ -68,7 +77,12 @@ class Ensemble:
                 f"{folder / SUMMARY}: has version {summary.get('version')}, this package reads "
                 f"{VERSION}"
             )
-        manifest = Manifest.model_validate(read_json(folder / MANIFEST))
+        try:
+            manifest = Manifest.model_validate(read_json(folder / MANIFEST))
+        except ValidationError:
+            raise InputError(
+                f"{folder / MANIFEST}: is damaged; restore it from a copy of the run"
+            ) from None
         return cls(
             tuple(load_member(folder, m["member"], manifest) for m in summary["members"]),
             np.array([m["weight"] for m in summary["members"]]),
@@ -77,13 +91,14 @@ class Ensemble:
             summary["level"],
         )
 
-    def predict(self, structures: Sequence[Atoms], *, members: bool = False) -> Predictions:
+    def predict(self, structures: Atoms | Sequence[Atoms], *, members: bool = False) -> Predictions:
         """Predict structures.
 
         Parameters
         ----------
         structures
-            ASE structures, periodic or not; elements the ensemble was trained on.
+            ASE structures, periodic or not; elements the ensemble was trained on. A single one is
+            taken as a list of one.
         members
             Whether to give every member's prediction too (`<target>_member_<k>`).
 
@@ -97,15 +112,16 @@ class Ensemble:
         InputError
             If a structure has an element the ensemble never saw.
         """
-        known = set(self.manifest.elements)
+        if isinstance(structures, Atoms):
+            structures = [structures]
+        manifest = self.manifest
         for i, atoms in enumerate(structures):
-            unknown = sorted(set(atoms.numbers.tolist()) - known)
+            unknown = set(atoms.numbers.tolist()) - set(manifest.elements)
             if unknown:
                 raise InputError(
-                    f"structure {i}: has elements with atomic numbers {unknown}, which are not in "
-                    f"the training data; leave the structure out"
+                    f"structure {i}: has {_symbols(unknown)}, which the training data do not have; "
+                    f"leave the structure out"
                 )
-        manifest = self.manifest
         cutoff = manifest.cutoff
         assert cutoff is not None  # every store this package writes has one
 
@@ -122,22 +138,87 @@ class Ensemble:
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
         if len(structures) == 0:
             raise InputError("there are no structures to predict; give at least one")
-        return self._tables(
-            self._members(batches),
+        predictions = self._members(batches)
+        return build_tables(
             np.arange(len(structures), dtype=np.int64),
             n_atoms,
-            references={},
-            members=members,
+            manifest.targets,
+            self.distributions(predictions, n_atoms),
+            {},
+            self.level,
+            predictions if members else None,
         )
 
-    def predict_split(self, split: GraphSplit, *, members: bool = False) -> Predictions:
-        """Predict all graphs of a store's split, with their labels beside the predictions."""
-        return self._tables(
-            self.member_predictions(split),
-            split.graph_id,
-            split.n_atoms,
-            references={name: split.target(name) for name in self.calibrations},
-            members=members,
+    def predict_store(
+        self, store: GraphStore, split: str | None = None, *, members: bool = False
+    ) -> Predictions:
+        """Predict the graphs of a store.
+
+        Parameters
+        ----------
+        store
+            Made with the ensemble's cutoff and `max_neighbours`. Labels it has stand beside the
+            predictions.
+        split
+            Name of the split to predict; all of them, in the order of the store, where not given.
+        members
+            Whether to give every member's prediction too.
+
+        Returns
+        -------
+        Predictions
+            `graph_id` is the store's; tables of several splits begin with a column `split`.
+
+        Raises
+        ------
+        InputError
+            If the store does not fit the ensemble, or has no such split or nothing in it.
+        """
+        _check_fit(store, self.manifest)
+        splits = [store[name] for name in (store.splits if split is None else [split])]
+        splits = [part for part in splits if len(part) > 0]
+        if not splits:
+            raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
+        parts = [self.member_predictions(part) for part in splits]
+        joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        return self.tables(splits, joined, store.manifest.targets, members=members)
+
+    def tables(
+        self,
+        splits: Sequence[GraphSplit],
+        predictions: dict[str, Floats],
+        labels: Collection[str],
+        *,
+        members: bool = False,
+    ) -> Predictions:
+        """Lay out predictions for splits of a store.
+
+        Parameters
+        ----------
+        splits
+            One behind the other.
+        predictions
+            Every member's: target -> ``[n_members, n, d]``.
+        labels
+            Targets that the splits know the true values of.
+        members
+            Whether to give every member's prediction too.
+        """
+        n_atoms = np.concatenate([split.n_atoms for split in splits])
+        names = np.repeat([split.name for split in splits], [len(split) for split in splits])
+        return build_tables(
+            np.concatenate([split.graph_id for split in splits]),
+            n_atoms,
+            self.manifest.targets,
+            self.distributions(predictions, n_atoms),
+            {
+                name: np.concatenate([split.target(name) for split in splits])
+                for name in self.calibrations
+                if name in labels
+            },
+            self.level,
+            predictions if members else None,
+            names if len(splits) > 1 else None,
         )
 
     def member_predictions(self, split: GraphSplit) -> dict[str, Floats]:
@@ -163,24 +244,6 @@ class Ensemble:
         predictions = [predict_batches(model, batches()) for model in self.models]
         return {name: np.stack([p[name] for p in predictions]) for name in predictions[0]}
 
-    def _tables(
-        self,
-        predictions: dict[str, Floats],
-        graph_id: NDArray[np.int64],
-        n_atoms: NDArray[np.int64],
-        references: dict[str, Floats],
-        members: bool,
-    ) -> Predictions:
-        return build_tables(
-            graph_id,
-            n_atoms,
-            self.manifest.targets,
-            self.distributions(predictions, n_atoms),
-            references,
-            self.level,
-            predictions if members else None,
-        )
-
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
     """Load the best weights of a member from the ensemble's folder."""
@@ -192,3 +255,41 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
 def member_folder(folder: Path, member: int) -> Path:
     """Where a member keeps its files."""
     return folder / "members" / str(member)
+
+
+def _check_fit(store: GraphStore, trained_on: Manifest) -> None:
+    """Refuse a store whose graphs are not like those the members learnt from."""
+    found = store.manifest
+    file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path
+    for key, nothing in (("cutoff", "unknown"), ("max_neighbours", "none"), ("node_features", "")):
+        theirs, ours = getattr(found, key), getattr(trained_on, key)
+        if theirs != ours:
+            said = [nothing if value is None else str(value) for value in (theirs, ours)]
+            raise InputError(
+                f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
+                f"on; prepare the store like those, or give its structures in a file ASE reads"
+            )
+    unknown = set(found.elements) - set(trained_on.elements)
+    if unknown:
+        raise InputError(
+            f"{file}: elements has {_symbols(unknown)}, which the training data do not have; make "
+            f"a store without these structures"
+        )
+    for name in found.targets.keys() & trained_on.targets.keys():
+        theirs, ours = found.targets[name], trained_on.targets[name]
+        if not theirs.unit or not ours.unit:
+            theirs = theirs.model_copy(update={"unit": ours.unit})
+        if theirs != ours:
+            raise InputError(
+                f"{file}: targets.{name} is {_described(theirs)}, but {_described(ours)} in the "
+                f"data the ensemble was trained on; convert the labels, or leave them out"
+            )
+
+
+def _described(target: Target) -> str:
+    return f"{target.dim} per {target.level} in {target.unit or 'unknown units'}"
+
+
+def _symbols(numbers: Iterable[int]) -> str:
+    known = range(len(chemical_symbols))
+    return ", ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))

@@ -19,7 +19,7 @@ from hydragnn_flow.ensemble.ensemble import (
     Ensemble,
     load_member,
 )
-from hydragnn_flow.ensemble.uncertainty import Calibration, calibrate, combine, coverage
+from hydragnn_flow.ensemble.uncertainty import Calibration, Floats, calibrate, combine, coverage
 from hydragnn_flow.files import write_json, write_text
 
 
@@ -78,7 +78,9 @@ def finish_ensemble(
     best = min(range(len(members)), key=lambda k: members[k].best_val_loss)
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
-    ensemble.predict_split(test, members=True).save(folder_out / "test")
+    predictions = ensemble.member_predictions(test)
+    tables = ensemble.tables([test], predictions, calibrations, members=True)
+    tables.save(folder_out / "test")
     summary = {
         "version": VERSION,
         "level": level,
@@ -88,7 +90,7 @@ def finish_ensemble(
         ],
         "best_member": members[best].member,
         "calibration": {name: value.to_dict() for name, value in calibrations.items()},
-        "test": _test(ensemble, test, best),
+        "test": _test(ensemble, test, predictions, best),
         **totals,
     }
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
@@ -112,9 +114,10 @@ def _calibrations(trained: Ensemble, val: GraphSplit, additive: bool) -> dict[st
     return calibrations
 
 
-def _test(ensemble: Ensemble, test: GraphSplit, best: int) -> dict[str, dict[str, Any]]:
+def _test(
+    ensemble: Ensemble, test: GraphSplit, members: dict[str, Floats], best: int
+) -> dict[str, dict[str, Any]]:
     """Errors of the best single member and of the ensemble, and how many intervals hold."""
-    members = ensemble.member_predictions(test)
     results: dict[str, dict[str, Any]] = {}
     atoms = test.n_atoms.astype(float)[:, None]
     for name, predicted in ensemble.distributions(members, test.n_atoms).items():

@@ -23,7 +23,10 @@ class Predictions:
     """
 
     graphs: pd.DataFrame | None
-    """A row per structure: `graph_id`, then the columns of each graph target."""
+    """A row per structure: `graph_id`, then the columns of each graph target.
+
+    Structures from several splits of a store have a column `split` before it.
+    """
     nodes: pd.DataFrame | None
     """A row per atom: `graph_id`, `node_index`, then the columns of each node target."""
 
@@ -53,6 +56,7 @@ def build_tables(
     references: Mapping[str, Floats],
     level: float,
     members: Mapping[str, Floats] | None = None,
+    splits: NDArray[np.str_] | None = None,
 ) -> Predictions:
     """Lay predictions out as tables.
 
@@ -70,16 +74,14 @@ def build_tables(
         Of the intervals.
     members
         Each member's predictions ``[n_members, n, d]``, where they are wanted.
+    splits
+        Split of each structure, where they come from several.
     """
-    index = {
-        "graph": {"graph_id": graph_id},
-        "node": {
-            "graph_id": np.repeat(graph_id, n_atoms),
-            "node_index": np.concatenate([np.arange(n) for n in n_atoms])
-            if len(n_atoms)
-            else np.zeros(0, np.int64),
-        },
-    }
+    of_graphs: dict[str, NDArray[np.generic]] = {} if splits is None else {"split": splits}
+    of_graphs["graph_id"] = graph_id
+    of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
+    of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
+    index = {"graph": of_graphs, "node": of_nodes}
     tables: dict[str, pd.DataFrame | None] = {}
     for kind in ("graph", "node"):
         columns: dict[str, NDArray[np.generic]] = dict(index[kind])

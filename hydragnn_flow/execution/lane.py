@@ -66,8 +66,9 @@ class Lane:
         return answer
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once; it is gone when this returns."""
         self._process.kill()
+        self._process.wait()
 
 
 def _ending(code: int) -> str:

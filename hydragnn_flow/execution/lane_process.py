@@ -14,17 +14,17 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.execution.lease import Fence, sole_writer
+from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 
 def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
-    requests: queue.Queue[str] = queue.Queue()
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
@@ -33,31 +33,40 @@ def _serve() -> None:
 
     threading.Thread(target=read, daemon=True).start()
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    while True:
-        answer = _answer(json.loads(requests.get()), stop)
-        replies.write(json.dumps(answer) + "\n")
-        replies.flush()
+
+    def terminate(*_: object) -> None:
+        stop.set()
+        requests.put("")  # wakes an idle lane
+
+    signal.signal(signal.SIGTERM, terminate)
+    while not stop.is_set():
+        request = requests.get()
+        if request:
+            replies.write(json.dumps(_answer(json.loads(request), stop)) + "\n")
+            replies.flush()
 
 
 def _answer(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     spec = SegmentSpec(**request["spec"])
-    fence = Fence(Path(spec.run_directory), spec.token) if spec.run_directory else None
+    fence = Fence(Path(spec.run_directory), spec.token, spec.folder, spec.claim)
     rank = request["rank"]
 
     def should_stop() -> bool:
-        return stop.is_set() or (fence is not None and fence.deposed())
+        return stop.is_set() or fence.deposed()
 
     folder = spec.folder
     try:
         with (
             _logging_to(folder / "log"),
-            sole_writer(folder) if rank == 0 else nullcontext(),
-            joined(rank, request["world"], request["rendezvous"]) as world,
+            sole_writer(folder, spec.claim) if rank == 0 else nullcontext(),
+            joined(rank, request["world"], request["rendezvous"], request["device"]) as world,
         ):
             return run_segment(
                 spec, device=request["device"], world=world, should_stop=should_stop
             ).to_dict()
+    except Busy as busy:
+        result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "interrupted", str(busy))
+        return result.to_dict()
     except Exception as error:
         with (folder / "log").open("a") as log:
             traceback.print_exc(file=log)

@@ -1,13 +1,15 @@
 """One driver per run directory, one writer per trial folder.
 
-A driver that is killed leaves workers behind that go on computing. Two things keep them from
-harming the next driver's work: a token in the run directory, which tells them that a newer driver
-is in charge, and a lock on each trial's folder, which the operating system frees when its holder
-dies.
+Workers can outlive what sent them work: a driver that is killed, or a network that loses a node
+for a minute, leaves them computing. Three things keep them from harming whoever does the work
+again: a token in the run directory, which tells them that a newer driver is in charge; a claim in
+the trial's folder, which tells them that the segment was sent again; and a lock on that folder,
+which the operating system frees when its holder dies.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,12 +21,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_text
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
 TRIAL_LOCK = "lease"
-# Reading the token before every step would hammer a shared file system.
+TRIAL_CLAIM = "claim"
+# Reading the files before every step would hammer a shared file system.
 SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Busy(RuntimeError):
+    """Another process writes into the trial's folder and does not give way."""
 
 
 @contextmanager
@@ -39,82 +47,100 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
     Raises
     ------
     InputError
-        If another driver is at work on the directory.
+        If another driver is at work on the directory, or it is on a file system without locks.
     """
-    lock = (run_directory / LOCK_FILE).open("a")
-    try:
+    with (run_directory / LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _read(run_directory)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise InputError(
+                    f"{run_directory}: is on a file system that cannot lock files "
+                    f"({error.strerror}); choose a directory on another with --run-dir"
+                ) from None
+            holder = _driver(run_directory)
             raise InputError(
                 f"{run_directory}: is being worked on by process {holder.get('pid')} on "
                 f"{holder.get('host')}; wait for it or stop it first"
             ) from None
         token = uuid.uuid4().hex
-        temporary = run_directory / f".{DRIVER_FILE}.tmp"
-        temporary.write_text(
-            json.dumps({"token": token, "pid": os.getpid(), "host": socket.gethostname()})
-        )
-        temporary.replace(run_directory / DRIVER_FILE)
+        about = {"token": token, "pid": os.getpid(), "host": socket.gethostname()}
+        write_text(run_directory / DRIVER_FILE, json.dumps(about))
         yield token
-    finally:
-        lock.close()
 
 
 class Fence:
-    """Tells a segment whether the driver that sent it is still in charge.
+    """Tells a segment whether its work is still its own.
 
     Parameters
     ----------
-    run_directory
-        The run's directory.
-    token
-        The token the segment carries.
+    run_directory, token
+        The run, and the token of the driver that sent the segment.
+    folder, claim
+        The trial's folder, and the claim of the segment.
     """
 
-    def __init__(self, run_directory: Path, token: str) -> None:
+    def __init__(self, run_directory: Path, token: str, folder: Path, claim: str) -> None:
         self._run_directory, self._token = run_directory, token
+        self._folder, self._claim = folder, claim
         self._looked, self._deposed = float("-inf"), False
 
     def deposed(self) -> bool:
-        """Whether a newer driver has taken over."""
+        """Whether a newer driver is in charge, or the segment was sent again."""
         now = time.monotonic()
         if not self._deposed and now - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._looked = now
-            current = _read(self._run_directory).get("token")
-            self._deposed = current is not None and current != self._token
+            token = _driver(self._run_directory).get("token")
+            self._deposed = token not in (None, self._token) or (
+                _read(self._folder / TRIAL_CLAIM) not in ("", self._claim)
+            )
         return self._deposed
 
 
 @contextmanager
-def sole_writer(folder: Path, patience_seconds: float = 60.0) -> Iterator[None]:
+def sole_writer(folder: Path, claim: str, patience_seconds: float = 60.0) -> Iterator[None]:
     """Be the one process that writes into a trial's folder.
+
+    Parameters
+    ----------
+    folder
+        The trial's folder.
+    claim
+        Put up before the wait, so that an earlier holder sees it and gives way.
+    patience_seconds
+        How long to wait for that.
 
     Raises
     ------
-    TimeoutError
-        If another process holds the folder for longer than ``patience_seconds``.
+    Busy
+        If another process holds the folder for longer.
     """
+    write_text(folder / TRIAL_CLAIM, claim)
     with (folder / TRIAL_LOCK).open("a") as lock:
         give_up = time.monotonic() + patience_seconds
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > give_up:
-                    raise TimeoutError(
-                        f"{folder}: another process has been writing here for "
-                        f"{patience_seconds:.0f} s"
+                    raise Busy(
+                        f"another process has been writing to {folder} for {patience_seconds:.0f} s"
                     ) from None
                 time.sleep(0.1)
         yield
 
 
-def _read(run_directory: Path) -> dict[str, str]:
+def _driver(run_directory: Path) -> dict[str, str]:
     try:
-        values: dict[str, str] = json.loads((run_directory / DRIVER_FILE).read_text())
-    except (OSError, ValueError):
+        values: dict[str, str] = json.loads(_read(run_directory / DRIVER_FILE))
+    except ValueError:
         return {}
     return values
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -29,18 +29,20 @@ class Pools:
         The machine.
     directory
         Where Parsl keeps its logs and certificates.
+
+    Raises
+    ------
+    InputError
+        If the site's Parsl configuration lacks a pool; nothing has been started then.
     """
 
     def __init__(self, site: Site, directory: Path) -> None:
-        self._site, self._directory = site, directory
-
-    def __enter__(self) -> Pools:
-        logging.getLogger("parsl").setLevel(logging.ERROR)
-        config = self._site.parsl_config(self._directory)
+        self._site = site
+        self._config = config = site.parsl_config(directory)
         labels = {executor.label for executor in config.executors}
         if not {"gcd", "node"} <= labels:
             raise InputError(
-                f"site {self._site.name}: its Parsl configuration has the executors "
+                f"site {site.name}: its Parsl configuration has the executors "
                 f"{sorted(labels)}; it needs 'gcd' and 'node'"
             )
         for executor in config.executors:
@@ -50,12 +52,15 @@ class Pools:
                     "-m",
                     "hydragnn_flow.execution.interchange",
                 ]
+
+    def __enter__(self) -> Pools:
+        logging.getLogger("parsl").setLevel(logging.ERROR)
         # Parsl finds its own programs on the PATH, where an environment that was called by path
         # rather than activated has not put them.
         programs = str(Path(sys.executable).parent)
         if programs not in os.environ.get("PATH", "").split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
-        self._kernel = parsl.DataFlowKernel(config)
+        self._kernel = parsl.DataFlowKernel(self._config)
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 from hydragnn_flow.execution.lane import Lane, LaneDied
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Job:
     gcds: tuple[int, ...] = field(default=(0,))
 
 
-# Lanes live as long as the Parsl worker, so a segment finds torch imported and the store mapped.
+# Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
 _lanes: dict[tuple[str, int], Lane] = {}
 _lock = threading.Lock()
 
@@ -74,54 +75,65 @@ def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
 
 
 def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
-    """Run the ranks of one segment; when one fails the others are ended, not left waiting."""
+    """Run the ranks of one segment; when one ends badly the others are ended, not left waiting."""
     started = time.time()
-    failures: list[str] = []
-    device = "cuda" if node.device == "hip" else node.device
+    ends: list[SegmentResult] = []
+    ending = threading.Lock()
 
-    def run_rank(rank: int) -> dict[str, Any] | None:
+    def run_rank(rank: int) -> SegmentResult | None:
         request = {
             "spec": job.spec.to_dict(),
             "rank": rank,
             "world": len(lanes),
             "rendezvous": rendezvous,
-            "device": device,
+            "device": "cuda" if node.device == "hip" else node.device,
         }
-        try:
-            answer = lanes[rank].call(request)
-        except LaneDied as death:
-            failures.append(f"killed:{death}")
-        else:
-            if "error" not in answer:
-                return answer
-            failures.append(f"error:{answer['error']}")
-        for lane in lanes:
-            if len(lanes) > 1:
-                lane.kill()
+        result = _ask(lanes[rank], request, job.spec, started)
+        if result.status == "ok":
+            return result
+        with ending:
+            # What the others say from here on is the consequence.
+            ends.append(result)
+            if len(ends) == 1 and len(lanes) > 1:
+                for lane in lanes:
+                    lane.kill()
         return None
 
     with tempfile.TemporaryDirectory() as meeting, ThreadPoolExecutor(len(lanes)) as pool:
         rendezvous = str(Path(meeting) / "rendezvous")
-        answers = list(pool.map(run_rank, range(len(lanes))))
-    if failures:
-        status, _, reason = failures[0].partition(":")
-        return SegmentResult(
-            job.spec.kind,
-            job.spec.number,
-            job.spec.rung,
-            0,
-            0,
-            "killed" if status == "killed" else "error",
-            reason,
-            started=started,
-            ended=time.time(),
-            seconds=time.time() - started,
-        )
-    ranks = [SegmentResult(**answer) for answer in answers if answer is not None]
+        ranks = [result for result in pool.map(run_rank, range(len(lanes))) if result is not None]
+    if ends:
+        # A rank that met another's death first reports a broken connection; the death says more.
+        return min(ends, key=lambda result: result.status == "error")
     first = ranks[0]
     first.cpu_seconds = sum(rank.cpu_seconds for rank in ranks)
     first.peak_memory_gib = max(rank.peak_memory_gib for rank in ranks)
     return first
+
+
+def _ask(lane: Lane, request: dict[str, Any], spec: SegmentSpec, started: float) -> SegmentResult:
+    """Have a lane run its rank; however that ends is a result."""
+    status: Status
+    try:
+        answer = lane.call(request)
+        if "error" not in answer:
+            return SegmentResult(**answer)
+        status, reason = "error", str(answer["error"])
+    except LaneDied as death:
+        status, reason = "killed", str(death)
+    now = time.time()
+    return SegmentResult(
+        spec.kind,
+        spec.number,
+        spec.rung,
+        from_epoch=0,
+        to_epoch=0,
+        status=status,
+        reason=reason,
+        started=started,
+        ended=now,
+        seconds=now - started,
+    )
 
 
 def _lane(node: Node, gcd: str, slot: int) -> Lane:
@@ -148,5 +160,6 @@ def _environment(node: Node, gcd: str) -> dict[str, str | None]:
     elif node.device == "xpu":
         variables |= {"ZE_AFFINITY_MASK": gcd}
     else:
-        variables |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        variables |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": loopback}
     return variables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,9 @@ import yaml
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord, read_trials
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What the report shows of one line of `segments.jsonl`."""
-
-    kind: str
-    """``trial`` or ``member``."""
-    number: int
-    rung: int
-    from_epoch: int
-    to_epoch: int
-    status: str
-    """``ok``, or the word for what ended it."""
-    reason: str
-    history: tuple[tuple[int, float, float], ...]
-    """(epoch, training loss, validation loss) of each epoch of the segment."""
-    seconds: float
-    started: float
-    """Unix time [s]; 0 where the segment never began."""
-    ended: float
-    node: str
-    gcds: tuple[str, ...]
+from hydragnn_flow.training.segment import SegmentResult
 
 
 @dataclass(frozen=True)
@@ -49,7 +27,7 @@ class RunFiles:
     configuration: str
     """`run.yaml` as it is written."""
     trials: list[TrialRecord]
-    segments: list[Segment]
+    segments: list[SegmentResult]
     ensemble: dict[str, Any] | None
     """`ensemble/ensemble.json`; None until the ensemble is finished."""
     graphs: pd.DataFrame | None
@@ -82,57 +60,11 @@ def read_run(directory: Path) -> RunFiles:
         config=validate(RunConfig, known, path),
         configuration=text,
         trials=read_trials(directory),
-        segments=read_segments(directory / "segments.jsonl"),
+        segments=list(RunDirectory(directory).results()),
         ensemble=_read_ensemble(directory / "ensemble" / "ensemble.json"),
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
     )
-
-
-def read_segments(path: Path) -> list[Segment]:
-    """Read the complete lines of `segments.jsonl`; a last line without its end is left out.
-
-    Raises
-    ------
-    InputError
-        If a complete line is not a segment.
-    """
-    if not path.exists():
-        return []
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    segments = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            segments.append(_segment(json.loads(line)))
-        except (ValueError, KeyError, TypeError):
-            raise InputError(
-                f"{path}: line {number} is not a segment; restore the file from a copy of the run"
-            ) from None
-    return segments
-
-
-def _segment(values: dict[str, Any]) -> Segment:
-    return Segment(
-        kind=str(values["kind"]),
-        number=int(values["number"]),
-        rung=int(values["rung"]),
-        from_epoch=int(values["from_epoch"]),
-        to_epoch=int(values["to_epoch"]),
-        status=str(values["status"]),
-        reason=str(values.get("reason") or ""),
-        history=tuple((int(e), _number(t), _number(v)) for e, t, v in values.get("history") or ()),
-        seconds=float(values.get("seconds") or 0.0),
-        started=float(values.get("started") or 0.0),
-        ended=float(values.get("ended") or 0.0),
-        node=str(values.get("node") or "?"),
-        gcds=tuple(str(gcd) for gcd in values.get("gcds") or ("?",)),
-    )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
 
 
 def _read_ensemble(path: Path) -> dict[str, Any] | None:

@@ -194,7 +194,7 @@ def cost(run: RunFiles) -> str:
     told = f"{kinds.count('trial')} segments of trials and {kinds.count('member')} of members"
     if run.ensemble is not None:
         wall, cpu = (number(run.ensemble[k]) for k in ("wall_seconds", "cpu_seconds"))
-        return f"{told}; {wall} s wall and {cpu} s CPU in all."
+        return f"{told}; {wall} s wall in all and {cpu} s CPU in these segments."
     return f"{told} so far."
 
 

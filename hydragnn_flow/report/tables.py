@@ -10,15 +10,15 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.report.files import Segment
 from hydragnn_flow.report.text import number, percent
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.segment import SegmentResult
 
 MPNN_TYPE = "Architecture.mpnn_type"
 
 
 def trials_table(
-    trials: Sequence[TrialRecord], segments: Sequence[Segment], types: Mapping[int, str]
+    trials: Sequence[TrialRecord], segments: Sequence[SegmentResult], types: Mapping[int, str]
 ) -> pd.DataFrame:
     """One row per trial, the best first, those without a loss last.
 
@@ -36,7 +36,7 @@ def trials_table(
         last part of its path, ``epochs`` reached, ``best val loss``, ``seconds``, ``reason``.
     """
     short = _short_names({path: None for trial in trials for path in trial.parameters})
-    own: dict[int, list[Segment]] = {trial.number: [] for trial in trials}
+    own: dict[int, list[SegmentResult]] = {trial.number: [] for trial in trials}
     for segment in segments:
         if segment.kind == "trial" and segment.number in own:
             own[segment.number].append(segment)
@@ -89,7 +89,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """The ensemble's members: trial, weight, loss, GCDs, seconds.
+    """The ensemble's members: trial, weight, loss, GCDs, seconds, and why one was cut short.
 
     Parameters
     ----------
@@ -104,6 +104,7 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
             "best val loss": member["best_val_loss"],
             "GCDs": ", ".join(str(gcd) for gcd in member["gcds"]),
             "seconds": member["seconds"],
+            "reason": member.get("reason", ""),
         }
         for member in summary["members"]
     ]
@@ -119,11 +120,20 @@ def closing_table(summary: Mapping[str, Any]) -> Table:
         Content of `ensemble/ensemble.json`.
     """
     level = f"{summary['level'] * 100:g} %"
+    caption = [
+        f"{len(summary['members'])} members · {summary['wall_seconds']:,.0f} s wall · "
+        f"{summary['cpu_seconds']:,.0f} s CPU in training trials and members"
+    ]
+    caption += [
+        f"member {member['member']} (trial {member['trial']}) was not trained to its end: "
+        f"{member['reason']}"
+        for member in summary["members"]
+        if member.get("reason")
+    ]
     table = Table(
         title="Mean absolute errors on the test split",
         title_justify="left",
-        caption=f"{len(summary['members'])} members · "
-        f"{summary['wall_seconds']:,.0f} s wall · {summary['cpu_seconds']:,.0f} s CPU",
+        caption=Text("\n".join(caption)),
         caption_justify="left",
     )
     table.add_column("target")

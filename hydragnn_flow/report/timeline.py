@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hydragnn_flow.report.files import Segment
+from hydragnn_flow.training.segment import SegmentResult
 
 # A gap in which nothing ran anywhere is cut out of the axis once it is longer than this [s] and
 # than this share of the time in which something ran: a campaign killed at night and started again
@@ -20,7 +20,7 @@ _CUT_SHARE = 0.03
 class Bar:
     """One segment on one GCD."""
 
-    segment: Segment
+    segment: SegmentResult
     row: int
     lane: int
     """Position among the segments that shared the GCD, from 0."""
@@ -53,15 +53,15 @@ class Timeline:
     length: float
     """Of the axis [s]."""
     untimed: int
-    """Segments that never began and have no place on the axis."""
+    """Segments of which is not known where or when they ran: they were lost with their worker."""
 
 
-def lay_out(segments: Sequence[Segment]) -> Timeline:
+def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     """Place every segment on the rows of the GCDs it used.
 
     Segments that overlap on a GCD are put into lanes of its row, each as wide as the others.
     """
-    timed = [s for s in segments if s.started > 0 and s.ended >= s.started]
+    timed = [s for s in segments if s.gcds and s.started > 0 and s.ended >= s.started]
     untimed = len(segments) - len(timed)
     if not timed:
         return Timeline((), (), (), (), 0.0, untimed)
@@ -114,10 +114,10 @@ def _union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _lanes(segments: list[Segment]) -> list[tuple[Segment, int, int]]:
+def _lanes(segments: list[SegmentResult]) -> list[tuple[SegmentResult, int, int]]:
     """Give each segment the first lane that is free; count lanes per group of overlaps."""
-    placed: list[tuple[Segment, int, int]] = []
-    group: list[tuple[Segment, int]] = []
+    placed: list[tuple[SegmentResult, int, int]] = []
+    group: list[tuple[SegmentResult, int]] = []
     ends: list[float] = []
 
     def close() -> None:

@@ -18,6 +18,7 @@ from hydragnn_flow.search.space import suggest
 JOURNAL = "study.journal"
 STUDY = "search"
 REASON = "reason"
+PASSED = "passed"
 
 TrialWord = Literal["running", "complete", "pruned", "failed"]
 _WORDS: dict[TrialState, TrialWord] = {
@@ -106,10 +107,13 @@ class Search:
         -------
         bool
             Whether the trial goes on: at the last rung never, for it is complete; at others if its
-        value is in the best ``1 / reduction_factor`` of those reported there so far.
+        value is in the best ``1 / reduction_factor`` of those reported there so far. A
+            verdict stands: asked again after a restart, a trial that went on still does.
         """
         trial = self._trial(number)
         epoch = self.rungs[rung]
+        if trial.user_attrs.get(PASSED, -1) >= rung:
+            return True
         if epoch not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
             trial.report(value, epoch)
         if rung == len(self.rungs) - 1:
@@ -118,6 +122,7 @@ class Search:
         if not self._is_among_the_best(epoch, value):
             self._study.tell(trial, state=TrialState.PRUNED)
             return False
+        trial.set_user_attr(PASSED, rung)
         return True
 
     def fail(self, number: int, reason: str) -> None:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class World:
 
 
 @contextmanager
-def joined(rank: int, size: int, rendezvous: str) -> Iterator[World]:
+def joined(rank: int, size: int, rendezvous: str, device: str) -> Iterator[World]:
     """Meet the other ranks of a job for the length of a ``with`` block.
 
     Parameters
@@ -43,13 +43,14 @@ def joined(rank: int, size: int, rendezvous: str) -> Iterator[World]:
         This process's number, and how many there are.
     rendezvous
         A file on a disk all ranks see, absent at first, where they meet.
+    device
+        What they compute on: `cpu`, `cuda` or `xpu`.
     """
     if size == 1:
         yield World()
         return
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
-        backend,
+        _BACKENDS[device],
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=size,

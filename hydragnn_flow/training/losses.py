@@ -72,6 +72,10 @@ class Loss:
             elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
             part = self.function(residual / scale).sum()
             parts.append(term.weight / elements * part.double())
+        # DDP waits for a gradient of every parameter, those of unweighted outputs included.
+        parts += [
+            0.0 * outputs[name].sum().double() for name in outputs if name not in self.targets
+        ]
         return torch.stack(parts).sum()
 
     def absolute_errors(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:

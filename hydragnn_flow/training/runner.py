@@ -21,6 +21,7 @@ from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.trainer import Diverged, Stopped, Trainer
 
 VALIDATION_FILE = "validation.npz"
+_CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 @lru_cache(maxsize=1)
@@ -56,12 +57,13 @@ def run_segment(
     torch.set_num_threads(spec.threads)
     result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
+    _forget_peak_memory(device)
     trainer: Trainer | None = None
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         trainer = Trainer(spec, network, _open_store(spec.store), device, world)
         result.from_epoch = trainer.progress.epoch
-        result.history = trainer.run(should_stop)
+        trainer.run(should_stop)
         if world.is_first:
             _save_validation(trainer, spec.folder / VALIDATION_FILE)
     except Diverged as error:
@@ -76,9 +78,10 @@ def run_segment(
     if trainer is not None:
         progress = trainer.progress
         result.to_epoch = progress.epoch
+        result.history = [h for h in progress.history if h[0] > spec.after_epoch]
         if progress.best_epoch:
             result.best_val_loss, result.best_epoch = progress.best_val_loss, progress.best_epoch
-            result.metrics = progress.metrics or {}
+            result.metrics = progress.metrics
     result.ended = time.time()
     result.seconds = time.perf_counter() - wall
     result.cpu_seconds = time.process_time() - cpu
@@ -103,10 +106,20 @@ def _out_of_memory(error: Exception) -> Status | None:
     return "out_of_memory" if is_memory else None
 
 
+def _forget_peak_memory(device: torch.device) -> None:
+    """Begin a new measurement: a warm process remembers the peaks of earlier segments."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _CLEAR_REFS.exists():
+        _CLEAR_REFS.write_text("5")
+
+
 def _peak_memory_gib(device: torch.device) -> float:
     if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak / 2**30
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    if _CLEAR_REFS.exists():
+        peak = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

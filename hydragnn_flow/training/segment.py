@@ -33,10 +33,14 @@ class SegmentSpec:
     """Checkpoint that a member without one of its own begins with: that of its trial."""
     decay: tuple[int, int] | None = None
     """Epochs between which the learning rate falls to nothing; constant where not given."""
-    run_directory: str | None = None
-    """Where the driver's fencing token is kept."""
+    after_epoch: int = 0
+    """Epochs trained when the segment was planned; those after it are in its history."""
+    run_directory: str = ""
+    """Where the driver's token is kept."""
     token: str = ""
     """Identifies the driver that sent this segment; a newer driver's token ends it."""
+    claim: str = ""
+    """Identifies this sending of it; sent again, it carries another, which ends this one."""
     threads: int = 1
 
     def to_dict(self) -> dict[str, Any]:

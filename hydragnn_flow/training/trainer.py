@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,10 @@ class Progress:
     epoch: int = 0
     best_val_loss: float = float("inf")
     best_epoch: int = 0
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     """Validation errors at the best epoch."""
+    history: list[list[float]] = field(default_factory=list)
+    """[epoch, training loss, validation loss] of every epoch."""
 
 
 class Trainer:
@@ -99,17 +102,13 @@ class Trainer:
         if world.size > 1:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
 
-    def run(self, should_stop: Callable[[], bool]) -> list[list[float]]:
+    def run(self, should_stop: Callable[[], bool]) -> None:
         """Train up to the segment's last epoch.
 
         Parameters
         ----------
         should_stop
             Asked before every step; when it says yes the segment ends at its last checkpoint.
-
-        Returns
-        -------
-        list of [epoch, training loss, validation loss]
 
         Raises
         ------
@@ -118,22 +117,22 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes.
         """
-        history: list[list[float]] = []
         saved, cost = time.monotonic(), 0.0
         while self.progress.epoch < self.spec.until_epoch:
             train_loss = self._train_epoch(should_stop)
             val_loss, metrics = self.evaluate(self.val)
-            self._finish_epoch(val_loss, metrics)
-            history.append([self.progress.epoch, train_loss, val_loss])
+            self._finish_epoch(train_loss, val_loss, metrics)
             last = self.progress.epoch == self.spec.until_epoch
             if last or cost <= CHECKPOINT_SHARE * (time.monotonic() - saved):
                 start = time.monotonic()
                 self.save()
                 saved, cost = time.monotonic(), time.monotonic() - start
-        return history
 
-    def train_step(self, indices: NDArray[np.int64]) -> float:
-        """One step on the global batch ``indices``; returns this rank's share of the loss."""
+    def train_step(self, indices: NDArray[np.int64]) -> Tensor:
+        """One step on the global batch ``indices``; returns this rank's share of the loss.
+
+        The loss stays on the device: reading it would make the host wait for every step.
+        """
         counts = Counts(len(indices), int(self.train.n_atoms[indices].sum()))
         share = rank_share(indices, self.world.rank, self.world.size)
         batch = self.train.batch(share).to(self.device)
@@ -144,7 +143,7 @@ class Trainer:
         nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
         self.average.update_parameters(self.model)
-        return float(loss.detach())
+        return loss.detach()
 
     def evaluate(self, split: GraphSplit) -> tuple[float, dict[str, float]]:
         """Loss and mean absolute errors of the averaged weights on a split."""
@@ -182,10 +181,10 @@ class Trainer:
 
     def _restore(self) -> None:
         path = self.spec.folder / FILE
+        if not path.exists() and self.spec.start_from is not None:
+            path = Path(self.spec.start_from)
         if not path.exists():
-            if self.spec.start_from is None:
-                return
-            path = self.spec.folder / self.spec.start_from
+            return
         state = load_checkpoint(path, self.device)
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
@@ -198,7 +197,7 @@ class Trainer:
         rate = self.learning_rate * decay_factor(self.progress.epoch, self.spec.decay)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        total = torch.zeros(1, dtype=torch.float64)
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
         batches = epoch_batches(
             len(self.train), self.batch_size, self.spec.seed, self.progress.epoch
         )
@@ -211,11 +210,12 @@ class Trainer:
             raise Diverged(f"training loss is {loss} in epoch {self.progress.epoch + 1}")
         return loss
 
-    def _finish_epoch(self, val_loss: float, metrics: dict[str, float]) -> None:
+    def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> None:
         progress = self.progress
         if not np.isfinite(val_loss):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
+        progress.history.append([progress.epoch, train_loss, val_loss])
         if val_loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
             progress.metrics = metrics

@@ -86,6 +86,22 @@ def test_references_and_members_appear_where_known_and_wanted() -> None:
     np.testing.assert_allclose(nodes["forces_y_mean"], mean)
 
 
+def test_structures_of_several_splits_say_which() -> None:
+    predictions = build_tables(
+        np.array([0, 1, 0]),
+        np.array([1, 2, 1]),
+        {"charge": Target(level="node", dim=1)},
+        {"charge": distribution(np.zeros((3, 4, 1)), np.full(3, 1 / 3), CALIBRATION, None)},
+        {},
+        0.9,
+        splits=np.array(["trainset", "trainset", "testset"]),
+    )
+    assert predictions.nodes is not None
+    keys = predictions.nodes[["split", "graph_id", "node_index"]].values.tolist()
+    assert keys == [["trainset", 0, 0], ["trainset", 1, 0], ["trainset", 1, 1], ["testset", 0, 0]]
+    assert "split" not in predictions.nodes.attrs["units"]
+
+
 def test_a_level_without_targets_has_no_table() -> None:
     only = tables([0], [2], {"energy": TARGETS["energy"]})
     assert only.graphs is not None and only.nodes is None

@@ -17,7 +17,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, Node, run_bundle, run_wave, sole_driver, worker
-from hydragnn_flow.execution.lease import Fence, sole_writer
+from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.placement import Gcd
 
 NODE = Node(
@@ -45,9 +45,11 @@ def lane_pids() -> list[int]:
 
 
 def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
-    specs = [make_spec(tmp_path / str(i), alloy_store, 2, number=i) for i in range(2)]
+    warm = [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)]
+    run_bundle(NODE, "warm", warm)
+    specs = [make_spec(tmp_path / str(i), alloy_store, 20, number=i) for i in range(2)]
     results = run_bundle(NODE, "b1", specs)
-    assert [(r.number, r.status, r.to_epoch) for r in results] == [(0, "ok", 2), (1, "ok", 2)]
+    assert [(r.number, r.status, r.to_epoch) for r in results] == [(0, "ok", 20), (1, "ok", 20)]
     assert results[0].gcds == results[1].gcds
     assert max(r.started for r in results) < min(r.ended for r in results), "not side by side"
     before = lane_pids()
@@ -140,20 +142,62 @@ def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: Grap
     assert results[0].status == "ok"
 
 
+def test_a_segment_sent_again_takes_over(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """The driver lost sight of a worker and repeats its segment; the worker is still there."""
+    first = make_spec(tmp_path / "trial", alloy_store, 10_000, claim="first")
+    lost: list = []
+    thread = threading.Thread(target=lambda: lost.extend(run_bundle(NODE, "old", [first])))
+    thread.start()
+    while not (tmp_path / "trial" / "checkpoint.pt").exists():
+        time.sleep(0.05)
+    second = make_spec(tmp_path / "trial", alloy_store, 1, claim="second")
+    (result,) = run_wave(NODE, "new", [Job(second, (1,))])
+    thread.join(timeout=60)
+    assert (lost[0].status, result.status) == ("interrupted", "ok")
+
+
+def test_a_terminated_lane_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
+    run_bundle(NODE, "warm", [make_spec(tmp_path / "w", alloy_store, 1)])
+    lane = worker._lanes["0", 0]._process
+    threading.Timer(1.0, lane.terminate).start()
+    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 10_000)])
+    assert result.status == "interrupted"
+    assert lane.wait(timeout=30) == 0
+    go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
+    assert run_bundle(NODE, "b", [go_on])[0].status == "ok"
+
+
+def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
+    run_bundle(NODE, "warm", [make_spec(tmp_path / "w", alloy_store, 1)])
+    lane = worker._lanes["0", 0]._process
+    lane.terminate()
+    assert lane.wait(timeout=30) == 0
+
+
+def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
+    network = network_with(Architecture__energy_peratom_weight=0.0)
+    spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
+    (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+    assert result.status == "ok", result.reason
+
+
 def test_a_fence_holds_only_for_newer_drivers(tmp_path: Path) -> None:
+    def deposed(token: str) -> bool:
+        return Fence(tmp_path, token, tmp_path, "mine").deposed()
+
     with sole_driver(tmp_path) as token:
-        assert not Fence(tmp_path, token).deposed()
-    assert not Fence(tmp_path, token).deposed(), "a driver that ended is not a newer one"
+        assert not deposed(token)
+    assert not deposed(token), "a driver that ended is not a newer one"
     with sole_driver(tmp_path):
-        assert Fence(tmp_path, token).deposed()
+        assert deposed(token)
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     with (
-        sole_writer(tmp_path),
-        pytest.raises(TimeoutError, match="another process"),
-        sole_writer(tmp_path, patience_seconds=0.3),
+        sole_writer(tmp_path, "first"),
+        pytest.raises(Busy, match="another process"),
+        sole_writer(tmp_path, "second", patience_seconds=0.3),
     ):
         pass
-    with sole_writer(tmp_path):
+    with sole_writer(tmp_path, "third"):
         pass

@@ -107,6 +107,7 @@ class Made:
                     "best_val_loss": self.losses[trial] * 0.8,
                     "gcds": gcds,
                     "seconds": seconds,
+                    "reason": "diverged: training loss is nan in epoch 24" if member == 1 else "",
                 }
             )
         self._write_segments()

@@ -9,7 +9,7 @@ import pytest
 from report_cases import Made
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.files import read_run, read_segments
+from hydragnn_flow.report.files import read_run
 
 
 def test_reads_all_of_a_finished_run(finished: Made) -> None:
@@ -26,11 +26,12 @@ def test_reads_all_of_a_finished_run(finished: Made) -> None:
 @pytest.mark.parametrize("kept", [1, 40, -1])
 def test_torn_last_line_is_left_out(searching: Made, kept: int) -> None:
     path = searching.directory / "segments.jsonl"
-    whole = read_segments(path)
+    whole = read_run(searching.directory).segments
+    assert len(whole) == len(searching.segments)
     line = json.dumps(searching.segments[0])
     with path.open("a") as file:
         file.write(line[:kept])
-    assert read_segments(path) == whole
+    assert read_run(searching.directory).segments == whole
 
 
 def test_damage_elsewhere_is_an_error_naming_the_line(searching: Made) -> None:
@@ -38,14 +39,17 @@ def test_damage_elsewhere_is_an_error_naming_the_line(searching: Made) -> None:
     lines = path.read_text().splitlines(keepends=True)
     lines[1] = lines[1][:50] + "\n"
     path.write_text("".join(lines))
-    with pytest.raises(InputError, match=r"segments\.jsonl: line 2 is not a segment"):
-        read_segments(path)
+    with pytest.raises(InputError, match=r"segments\.jsonl: line 2 is damaged"):
+        read_run(searching.directory)
 
 
-def test_no_segments_before_the_first_one_ends(tmp_path: Path) -> None:
-    assert read_segments(tmp_path / "segments.jsonl") == []
-    (tmp_path / "segments.jsonl").write_text("")
-    assert read_segments(tmp_path / "segments.jsonl") == []
+@pytest.mark.parametrize("content", [None, ""])
+def test_no_segments_before_the_first_one_ends(searching: Made, content: str | None) -> None:
+    path = searching.directory / "segments.jsonl"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    assert read_run(searching.directory).segments == []
 
 
 def test_other_directories_are_refused(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
         "Configuration",
     ]
     assert "energy per atom" in text and "meV/atom" in text
+    assert "<td>diverged: training loss is nan in epoch 24</td>" in text
 
 
 def test_nothing_is_loaded_from_anywhere(text: str) -> None:

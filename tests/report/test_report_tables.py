@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hydragnn_flow.report import accuracy_table, closing_table, trials_table
 from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.tables import members_table
 from hydragnn_flow.report.text import number
 from hydragnn_flow.search import TrialRecord
 
@@ -75,11 +76,24 @@ def test_closing_table_in_the_terminal(finished: Made) -> None:
         "90 % interval holds",
         "meV/atom",
         "182 s wall",
-        "331 s CPU",
+        "331 s CPU in training trials and members",
     ):
         assert part in text
     assert "[bold]gap" in text
     assert "90.4 %" in text
+
+
+def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
+    """Below the closing table, and in the report's table of members; the others are not named."""
+    summary = summary_of(finished)
+    short = summary["members"][1]
+    _, _, below = printed(closing_table(summary)).partition("s wall")
+    told = " ".join(below.split())
+    assert (
+        f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}" in told
+    )
+    assert told.count("not trained to its end") == 1
+    assert list(members_table(summary)["reason"]) == ["", short["reason"], ""]
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,26 @@ from matplotlib.collections import PolyCollection
 from report_cases import Made
 
 from hydragnn_flow.report.figures import gcd_occupancy
-from hydragnn_flow.report.files import Segment, read_run
+from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.timeline import lay_out
+from hydragnn_flow.training.segment import SegmentResult
 
 
-def segment(number: int, started: float, ended: float, *gcds: str, node: str = "host") -> Segment:
-    return Segment(
-        "trial", number, 0, 0, 1, "ok", "", (), ended - started, started, ended, node, gcds
+def segment(
+    number: int, started: float, ended: float, *gcds: str, node: str = "host"
+) -> SegmentResult:
+    return SegmentResult(
+        *("trial", number, 0, 0, 1, "ok"),
+        seconds=ended - started,
+        started=started,
+        ended=ended,
+        node=node,
+        gcds=list(gcds),
     )
 
 
 @st.composite
-def segment_lists(draw: st.DrawFn) -> list[Segment]:
+def segment_lists(draw: st.DrawFn) -> list[SegmentResult]:
     found = []
     for number in range(draw(st.integers(0, 12))):
         started = draw(st.integers(1, 400))
@@ -33,7 +41,7 @@ def segment_lists(draw: st.DrawFn) -> list[Segment]:
 
 @given(segment_lists())
 def test_every_segment_is_on_each_of_its_gcds_and_apart_from_the_others(
-    segments: list[Segment],
+    segments: list[SegmentResult],
 ) -> None:
     timeline = lay_out(segments)
     placed = sorted((b.segment.number, *timeline.rows[b.row]) for b in timeline.bars)
@@ -69,11 +77,13 @@ def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> No
     assert "stopped for 9 h" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_segments_without_times_are_counted() -> None:
-    lost = segment(1, 0, 0, "0")
-    assert lay_out([segment(0, 100, 200, "0"), lost]).untimed == 1
+@pytest.mark.parametrize("lost", [segment(1, 0, 0, "0"), segment(1, 150, 150, node="")])
+def test_segments_without_a_time_or_place_are_counted(lost: SegmentResult) -> None:
+    timeline = lay_out([segment(0, 100, 200, "0"), lost])
+    assert timeline.untimed == 1
+    assert timeline.rows == (("host", "0"),)
     assert lay_out([lost]).bars == ()
-    assert "1 segments never began" in gcd_occupancy([lost], {}).axes[0].get_xlabel()
+    assert "not shown: 1 segments lost" in gcd_occupancy([lost], {}).axes[0].get_xlabel()
 
 
 def test_rows_count_like_people_do() -> None:

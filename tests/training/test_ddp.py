@@ -39,7 +39,7 @@ def train(spec, world):
 
 spec, rank, world, meeting = json.loads(sys.argv[1])
 torch.set_num_threads(1)
-with joined(rank, world, meeting) as world:
+with joined(rank, world, meeting, "cpu") as world:
     # The trainer is gone before the group is: gloo's threads must not outlive it.
     answer = train(SegmentSpec(**spec), world)
 if rank == 0:

@@ -9,7 +9,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hydragnn_flow.report.files import Segment
 from hydragnn_flow.report.style import (
     INK,
     RED,
@@ -22,12 +21,15 @@ from hydragnn_flow.report.style import (
     type_keys,
 )
 from hydragnn_flow.report.timeline import Bar, Timeline, lay_out
+from hydragnn_flow.training.segment import SegmentResult
 
 _ROW_HEIGHT = 0.8
 _MOST_ROW_NAMES = 40
 
 
-def gcd_occupancy(segments: Sequence[Segment], types: Mapping[tuple[str, int], str]) -> Figure:
+def gcd_occupancy(
+    segments: Sequence[SegmentResult], types: Mapping[tuple[str, int], str]
+) -> Figure:
     """A row for each GCD and a bar for each segment from its start to its end.
 
     Parameters
@@ -91,7 +93,7 @@ def gcd_occupancy(segments: Sequence[Segment], types: Mapping[tuple[str, int], s
     if rows > 1:
         label += f"; GCDs idle {sum(timeline.idle) / rows * 100:.0f} % on average"
     if timeline.untimed:
-        label += f"; {timeline.untimed} segments never began"
+        label += f"; not shown: {timeline.untimed} segments lost with their worker"
     axes.set_xlabel(label)
     tidy(axes, grid="x")
     axes.tick_params(axis="y", length=0)

@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from hydragnn_flow.report.files import Segment
 from hydragnn_flow.report.style import (
     INK,
     SOFT,
@@ -22,6 +21,7 @@ from hydragnn_flow.report.style import (
     type_keys,
 )
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.segment import SegmentResult
 
 # Colour says which message-passing type, shape how the trial ended: marker, size [pt²], filled.
 _MARKS = {
@@ -89,7 +89,7 @@ def optimisation_history(
 
 def rung_curves(
     trials: Sequence[TrialRecord],
-    segments: Sequence[Segment],
+    segments: Sequence[SegmentResult],
     types: Mapping[int, str],
     rungs: Sequence[int] = (),
 ) -> Figure:
@@ -134,7 +134,7 @@ def rung_curves(
     return figure
 
 
-def learning_curves(segments: Iterable[Segment]) -> dict[int, dict[int, float]]:
+def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, float]]:
     """Trial number -> epoch -> validation loss, epochs in order.
 
     Where an interrupted segment was repeated, the later one counts.
@@ -143,7 +143,7 @@ def learning_curves(segments: Iterable[Segment]) -> dict[int, dict[int, float]]:
     for segment in segments:
         if segment.kind == "trial":
             curve = curves.setdefault(segment.number, {})
-            curve.update({epoch: loss for epoch, _, loss in segment.history if np.isfinite(loss)})
+            curve.update({int(e): loss for e, _, loss in segment.history if np.isfinite(loss)})
     return {number: dict(sorted(curve.items())) for number, curve in curves.items()}
 
 

@@ -1,0 +1,261 @@
+"""The driver's judgement of bad ends, with the machine faked and everything else real."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG, MEMBERS, TRIALS
+from rich.console import Console
+
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.segments import MOST_TRIES, Context
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution import Job, Node, Site
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+
+NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
+SITE = Site("fake", 1, NODE, lambda directory: None)
+
+Machine = Callable[[SegmentSpec], SegmentResult]
+
+
+class FakePools:
+    """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.sent: list[SegmentSpec] = []
+
+    def check(self) -> None: ...
+
+    def submit(
+        self, pool: str, function: object, node: Node, bundle: str, work: list[Any]
+    ) -> Future[list[SegmentResult]]:
+        future: Future[list[SegmentResult]] = Future()
+        specs = [item.spec if isinstance(item, Job) else item for item in work]
+        self.sent += specs
+        try:
+            results = [self.machine(spec) for spec in specs]
+            for result in results:
+                result.bundle = bundle
+            future.set_result(results)
+        except ConnectionError as error:
+            future.set_exception(error)
+        return future
+
+
+def well(spec: SegmentSpec) -> SegmentResult:
+    """A segment that does what it should; lower-numbered trials are better."""
+    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
+    return SegmentResult(
+        spec.kind,
+        spec.number,
+        spec.rung,
+        spec.after_epoch,
+        spec.until_epoch,
+        "ok",
+        best_val_loss=1.0 + spec.number,
+        best_epoch=spec.until_epoch,
+        seconds=1.0,
+        started=1.0,
+        ended=2.0,
+    )
+
+
+def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
+    return SegmentResult(
+        spec.kind, spec.number, spec.rung, 0, 0, status, "disk full", started=1.0, ended=2.0
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    config = RunConfig.model_validate(CONFIG)
+    return prepare_store(config.data, 4.0, None, 3, tmp_path_factory.mktemp("s") / "store.gs")
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, store: GraphStore) -> Callable[[], Context]:
+    """A campaign's context; called again, that of the next driver."""
+    config = RunConfig.model_validate(copy.deepcopy(CONFIG))
+
+    def start() -> Context:
+        directory = RunDirectory(tmp_path / "run")
+        directory.claim(config)
+        view = CampaignView(Console(quiet=True))
+        return Context(config, SITE, directory, store, "token", view)
+
+    return start
+
+
+def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
+    pools = FakePools(machine)
+    return TrialPhase(context).run(pools), pools  # type: ignore[arg-type]
+
+
+def test_all_is_well(campaign: Callable[[], Context]) -> None:
+    trials, pools = run(campaign(), well)
+    assert len(trials) == TRIALS
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert len({spec.claim for spec in pools.sent}) == len(pools.sent)
+
+
+@pytest.mark.parametrize("status", ["killed", "error", "interrupted"])
+def test_what_may_be_an_accident_is_tried_again(
+    campaign: Callable[[], Context], status: str
+) -> None:
+    accidents = {(1, 0), (2, 0), (0, 1)}
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if (spec.number, spec.rung) in accidents:
+            accidents.remove((spec.number, spec.rung))
+            return badly(spec, status)
+        return well(spec)
+
+    trials, _ = run(campaign(), machine)
+    assert not accidents
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+
+
+def test_a_lost_worker_is_an_accident(campaign: Callable[[], Context]) -> None:
+    lost = 0
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        nonlocal lost
+        lost += 1
+        if lost == 3:
+            raise ConnectionError("node 7 is gone")
+        return well(spec)
+
+    context = campaign()
+    trials, _ = run(context, machine)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert any("node 7 is gone" in result.reason for result in context.directory.results())
+
+
+@pytest.mark.parametrize("status", ["diverged", "out_of_memory"])
+def test_what_lies_in_the_network_fails_the_trial(
+    campaign: Callable[[], Context], status: str
+) -> None:
+    trials, pools = run(
+        campaign(), lambda spec: badly(spec, status) if spec.number == 2 else well(spec)
+    )
+    assert trials[2].state == "failed"
+    assert trials[2].reason == f"{status}: disk full"
+    assert sum(spec.number == 2 for spec in pools.sent) == 1
+
+
+def test_a_trial_that_never_gets_further_is_failed(campaign: Callable[[], Context]) -> None:
+    trials, pools = run(campaign(), lambda spec: (badly if spec.number == 2 else well)(spec))
+    assert trials[2].state == "failed"
+    assert "without getting further" in trials[2].reason
+    assert sum(spec.number == 2 for spec in pools.sent) == MOST_TRIES
+
+
+def test_a_trial_that_gets_further_each_time_is_not(campaign: Callable[[], Context]) -> None:
+    """Three walltimes must not end a healthy trial."""
+    ends = 0
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        nonlocal ends
+        if spec.number == 0 and spec.rung == 0 and ends < 3 * MOST_TRIES:
+            ends += 1
+            import os
+
+            path = spec.folder / "checkpoint.pt"
+            path.touch()
+            os.utime(path, (ends, ends))
+            return badly(spec, "killed")
+        return well(spec)
+
+    trials, _ = run(campaign(), machine)
+    assert ends == 3 * MOST_TRIES
+    assert trials[0].state in ("complete", "pruned")
+
+
+def test_where_nothing_ever_works_the_trials_keep_their_chance(
+    campaign: Callable[[], Context],
+) -> None:
+    with pytest.raises(CampaignStopped, match="disk full"):
+        run(campaign(), badly)
+    trials, _ = run(campaign(), well)
+    assert len(trials) == TRIALS
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+
+
+def test_a_verdict_stands_after_a_restart(campaign: Callable[[], Context]) -> None:
+    """A trial that went on is not pruned because better ones came before the next driver."""
+    phase = TrialPhase(campaign())
+    first = phase.search.ask()
+    assert phase.search.report(first.number, 0, 5.0)
+    for value in (1.0, 2.0, 3.0):
+        phase.search.report(phase.search.ask().number, 0, value)
+    result = well(
+        phase.context.task(
+            "trial",
+            0,
+            phase.context.directory.trial(0),
+            first,
+            rung=0,
+            until_epoch=2,
+            done_epochs=0,
+        ).spec
+    )
+    result.best_val_loss = 5.0
+    phase.context.directory.record(result)
+    again = TrialPhase(campaign())
+    assert again.search.records[0].state == "running"
+    ready = [task for task in again._ready if task.spec.number == 0]
+    assert [task.spec.rung for task in ready] == [1]
+
+
+def test_members(campaign: Callable[[], Context]) -> None:
+    trials, _ = run(campaign(), well)
+    chosen = trials[:MEMBERS]
+    context = campaign()
+    troubles = [1, 1]
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.number == 1 and troubles:
+            troubles.pop()
+            return badly(spec, "killed")
+        return well(spec)
+
+    members = MemberPhase(context, chosen).run(FakePools(machine))  # type: ignore[arg-type]
+    assert [member.trial for member in members] == [trial.number for trial in chosen]
+    assert all(not member.reason for member in members)
+    # What is recorded is not trained again.
+    pools = FakePools(well)
+    MemberPhase(campaign(), chosen).run(pools)  # type: ignore[arg-type]
+    assert not pools.sent
+
+
+def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Callable[[], Context]) -> None:
+    trials, _ = run(campaign(), well)
+    context = campaign()
+    phase = MemberPhase(context, trials[:MEMBERS])
+    members = phase.run(FakePools(lambda spec: badly(spec, "diverged")))  # type: ignore[arg-type]
+    assert all(member.reason.startswith("diverged") for member in members)
+    for member in members:
+        own = context.directory.ensemble / "members" / str(member.member) / "checkpoint.pt"
+        trial = context.directory.trial(member.trial) / "checkpoint.pt"
+        assert own.read_text() == trial.read_text()
+
+
+def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Callable[[], Context]) -> None:
+    trials, _ = run(campaign(), well)
+    with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
+        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))  # type: ignore[arg-type]
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
+    assert all(not member.reason for member in members)

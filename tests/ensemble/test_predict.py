@@ -1,0 +1,139 @@
+"""Predictions for structures and for stores, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ensemble_cases import untrained_ensemble
+
+from hydragnn_flow import Ensemble
+from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.errors import InputError
+
+CUTOFF = 4.0
+
+
+@pytest.fixture(scope="module")
+def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
+
+
+def rattled(symbol: str = "Cu", seed: int = 0) -> Atoms:
+    atoms = bulk(symbol, cubic=True)
+    atoms.rattle(0.1, seed=seed)
+    return atoms
+
+
+def test_a_single_structure_is_a_list_of_one(ensemble: Ensemble) -> None:
+    alone, listed = ensemble.predict(rattled()), ensemble.predict([rattled()])
+    assert alone.graphs is not None and alone.nodes is not None
+    assert len(alone.graphs) == 1 and len(alone.nodes) == 4
+    assert alone.graphs.equals(listed.graphs)
+
+
+def test_a_store_is_predicted_whole_in_its_order(
+    ensemble: Ensemble, alloy_store: GraphStore
+) -> None:
+    graphs = predict_path(ensemble, alloy_store.path).graphs
+    assert graphs is not None
+    expected = [(name, int(i)) for name in alloy_store.splits for i in alloy_store[name].graph_id]
+    assert list(zip(graphs["split"], graphs["graph_id"], strict=True)) == expected
+    labels = np.concatenate([alloy_store[n].target("energy")[:, 0] for n in alloy_store.splits])
+    np.testing.assert_allclose(graphs["energy"], labels)
+
+
+def test_one_split_has_no_split_column(ensemble: Ensemble, alloy_store: GraphStore) -> None:
+    whole = predict_path(ensemble, alloy_store.path, members=True)
+    part = predict_path(ensemble, alloy_store.path, split="valset", members=True)
+    for all_rows, rows in ((whole.graphs, part.graphs), (whole.nodes, part.nodes)):
+        assert all_rows is not None and rows is not None
+        assert "split" not in rows
+        same = all_rows[all_rows["split"] == "valset"].drop(columns="split")
+        np.testing.assert_allclose(rows, same, rtol=1e-12)
+
+
+def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
+    """Its predictions are those of the same structures in a list; empty splits are left out."""
+    structures = [rattled("Cu"), rattled("Au", 1)]
+    path = tmp_path / "new.gs"
+    graphs = [atoms_to_graph(a, CUTOFF, None, i) for i, a in enumerate(structures)]
+    write_store(path, {"trainset": graphs, "valset": [], "testset": []}, cutoff=CUTOFF)
+    tables = predict_path(ensemble, path)
+    assert tables.graphs is not None and tables.nodes is not None
+    assert "energy" not in tables.graphs and "forces_x" not in tables.nodes
+    assert "split" not in tables.graphs
+    same = ensemble.predict(structures).graphs
+    assert same is not None
+    np.testing.assert_allclose(tables.graphs["energy_mean"], same["energy_mean"], rtol=1e-5)
+    with pytest.raises(InputError, match="testset holds no structures"):
+        predict_path(ensemble, path, split="testset")
+    with pytest.raises(InputError, match="no split 'test'; it has trainset"):
+        predict_path(ensemble, path, split="test")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "settings", "says"),
+    [
+        ("Cu", {"cutoff": 5.0}, r"manifest\.json: cutoff is 5\.0, but 4\.0 .* prepare the store"),
+        ("Cu", {"cutoff": None}, r"manifest\.json: cutoff is unknown, but 4\.0"),
+        ("Cu", {"max_neighbours": 8}, r"manifest\.json: max_neighbours is 8, but none"),
+        ("Al", {}, r"manifest\.json: elements has Al, which .* do not have; make a store without"),
+    ],
+)
+def test_a_store_that_does_not_fit_is_refused(
+    ensemble: Ensemble, tmp_path: Path, symbol: str, settings: dict[str, Any], says: str
+) -> None:
+    graphs = [atoms_to_graph(rattled(symbol), CUTOFF, None)]
+    write_store(tmp_path / "other.gs", {"trainset": graphs}, **{"cutoff": CUTOFF, **settings})
+    with pytest.raises(InputError, match=says):
+        predict_path(ensemble, tmp_path / "other.gs")
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (Target(level="graph", dim=1, unit="kcal/mol"), "1 per graph in kcal/mol, but .* in eV"),
+        (Target(level="graph", dim=1), None),
+        (Target(level="node", dim=1, unit="eV"), "1 per node in eV, but 1 per graph in eV"),
+    ],
+)
+def test_labels_of_another_kind_are_not_put_beside_predictions(
+    ensemble: Ensemble, tmp_path: Path, target: Target, says: str | None
+) -> None:
+    atoms = rattled()
+    label = np.array([1.5]) if target.level == "graph" else np.full((len(atoms), 1), 1.5)
+    graph = atoms_to_graph(atoms, CUTOFF, None, targets={"energy": label})
+    path = tmp_path / "labelled.gs"
+    write_store(path, {"trainset": [graph]}, targets={"energy": target}, cutoff=CUTOFF)
+    if says is None:
+        graphs = predict_path(ensemble, path).graphs
+        assert graphs is not None and graphs["energy"].tolist() == [1.5]
+        return
+    with pytest.raises(InputError, match=rf"manifest\.json: targets\.energy is {says}"):
+        predict_path(ensemble, path)
+
+
+def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
+    import ase.io
+
+    file = tmp_path / "some.xyz"
+    with pytest.raises(InputError, match=r"some\.xyz: does not exist"):
+        predict_path(ensemble, file)
+    ase.io.write(file, [rattled("Cu"), rattled("Al")])
+    with pytest.raises(InputError, match=r"some\.xyz: structure 1: has Al"):
+        predict_path(ensemble, file)
+    with pytest.raises(InputError, match=r"some\.xyz: is no GraphStore .* --split"):
+        predict_path(ensemble, file, split="testset")
+
+
+def test_a_damaged_ensemble_is_named(alloy_store: GraphStore, tmp_path: Path) -> None:
+    run = untrained_ensemble(tmp_path, alloy_store)
+    (run / "ensemble" / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"ensemble/manifest\.json: is damaged"):
+        Ensemble.load(run)
