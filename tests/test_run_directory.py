@@ -102,7 +102,7 @@ def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> No
             {"data": {"source": {"format": "emt_alloys", "structures": 99}}},
             "data.source.structures",
         ),
-        ({"search": {"min_epochs": 2}}, "search.min_epochs"),
+        ({"search": {"min_epochs": 5}}, "search.min_epochs"),
         (
             {"search": {"space": {"Training.batch_size": {"choices": [8, 16]}}}},
             "search.space.Architecture.hidden_dim",

@@ -133,7 +133,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     # sections that do not fit each other
     (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 16")),
     (("ensemble", "size"), 1, ("ensemble.size:",)),
-    (("ensemble", "epochs"), 19, ("ensemble.epochs = 19", "Training.num_epoch = 20")),
+    (("ensemble", "epochs"), 1, ("ensemble.epochs = 1", "Training.num_epoch = ")),
     (("ensemble", "level"), 90, ("ensemble.level:",)),
 ]
 

@@ -54,11 +54,17 @@ def test_a_network_may_stand_in_place_or_in_a_file(
 def test_exponents_without_a_point_are_numbers(
     quickstart: dict[str, Any], write: Callable[[Any], Path]
 ) -> None:
-    path = write({**quickstart, "seed": "SEED"})
-    text = path.read_text().replace("SEED", "7")
-    text = text.replace("learning_rate: 0.002", "learning_rate: 2e-3").replace("0.0005", "1e-4")
-    assert "2e-3" in text and "1e-4" in text
-    path.write_text(text.replace("- 8\n      - 16\n", "- 1e+1\n      - 2E+1\n"))
+    quickstart["network"]["Training"]["Optimizer"]["learning_rate"] = "RATE"
+    space = quickstart["search"]["space"]
+    space["Training.Optimizer.learning_rate"] = {"float": ["LOW", "HIGH"], "log": True}
+    space["Training.batch_size"] = {"choices": ["TEN", "TWENTY"]}
+    path = write(quickstart)
+    text = path.read_text()
+    written = {"RATE": "2e-3", "LOW": "1e-4", "HIGH": "1e-2", "TEN": "1e+1", "TWENTY": "2E+1"}
+    for word, number in written.items():
+        assert word in text
+        text = text.replace(word, number)
+    path.write_text(text)
     config = load_config(path)
     assert config.network["Training"]["Optimizer"]["learning_rate"] == 0.002
     assert config.search.space["Training.Optimizer.learning_rate"].float == (1e-4, 1e-2)
