@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -54,11 +55,12 @@ def test_a_network_may_stand_in_place_or_in_a_file(
 def test_exponents_without_a_point_are_numbers(
     quickstart: dict[str, Any], write: Callable[[Any], Path]
 ) -> None:
-    quickstart["network"]["Training"]["Optimizer"]["learning_rate"] = "RATE"
-    space = quickstart["search"]["space"]
+    values = copy.deepcopy(quickstart)
+    values["network"]["NeuralNetwork"]["Training"]["Optimizer"]["learning_rate"] = "RATE"
+    space = values["search"]["space"]
     space["Training.Optimizer.learning_rate"] = {"float": ["LOW", "HIGH"], "log": True}
     space["Training.batch_size"] = {"choices": ["TEN", "TWENTY"]}
-    path = write(quickstart)
+    path = write(values)
     text = path.read_text()
     written = {"RATE": "2e-3", "LOW": "1e-4", "HIGH": "1e-2", "TEN": "1e+1", "TWENTY": "2E+1"}
     for word, number in written.items():
