@@ -101,7 +101,7 @@ def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(table["energy_mean"], ours.graphs["energy_mean"], rtol=1e-5)
     assert len(pd.read_csv(tmp_path / "out_nodes.csv")) == len(ours.nodes) == 12
     members = ours.graphs[[f"energy_member_{k}" for k in range(MEMBERS)]]
-    np.testing.assert_allclose(ours.graphs["energy_mean"], members.mean(axis=1))
+    np.testing.assert_allclose(ours.graphs["energy_mean"], members @ ensemble.weights)
     # Alone or in company, and what the run itself wrote for its test split.
     alone = ensemble.predict(structures[1:]).graphs
     assert alone is not None

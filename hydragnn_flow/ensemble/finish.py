@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.ensemble import (
     FOLDER,
     MANIFEST,
@@ -20,7 +20,9 @@ from hydragnn_flow.ensemble.ensemble import (
     load_member,
 )
 from hydragnn_flow.ensemble.uncertainty import Calibration, Floats, calibrate, combine, coverage
+from hydragnn_flow.ensemble.weights import stacking_weights
 from hydragnn_flow.files import write_json, write_text
+from hydragnn_flow.training.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,13 @@ def finish_ensemble(
     folder = run_directory / FOLDER
     level = config.ensemble.level
     models = tuple(load_member(folder, m.member, store.manifest) for m in members)
-    weights = np.full(len(models), 1 / len(models))
-    additive = config.network_with({}).Architecture.enable_interatomic_potential
-    trained = Ensemble(models, weights, {}, store.manifest, level)
+    network = config.network_with({})
     val = store["valset"]
-    calibrations = _calibrations(trained, val, additive)
+    equal = np.full(len(models), 1 / len(models))
+    validation = Ensemble(models, equal, {}, store.manifest, level).member_predictions(val)
+    weights = _weights(validation, val, network, store.manifest)
+    additive = network.Architecture.enable_interatomic_potential
+    calibrations = _calibrations(validation, weights, val, store.manifest, level, additive)
     ensemble = Ensemble(models, weights, calibrations, store.manifest, level)
 
     test = store["testset"]
@@ -98,16 +102,35 @@ def finish_ensemble(
     return summary
 
 
-def _calibrations(trained: Ensemble, val: GraphSplit, additive: bool) -> dict[str, Calibration]:
+def _weights(
+    predictions: dict[str, Floats], val: GraphSplit, network: NetworkConfig, manifest: Manifest
+) -> Floats:
+    terms = Loss(network, manifest).terms
+    residuals = {
+        name: members - val.target(name)
+        for name, members in predictions.items()
+        if any(term.target == name for term in terms)
+    }
+    return stacking_weights(residuals, terms, val.n_atoms.astype(float)[:, None])
+
+
+def _calibrations(
+    predictions: dict[str, Floats],
+    weights: Floats,
+    val: GraphSplit,
+    manifest: Manifest,
+    level: float,
+    additive: bool,
+) -> dict[str, Calibration]:
     atoms = val.n_atoms.astype(float)[:, None]
     calibrations = {}
-    for name, members in trained.member_predictions(val).items():
-        mean, spread = combine(members, trained.weights)
-        per_graph = trained.manifest.targets[name].level == "graph"
+    for name, members in predictions.items():
+        mean, spread = combine(members, weights)
+        per_graph = manifest.targets[name].level == "graph"
         calibrations[name] = calibrate(
             val.target(name) - mean,
             spread,
-            trained.level,
+            level,
             per_atom=additive and per_graph,
             atoms=atoms if per_graph else None,
         )

@@ -1,0 +1,61 @@
+"""How much each member counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import LinearConstraint, minimize
+
+from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.training.losses import Term
+
+# Part of its equal share that every member keeps: where members disagree is what the error bars
+# are made of, so none may be silenced.
+SMALLEST_SHARE = 0.25
+
+
+def stacking_weights(
+    residuals: Mapping[str, Floats], terms: Sequence[Term], atoms: Floats
+) -> Floats:
+    """Convex weights with which the members' mean fits the validation data best.
+
+    Stacked regression (Breiman, Mach. Learn. 24, 49 (1996)) with the squared residuals of the
+    training loss. Equal weights are among the candidates, and so is almost the best member alone.
+
+    Parameters
+    ----------
+    residuals
+        Prediction minus reference on validation data, target -> ``[n_members, n, d]``.
+    terms
+        Targets, scales and weights of the training loss.
+    atoms
+        Number of atoms of each graph, ``[n_graphs, 1]``.
+
+    Returns
+    -------
+    float64 array
+        ``[n_members]``, adding up to one.
+    """
+    n_members = len(next(iter(residuals.values())))
+    products = np.zeros((n_members, n_members))
+    for term in terms:
+        scaled = residuals[term.target] / np.asarray(term.scale)
+        if term.per_atom:
+            scaled = scaled / atoms
+        flat = scaled.reshape(n_members, -1)
+        products += term.weight * flat @ flat.T / flat.shape[1]
+    products /= np.trace(products) / n_members
+    equal = np.full(n_members, 1 / n_members)
+
+    def loss(weights: Floats) -> float:
+        return float(weights @ products @ weights)
+
+    fit = minimize(
+        loss,
+        equal,
+        method="SLSQP",
+        bounds=[(SMALLEST_SHARE / n_members, 1.0)] * n_members,
+        constraints=LinearConstraint(np.ones((1, n_members)), 1, 1),
+    )
+    return np.asarray(fit.x / fit.x.sum()) if fit.success else equal
