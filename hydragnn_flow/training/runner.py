@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,9 +93,11 @@ def run_segment(
 def _save_validation(trainer: Trainer, path: Path) -> None:
     """Keep the best weights' predictions for the validation split beside the checkpoint."""
     trainer.model.load_state_dict(trainer.best)
-    predictions = predict_batches(trainer.model, split_batches(trainer.val), trainer.device)
+    predictions: dict[str, Any] = {
+        **predict_batches(trainer.model, split_batches(trainer.val), trainer.device)
+    }
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    np.savez(temporary, **predictions)  # type: ignore[arg-type]
+    np.savez(temporary, **predictions)
     temporary.replace(path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -250,9 +249,12 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _optimizer(model: nn.Module, network: NetworkConfig) -> torch.optim.Optimizer:
     settings = network.Training.Optimizer
     kind: Any = getattr(torch.optim, settings.type)
-    with suppress(RuntimeError):  # raised by devices that have no fused kernel
-        return kind(model.parameters(), lr=settings.learning_rate, fused=True)  # type: ignore[no-any-return]
-    return kind(model.parameters(), lr=settings.learning_rate)  # type: ignore[no-any-return]
+    optimizer: torch.optim.Optimizer
+    try:
+        optimizer = kind(model.parameters(), lr=settings.learning_rate, fused=True)
+    except RuntimeError:  # raised for devices that have no fused kernel
+        optimizer = kind(model.parameters(), lr=settings.learning_rate)
+    return optimizer
 
 
 def _chunks(indices: Any, size: int) -> list[Any]:
