@@ -9,6 +9,10 @@ class InputError(ValueError):
     """
 
 
+class StoreError(InputError):
+    """A store or a HydraGNN `.bp` file that is damaged, incomplete, in use or cannot be written."""
+
+
 class CampaignStopped(RuntimeError):
     """Something around the campaign keeps its work from being done: a full disk, a broken node.
 

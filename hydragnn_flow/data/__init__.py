@@ -1,12 +1,12 @@
 """Material graphs: sources -> neighbour lists -> ADIOS2 store -> batches."""
 
 from hydragnn_flow.data.graphs import atoms_to_graph, batch_graphs
-from hydragnn_flow.data.inspection import check_store, store_summary
-from hydragnn_flow.data.manifest import Manifest, Statistics, Target
 from hydragnn_flow.data.prepare import prepare_store
-from hydragnn_flow.data.split import GraphSplit
-from hydragnn_flow.data.store import GraphStore
-from hydragnn_flow.data.writer import write_store
+from hydragnn_flow.data.store.graph_store import GraphStore
+from hydragnn_flow.data.store.inspection import check_store, store_summary
+from hydragnn_flow.data.store.manifest import Manifest, Statistics, Target
+from hydragnn_flow.data.store.split import GraphSplit
+from hydragnn_flow.data.store.writer import write_store
 
 __all__ = [
     "GraphSplit",

@@ -10,12 +10,12 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.graphs import atoms_to_graph
-from hydragnn_flow.data.integrity import describe_file
 from hydragnn_flow.data.sources import Labelled, Progress, SourceData, input_files, read_source
 from hydragnn_flow.data.splits import TEST, split_indices
-from hydragnn_flow.data.staging import remove_leftovers
-from hydragnn_flow.data.store import GraphStore
-from hydragnn_flow.data.writer import write_store
+from hydragnn_flow.data.store.graph_store import GraphStore
+from hydragnn_flow.data.store.integrity import describe_file
+from hydragnn_flow.data.store.staging import remove_leftovers
+from hydragnn_flow.data.store.writer import write_store
 from hydragnn_flow.errors import InputError
 
 _UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}

@@ -8,7 +8,7 @@ import ase.io
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.manifest import MANIFEST
+from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.tables import Predictions
 from hydragnn_flow.errors import InputError

@@ -93,8 +93,8 @@ def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("ADIOS2 opened a file that had not been verified")
 
-    monkeypatch.setattr("hydragnn_flow.data.split.Bp5File", refuse)
-    monkeypatch.setattr("hydragnn_flow.data.store.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.store.split.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.store.graph_store.Bp5File", refuse)
 
 
 @pytest.fixture

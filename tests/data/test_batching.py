@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.batching import Assembler
 from hydragnn_flow.data.columns import pack
+from hydragnn_flow.data.reading.batching import Assembler
 
 POOL = 12
 

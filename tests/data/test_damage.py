@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hydragnn_flow.data import GraphStore, check_store
-from hydragnn_flow.data.bp5 import write_bp5
+from hydragnn_flow.data.store.bp5 import write_bp5
 from hydragnn_flow.errors import InputError
 
 BP5_FILES = ("data.0", "md.0", "md.idx", "mmd.0")
@@ -130,7 +130,7 @@ def test_what_is_no_store(tmp_path):
 )
 def test_damaged_hydragnn_file(written, tmp_path, monkeypatch, damage, name):
     """A .bp without a manifest has no checksums; the process that tries it out dies instead."""
-    monkeypatch.setattr("hydragnn_flow.data.probe.BASE_SECONDS", 1.0)
+    monkeypatch.setattr("hydragnn_flow.data.store.probe.BASE_SECONDS", 1.0)
     path = Path(shutil.copytree(written / "shard-00000.bp", tmp_path / "foreign.bp"))
     damage(path / name)
     with pytest.raises(InputError, match=r"foreign\.bp"):

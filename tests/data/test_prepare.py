@@ -171,15 +171,15 @@ def test_directory_that_cannot_be_made(tmp_path):
 
 def _prepare_and_die(path: Path, where: str) -> None:
     """In a process of its own: prepare, and be killed as the named step begins."""
-    import hydragnn_flow.data.staging
-    import hydragnn_flow.data.writer
+    import hydragnn_flow.data.store.staging
+    import hydragnn_flow.data.store.writer
 
     module, name = where.split(".")
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(getattr(hydragnn_flow.data, module), name, die)
+    setattr(getattr(hydragnn_flow.data.store, module), name, die)
     prepare(path)
 
 

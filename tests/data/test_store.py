@@ -23,9 +23,9 @@ from hydragnn_flow.data import (
     store_summary,
     write_store,
 )
-from hydragnn_flow.data.bp5 import Bp5File, write_bp5
-from hydragnn_flow.data.integrity import describe_files
-from hydragnn_flow.data.manifest import Shard
+from hydragnn_flow.data.store.bp5 import Bp5File, write_bp5
+from hydragnn_flow.data.store.integrity import describe_files
+from hydragnn_flow.data.store.manifest import Shard
 from hydragnn_flow.errors import InputError
 
 PACKED = ("y", "y_loc")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydragnn_flow.config.data import DataConfig, GeneratedSource, MlearnSource
-from hydragnn_flow.data.manifest import Target
 from hydragnn_flow.data.sources import emt_alloys, mlearn
 from hydragnn_flow.data.sources.emt_alloys import generate_emt_alloys
 from hydragnn_flow.data.sources.extxyz import read_extxyz
 from hydragnn_flow.data.sources.labelled import Labelled, Progress, check_labels
 from hydragnn_flow.data.sources.mlearn import read_mlearn
+from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 __all__ = ["Labelled", "Progress", "SourceData", "input_files", "read_source"]

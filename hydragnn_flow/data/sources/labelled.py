@@ -9,7 +9,7 @@ import ase
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.manifest import Target
+from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 Progress = Callable[[str, int, int], None]

@@ -9,7 +9,7 @@ import socket
 import time
 from pathlib import Path
 
-from hydragnn_flow.data.integrity import fsync_path, fsync_tree
+from hydragnn_flow.data.store.integrity import fsync_path, fsync_tree
 from hydragnn_flow.errors import InputError
 
 # A writer on another machine cannot be asked whether it lives, but none takes a day.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from hydragnn_flow.data.store import GraphStore
+from hydragnn_flow.data.store.graph_store import GraphStore
 from hydragnn_flow.errors import InputError
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hydragnn_flow.data.integrity import FileRecord
+from hydragnn_flow.data.store.integrity import FileRecord
 from hydragnn_flow.errors import InputError
 
 MANIFEST = "manifest.json"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.manifest import Statistics, Target, TargetStatistics
+from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatistics
 
 _NO_SPREAD = 1e-12
 

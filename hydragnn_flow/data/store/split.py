@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.batching import Assembler
-from hydragnn_flow.data.bp5 import Bp5File
 from hydragnn_flow.data.columns import Column, join
-from hydragnn_flow.data.layout import read_columns, read_counts, split_keys
-from hydragnn_flow.data.manifest import Target
-from hydragnn_flow.data.statistics import target_array
+from hydragnn_flow.data.reading.batching import Assembler
+from hydragnn_flow.data.store.bp5 import Bp5File
+from hydragnn_flow.data.store.layout import read_columns, read_counts, split_keys
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError
 
 # HydraGNN's packed copy of the targets; needless where the manifest names them.

@@ -10,13 +10,13 @@ from typing import Any
 from torch_geometric.data import Data
 
 from hydragnn_flow.data.columns import pack
-from hydragnn_flow.data.describe import describe
-from hydragnn_flow.data.integrity import describe_files
-from hydragnn_flow.data.layout import write_shard
-from hydragnn_flow.data.manifest import MANIFEST, Shard, Target
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.staging import commit, new_staging
-from hydragnn_flow.data.store import GraphStore
+from hydragnn_flow.data.store.describe import describe
+from hydragnn_flow.data.store.graph_store import GraphStore
+from hydragnn_flow.data.store.integrity import describe_files
+from hydragnn_flow.data.store.layout import write_shard
+from hydragnn_flow.data.store.manifest import MANIFEST, Shard, Target
+from hydragnn_flow.data.store.staging import commit, new_staging
 from hydragnn_flow.errors import InputError
 
 _SHARD = "shard-00000.bp"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydragnn_flow.data.bp5 import Bp5File
 from hydragnn_flow.data.columns import check_graphs
-from hydragnn_flow.data.describe import describe
-from hydragnn_flow.data.integrity import is_payload, verify_checksum, verify_presence
-from hydragnn_flow.data.layout import read_columns, split_keys, split_lengths
-from hydragnn_flow.data.manifest import MANIFEST, Manifest, Shard, load_manifest
-from hydragnn_flow.data.probe import probe
-from hydragnn_flow.data.split import Columns, GraphSplit, InMemory, InShards
 from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.bp5 import Bp5File
+from hydragnn_flow.data.store.describe import describe
+from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
+from hydragnn_flow.data.store.layout import read_columns, split_keys, split_lengths
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Shard, load_manifest
+from hydragnn_flow.data.store.probe import probe
+from hydragnn_flow.data.store.split import Columns, GraphSplit, InMemory, InShards
 from hydragnn_flow.errors import InputError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.bp5 import Bp5File, write_bp5
 from hydragnn_flow.data.columns import Column, concatenation_dim
+from hydragnn_flow.data.store.bp5 import Bp5File, write_bp5
 from hydragnn_flow.errors import InputError
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.manifest import Manifest, Shard, SplitSize, Target
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.statistics import atomic_numbers, training_statistics
+from hydragnn_flow.data.store.manifest import Manifest, Shard, SplitSize, Target
+from hydragnn_flow.data.store.statistics import atomic_numbers, training_statistics
 from hydragnn_flow.errors import InputError
 
 _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}

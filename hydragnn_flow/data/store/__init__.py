@@ -1,0 +1,1 @@
+"""The format on disk: shards in HydraGNN's layout, a manifest, and opening them safely."""
