@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from hydragnn_flow.errors import InputError
 
 # HydraGNN's packed copy of the targets; needless where the manifest names them.
 _PACKED = ("y", "y_loc")
+
+
+Mode = Literal["memory", "random", "stream"]
 
 
 class Columns(Protocol):
@@ -89,6 +92,7 @@ class GraphSplit:
         self, name: str, length: int, targets: Mapping[str, Target], source: Columns
     ) -> None:
         self.name = name
+        self.mode: Mode = "memory"
         self._length = length
         self._targets = targets
         self._source = source
@@ -133,6 +137,15 @@ class GraphSplit:
             Equal, field for field, to ``Batch.from_data_list([split[i] for i in indices])``.
         """
         return self._assembler.batch(indices)
+
+    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
+        """One batch for each of ``parts``, in their order."""
+        return (self.batch(part) for part in parts)
+
+    @property
+    def block_bounds(self) -> NDArray[np.int64]:
+        """Where the blocks in which the split is stored begin and end, int64 [n_blocks + 1]."""
+        return np.array([0, self._length], dtype=np.int64)
 
     def target(self, name: str) -> NDArray[np.float64]:
         """One target over the whole split, in the data's units.
