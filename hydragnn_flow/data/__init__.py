@@ -1,12 +1,11 @@
 """Material graphs: sources -> neighbour lists -> ADIOS2 store -> batches."""
 
 from hydragnn_flow.data.graphs import atoms_to_graph, batch_graphs
-from hydragnn_flow.data.prepare import prepare_store
-from hydragnn_flow.data.store.graph_store import GraphStore
-from hydragnn_flow.data.store.inspection import check_store, store_summary
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.reading.inspection import check_store, store_summary
+from hydragnn_flow.data.reading.split import GraphSplit
 from hydragnn_flow.data.store.manifest import Manifest, Statistics, Target
-from hydragnn_flow.data.store.split import GraphSplit
-from hydragnn_flow.data.store.writer import write_store
+from hydragnn_flow.data.writer import write_store
 
 __all__ = [
     "GraphSplit",
@@ -17,7 +16,6 @@ __all__ = [
     "atoms_to_graph",
     "batch_graphs",
     "check_store",
-    "prepare_store",
     "store_summary",
     "write_store",
 ]

@@ -40,64 +40,58 @@ def concatenation_dim(key: str, ndim: int) -> int:
     return ndim - 1 if "index" in key or key == "face" else 0
 
 
-def pack(graphs: Sequence[Data], split: str, like: Mapping[str, Column]) -> dict[str, Column]:
-    """Concatenate the values of all graphs, key by key.
+def pack(
+    graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Column] | None = None
+) -> dict[str, Column]:
+    """Concatenate the values of graphs, key by key.
 
     Parameters
     ----------
     graphs
-        Graphs with the same keys, data types and trailing shapes.
-    split
-        Name of the split, for messages.
+        At least one; all with the same keys, data types and trailing shapes.
+    where
+        What to call each graph in messages.
     like
-        Columns of an earlier split that this one must agree with; empty for the first. A split
-        without graphs gets the keys of ``like`` and no rows.
+        Columns packed earlier that these must agree with.
 
     Raises
     ------
     InputError
-        Naming split, graph and key where a value is missing, of another shape or type than in the
-        first graph, not finite, or refers to atoms that do not exist.
+        Naming graph and key where a value is missing, of another shape or type than in the first
+        graph, not finite, or refers to atoms that do not exist.
     """
-    if not graphs:
-        return {key: _no_rows(column) for key, column in like.items()}
-    keys = list(like) or [str(key) for key in graphs[0].to_dict()]
-    per_graph = [_arrays(graph, keys, f"{split}: graph {i}") for i, graph in enumerate(graphs)]
+    keys = list(like) if like else [str(key) for key in graphs[0].to_dict()]
+    per_graph = [_arrays(graph, keys, name) for graph, name in zip(graphs, where, strict=True)]
     columns = {}
     for key in keys:
         values = [arrays[key] for arrays in per_graph]
         dim = concatenation_dim(key, values[0].ndim)
-        model = like[key].values if key in like else values[0]
-        for i, value in enumerate(values):
-            if value.dtype != model.dtype or _trailing(value, dim) != _trailing(model, dim):
+        model = like[key].values if like else values[0]
+        for name, value in zip(where, values, strict=True):
+            if value.dtype != model.dtype or trailing(value, dim) != trailing(model, dim):
                 raise InputError(
-                    f"{split}: graph {i}: {key} is {value.dtype} {list(value.shape)}, which does "
+                    f"{name}: {key} is {value.dtype} {list(value.shape)}, which does "
                     f"not fit the {model.dtype} {list(model.shape)} before it; make them alike"
                 )
         counts = np.array([value.shape[dim] for value in values], dtype=np.int64)
         columns[key] = Column(np.concatenate(values, axis=dim), dim, counts)
-    check_graphs(columns, split)
+    check_graphs(columns, where)
     return columns
 
 
-def join(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Put the columns of several shards one behind the other."""
-    return {
-        key: Column(
-            np.concatenate([part[key].values for part in parts], axis=column.dim),
-            column.dim,
-            np.concatenate([part[key].counts for part in parts]),
-        )
-        for key, column in parts[0].items()
-    }
+def choose(columns: Mapping[str, Column], graphs: NDArray[np.int64]) -> dict[str, Column]:
+    """The columns of some of the graphs, in the order given."""
+    chosen = {}
+    for key, column in columns.items():
+        starts, counts = column.starts()[graphs], column.counts[graphs]
+        ends = np.cumsum(counts)
+        rows = np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())
+        chosen[key] = Column(np.take(column.values, rows, axis=column.dim), column.dim, counts)
+    return chosen
 
 
-def _no_rows(column: Column) -> Column:
-    nothing = np.take(column.values, np.empty(0, dtype=np.int64), axis=column.dim)
-    return Column(nothing, column.dim, np.empty(0, dtype=np.int64))
-
-
-def _trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
+def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
+    """The shape of an array without the dimension along which graphs follow one another."""
     return value.shape[:dim] + value.shape[dim + 1 :]
 
 
@@ -130,35 +124,43 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
     return arrays
 
 
-def check_graphs(columns: Mapping[str, Column], where: str) -> None:
+def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
     """Check what the keys of a graph must agree on among themselves.
+
+    Parameters
+    ----------
+    columns
+        The keys.
+    where
+        What to call each graph in messages.
 
     Raises
     ------
     InputError
-        Beginning with ``where``, naming graph and key.
+        Naming graph and key.
     """
     for key in ("x", "pos", "edge_index"):
         if key not in columns:
-            raise InputError(f"{where}: the graphs have no {key}, which every graph needs; add it")
+            raise InputError(f"{where[0]}: the graph has no {key}, which every graph needs; add it")
     if columns["x"].values.ndim != 2 or columns["edge_index"].values.shape[0] != 2:
         raise InputError(
-            f"{where}: x is not [n_atoms, n_features] or edge_index not [2, n_edges]; reshape them"
+            f"{where[0]}: x is not [n_atoms, n_features] or edge_index not [2, n_edges]; "
+            "reshape them"
         )
     atoms, edges = columns["x"].counts, columns["edge_index"]
     rows = {"pos": atoms, "edge_shifts": edges.counts, "edge_attr": edges.counts}
     for key, expected in rows.items():
         if key in columns and (wrong := columns[key].counts != expected).any():
             raise InputError(
-                f"{where}: graph {int(wrong.argmax())}: {key} has another number of rows than the "
+                f"{where[int(wrong.argmax())]}: {key} has another number of rows than the "
                 "graph has atoms or edges; correct it"
             )
     if (atoms == 0).any():
-        raise InputError(f"{where}: graph {int((atoms == 0).argmax())} has no atoms; remove it")
+        raise InputError(f"{where[int((atoms == 0).argmax())]} has no atoms; remove it")
     index = edges.values
     wrong_edge = ((index < 0) | (index >= np.repeat(atoms, edges.counts))).any(axis=0)
     if wrong_edge.any():
         graph = int(np.searchsorted(np.cumsum(edges.counts), wrong_edge.argmax(), side="right"))
         raise InputError(
-            f"{where}: graph {graph}: edge_index names an atom the graph does not have; correct it"
+            f"{where[graph]}: edge_index names an atom the graph does not have; correct it"
         )

@@ -1,94 +1,144 @@
 """The few ADIOS2 calls a store needs, with the guards ADIOS2 itself does not have.
 
 Reading past the end returns zeros, a buffer of the wrong size corrupts the heap, and an array that
-is not contiguous is written scrambled, all without an error; hence only whole variables are read,
-into arrays made here for them, and only contiguous arrays are written.
+is not contiguous is read and written scrambled, all without an error; hence every selection,
+buffer and array is checked here before ADIOS2 sees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import adios2
 import adios2.bindings as adios
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.errors import InputError
-
-# Each write to disk begins on a page of its own; small arrays are better gathered first.
-_BUFFER_BYTES = 1 << 22
+from hydragnn_flow.errors import StoreError
 
 _DTYPES = {
-    "float": np.float32,
-    "double": np.float64,
-    "int8_t": np.int8,
-    "int16_t": np.int16,
-    "int32_t": np.int32,
-    "int64_t": np.int64,
-    "uint8_t": np.uint8,
-    "uint16_t": np.uint16,
-    "uint32_t": np.uint32,
-    "uint64_t": np.uint64,
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "int8_t": np.dtype(np.int8),
+    "int16_t": np.dtype(np.int16),
+    "int32_t": np.dtype(np.int32),
+    "int64_t": np.dtype(np.int64),
+    "uint8_t": np.dtype(np.uint8),
+    "uint16_t": np.dtype(np.uint16),
+    "uint32_t": np.dtype(np.uint32),
+    "uint64_t": np.dtype(np.uint64),
 }
 
 
-def write_bp5(
-    path: Path,
-    variables: Iterable[tuple[str, NDArray[Any]]],
-    attributes: Mapping[str, str | list[str] | NDArray[np.int64]],
-) -> None:
-    """Write a BP5 file of one step.
+class Bp5Writer:
+    """A BP5 file of one step, written block by block in bounded memory.
 
     Parameters
     ----------
     path
         Directory to create; ADIOS2 would silently overwrite an existing one.
-    variables
-        Names and whole arrays; taken one at a time, and written out as they fill the buffer, so
-        that no second copy of all of them is ever in memory.
-    attributes
-        Names and values.
+
+    Raises
+    ------
+    StoreError
+        From here and from every method, where the file cannot be written.
     """
-    context = adios.ADIOS()
-    io = context.DeclareIO("write")
-    io.SetEngine("BP5")
-    engine = io.Open(str(path), adios.Mode.Write)
-    try:
-        engine.BeginStep()
-        pending = 0
-        for name, array in variables:
-            # A copy where needed: ADIOS2 also refuses arrays marked read-only.
-            whole = np.require(array, requirements=["C", "W"])
-            shape = list(whole.shape)
-            variable = io.DefineVariable(
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.exists():
+            raise StoreError(f"{path} exists; choose another name or delete it first")
+        self._context = adios.ADIOS()
+        self._io = self._context.DeclareIO("write")
+        self._io.SetEngine("BP5")
+        self._joined: dict[str, Any] = {}
+        try:
+            self._engine = self._io.Open(str(path), adios.Mode.Write)
+            self._engine.BeginStep()
+        except (RuntimeError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def append(self, name: str, array: NDArray[Any], dim: int) -> None:
+        """Add a block to a variable that grows along ``dim``; blocks without rows are skipped."""
+        if array.shape[dim] == 0:
+            return
+        whole = _writable(array)
+        shape = list(whole.shape)
+        try:
+            variable = self._joined.get(name)
+            if variable is None:
+                full = shape.copy()
+                full[dim] = adios2.JoinedDim
+                variable = self._io.DefineVariable(name, whole, full, [], shape)
+                self._joined[name] = variable
+            variable.SetSelection(([], shape))
+            self._engine.Put(variable, whole, adios.Mode.Sync)
+        except (RuntimeError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def put(self, name: str, array: NDArray[Any]) -> None:
+        """Write a whole variable."""
+        whole = _writable(array)
+        shape = list(whole.shape)
+        try:
+            variable = self._io.DefineVariable(
                 name, whole, shape, [0] * whole.ndim, shape, adios.ConstantDims
             )
-            engine.Put(variable, whole, adios.Mode.Sync)
-            pending += whole.nbytes
-            if pending > _BUFFER_BYTES:
-                engine.PerformDataWrite()
-                pending = 0
-        for name, value in attributes.items():
-            io.DefineAttribute(name, value)
-        engine.EndStep()
-    finally:
-        engine.Close()
-    # Timings of the write, different each time: no part of the data.
-    (path / "profiling.json").unlink(missing_ok=True)
+            self._engine.Put(variable, whole, adios.Mode.Sync)
+        except (RuntimeError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def attribute(self, name: str, value: str | list[str] | NDArray[np.int64]) -> None:
+        """Define an attribute of the file."""
+        self._io.DefineAttribute(name, value)
+
+    def flush(self) -> int:
+        """Write out what has been put; returns the bytes of payload now on disk.
+
+        Without it ADIOS2 keeps a copy of everything until the file is closed.
+        """
+        try:
+            self._engine.PerformDataWrite()
+        except (RuntimeError, ValueError) as error:
+            raise self._failed(error) from error
+        return (self.path / "data.0").stat().st_size
+
+    def close(self) -> None:
+        """Finish the file."""
+        try:
+            self._engine.EndStep()
+            self._engine.Close()
+        except (RuntimeError, ValueError) as error:
+            raise self._failed(error) from error
+        # Timings of the write, different each time: no part of the data.
+        (self.path / "profiling.json").unlink(missing_ok=True)
+
+    def abort(self) -> None:
+        """Let go of a file that will not be finished."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._engine.Close()
+
+    def _failed(self, error: Exception) -> StoreError:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[-1] if lines else type(error).__name__
+        return StoreError(
+            f"{self.path} cannot be written ({reason}); "
+            "free space on its disk or choose another directory"
+        )
 
 
 class Bp5File:
     """A BP5 file open for reading; a context manager.
 
-    One engine belongs to one thread: two threads reading through the same one get each other's
-    numbers.
+    Threads take turns: two that read through one ADIOS2 engine at a time get each other's numbers.
 
     Raises
     ------
-    InputError
+    StoreError
         Where ADIOS2 cannot open the file, or a variable or attribute is missing.
     """
 
@@ -99,10 +149,12 @@ class Bp5File:
         self._io.SetEngine("BP5")
         # Threads cost more than they save on the small reads of a store.
         self._io.SetParameter("Threads", "1")
+        self._variables: dict[str, tuple[Any, tuple[int, ...], np.dtype[Any]]] = {}
+        self._turn = threading.Lock()
         try:
             self._engine = self._io.Open(str(path), adios.Mode.ReadRandomAccess)
         except (RuntimeError, ValueError) as error:
-            raise InputError(
+            raise StoreError(
                 f"{path} cannot be opened as an ADIOS2 BP5 file; give a store or a HydraGNN .bp"
             ) from error
 
@@ -115,34 +167,89 @@ class Bp5File:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; nothing can be read after."""
         self._engine.Close()
+        self._variables.clear()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a variable."""
+        return self._variable(name)[1]
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The data type of a variable."""
+        return self._variable(name)[2]
 
     def read(self, name: str) -> NDArray[Any]:
         """The whole of one variable."""
-        variable = self._io.InquireVariable(name)
-        if not variable:
-            raise InputError(f"{self.path} has no variable {name}; it is not in HydraGNN's layout")
-        dtype = _DTYPES.get(variable.Type())
-        if dtype is None:
-            raise InputError(
-                f"{self.path}: {name} has the type {variable.Type()}, which no graph can hold"
-            )
-        array = np.zeros(variable.Shape(), dtype=dtype)
-        # ADIOS2 fails on a Get of nothing.
-        if array.size:
-            try:
-                self._engine.Get(variable, array, adios.Mode.Sync)
-            except (RuntimeError, ValueError) as error:
-                raise InputError(
-                    f"{self.path}: {name} cannot be read; restore the file from a copy"
-                ) from error
+        _, shape, dtype = self._variable(name)
+        array = np.zeros(shape, dtype=dtype)
+        if not shape:
+            raise StoreError(f"{self.path}: {name} is a single value, which no graph can hold")
+        self.read_into(name, 0, 0, array)
         return array
+
+    def read_into(self, name: str, dim: int, start: int, out: NDArray[Any]) -> None:
+        """Fill ``out`` with what lies from ``start`` on along ``dim``.
+
+        Parameters
+        ----------
+        name
+            The variable.
+        dim
+            0, or 1 for a variable of two dimensions.
+        start
+            First row along ``dim``.
+        out
+            As many rows along ``dim`` as wanted, whole along the other dimensions; of the
+            variable's own type.
+
+        Raises
+        ------
+        StoreError
+            Where the selection reaches past the end, or the bytes cannot be read.
+        """
+        variable, shape, dtype = self._variable(name)
+        count = out.shape[dim]
+        rest = shape[:dim] + shape[dim + 1 :]
+        if start < 0 or start + count > shape[dim]:
+            raise StoreError(
+                f"{self.path}: {name} has {shape[dim]} rows, so rows {start} to "
+                f"{start + count - 1} cannot be read; correct the selection"
+            )
+        if out.shape[:dim] + out.shape[dim + 1 :] != rest or out.dtype != dtype:
+            raise StoreError(
+                f"{self.path}: {name} is {dtype}, {list(shape)}, and does not fit an array of "
+                f"{out.dtype}, {list(out.shape)}; read it as it is stored"
+            )
+        if out.size == 0:  # ADIOS2 fails on a Get of nothing
+            return
+        try:
+            if dim == 0:
+                self._get(variable, [start, *[0] * len(rest)], list(out.shape), out)
+                return
+            # One row at a time: a selection over several rows reads all that lies between.
+            for row, part in enumerate(out):
+                self._get(variable, [row, start], [1, count], part)
+        except (RuntimeError, ValueError) as error:
+            raise StoreError(
+                f"{self.path}: {name} cannot be read ({error}); restore the file from a copy"
+            ) from error
+
+    def _get(self, variable: Any, start: list[int], count: list[int], out: NDArray[Any]) -> None:
+        if not out.flags.c_contiguous:
+            raise ValueError("the array to fill is not contiguous")
+        with self._turn:
+            variable.SetSelection((start, count))
+            self._engine.Get(variable, out, adios.Mode.Sync)
 
     def attribute(self, name: str) -> list[Any]:
         """The values of one attribute."""
         attribute = self._io.InquireAttribute(name)
         if not attribute:
-            raise InputError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
+            raise StoreError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
         if attribute.Type() == "string":
             return list(attribute.DataString())
         return [value.item() for value in np.atleast_1d(attribute.Data())]
@@ -150,3 +257,27 @@ class Bp5File:
     def attribute_names(self) -> list[str]:
         """The names of all attributes."""
         return list(self._io.AvailableAttributes())
+
+    def _variable(self, name: str) -> tuple[Any, tuple[int, ...], np.dtype[Any]]:
+        found = self._variables.get(name)
+        if found is None:
+            variable = self._io.InquireVariable(name)
+            if not variable:
+                raise StoreError(
+                    f"{self.path} has no variable {name}; it is not in HydraGNN's layout"
+                )
+            dtype = _DTYPES.get(variable.Type())
+            if dtype is None:
+                raise StoreError(
+                    f"{self.path}: {name} has the type {variable.Type()}, which no graph can hold"
+                )
+            found = self._variables[name] = (variable, tuple(variable.Shape()), dtype)
+        return found
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself where ADIOS2 can take it, otherwise a copy.
+
+    It scrambles arrays that are not contiguous, and refuses those marked read-only.
+    """
+    return np.require(array, requirements=["C", "W"])

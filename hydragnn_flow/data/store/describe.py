@@ -1,114 +1,146 @@
-"""A manifest worked out from the arrays themselves."""
+"""A manifest worked out from what the shards hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.manifest import Manifest, Shard, SplitSize, Target
-from hydragnn_flow.data.store.statistics import atomic_numbers, training_statistics
+from hydragnn_flow.data.store.manifest import (
+    Key,
+    Manifest,
+    Profile,
+    Shard,
+    SplitSize,
+    Target,
+)
+from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import InputError
 
 _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
 
 
-def describe(
-    splits: Mapping[str, Mapping[str, Column]],
-    *,
-    shards: list[Shard],
-    targets: Mapping[str, Target] | None = None,
-    units: Mapping[str, str] | None = None,
-    cutoff: float | None = None,
-    max_neighbours: int | None = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> Manifest:
-    """Make the manifest of a store.
+@dataclass(frozen=True)
+class Content:
+    """What was written to some shards."""
 
-    Parameters
-    ----------
-    splits
-        The columns of each split, ``trainset`` with at least one graph among them.
-    shards
-        The files the columns are in.
-    targets
-        Which keys are labels; by default ``energy`` and ``forces`` where they exist.
-    units
-        Units of further keys, and of targets found by default.
-    cutoff, max_neighbours, provenance
-        As in the manifest.
+    shards: list[Shard]
+    keys: dict[str, Key]
+    statistics: Accumulator
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a store says of itself beyond what its graphs tell."""
+
+    targets: Mapping[str, Target] | None = None
+    """The keys that are labels; by default ``energy`` and ``forces`` where the graphs have them."""
+    units: Mapping[str, str] | None = None
+    """Units of further keys, and of the targets where these are found by default."""
+    cutoff: float | None = None
+    max_neighbours: int | None = None
+    node_features: Sequence[str] | None = None
+    """Names of the columns of ``x``; by default ``atomic_number`` first where it can be that."""
+    provenance: Mapping[str, Any] | None = None
+
+
+def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
+    """The targets of graphs with these keys.
 
     Raises
     ------
     InputError
         Where a target is not among the keys or is not what it is said to be.
     """
-    units = dict(units or {})
-    train = splits[TRAIN]
-    if targets is None:
-        targets = {
-            name: Target(level=level, dim=_components(train, name, level), unit=units.get(name, ""))
+    if described.targets is None:
+        units = described.units or {}
+        return {
+            name: Target(level=level, dim=_size(keys[name], level), unit=units.get(name, ""))
             for name, level in _USUAL_TARGETS.items()
-            if name in train
+            if name in keys
         }
-    for name, target in targets.items():
-        _check_target(name, target, train)
-        if target.unit:
-            units[name] = target.unit
+    for name, target in described.targets.items():
+        _check_target(name, target, keys)
+    return dict(described.targets)
 
-    numbers = [atomic_numbers(columns) for columns in splits.values()]
-    width = train["x"].values.shape[1]
-    names = [f"feature_{i}" for i in range(width)]
-    elements: set[int] = set()
-    known = [part for part in numbers if part is not None]
-    if len(known) == len(numbers):
-        names[0] = "atomic_number"
-        elements = {int(number) for part in known for number in part}
+
+def make_manifest(content: Content, described: Description, profile: Profile) -> Manifest:
+    """Make the manifest of a store.
+
+    Raises
+    ------
+    InputError
+        As :func:`find_targets`.
+    """
+    targets = find_targets(content.keys, described)
+    units = dict(described.units or {})
+    units |= {name: target.unit for name, target in targets.items() if target.unit}
+    elements = content.statistics.elements
+    names = described.node_features
+    if names is None:
+        width = content.keys["x"].shape[0]
+        names = [f"feature_{i}" for i in range(width)]
+        if elements:
+            names[0] = "atomic_number"
+    splits: dict[str, SplitSize] = {}
+    for shard in content.shards:
+        for split, size in shard.splits.items():
+            splits[split] = splits.get(split, SplitSize()) + size
     return Manifest(
-        targets=dict(targets),
+        profile=profile,
+        targets=targets,
         units=units,
-        cutoff=cutoff,
-        max_neighbours=max_neighbours,
-        elements=sorted(elements),
-        node_features=names,
-        splits={name: _size(columns) for name, columns in splits.items()},
-        statistics=training_statistics(train, targets),
-        provenance=dict(provenance or {}),
-        shards=shards,
+        cutoff=described.cutoff,
+        max_neighbours=described.max_neighbours,
+        elements=sorted(elements or ()) if names[0] == "atomic_number" else [],
+        node_features=list(names),
+        keys=content.keys,
+        splits=splits,
+        statistics=content.statistics.statistics(),
+        provenance=dict(described.provenance or {}),
+        shards=content.shards,
     )
 
 
-def _size(columns: Mapping[str, Column]) -> SplitSize:
-    return SplitSize(
-        graphs=len(columns["x"].counts),
-        atoms=int(columns["x"].counts.sum()),
-        edges=int(columns["edge_index"].counts.sum()),
-    )
+def join_contents(parts: Sequence[Content]) -> Content:
+    """Put what several writers wrote together.
+
+    Raises
+    ------
+    InputError
+        Where their graphs differ in keys, types or shapes.
+    """
+    first = parts[0]
+    keys = dict(first.keys)
+    for part in parts[1:]:
+        if list(part.keys) != list(keys) or not all(keys[k].fits(part.keys[k]) for k in keys):
+            raise InputError(
+                f"{part.shards[0].path}: its graphs have other keys, types or shapes than those of "
+                f"{first.shards[0].path}; make all graphs alike"
+            )
+        keys = {key: described & part.keys[key] for key, described in keys.items()}
+        first.statistics.merge(part.statistics)
+    return Content([shard for part in parts for shard in part.shards], keys, first.statistics)
 
 
-def _rows(columns: Mapping[str, Column], level: Literal["graph", "node"]) -> int:
-    atoms = columns["x"].counts
-    return len(atoms) if level == "graph" else int(atoms.sum())
+def _size(key: Key, level: Literal["graph", "node"]) -> int:
+    """Components of each graph's, or each atom's, values."""
+    size = 1
+    for extent in key.shape:
+        size *= extent
+    return size if level == "node" else size * (key.rows or 0)
 
 
-def _components(columns: Mapping[str, Column], name: str, level: Literal["graph", "node"]) -> int:
-    return columns[name].values.size // _rows(columns, level)
-
-
-def _check_target(name: str, target: Target, columns: Mapping[str, Column]) -> None:
+def _check_target(name: str, target: Target, keys: Mapping[str, Key]) -> None:
     """Check that a target is a key, with the level and components it is said to have."""
-    if name not in columns:
+    if name not in keys:
         raise InputError(
-            f"target {name!r} is not among the keys of the graphs ({', '.join(columns)}); "
+            f"target {name!r} is not among the keys of the graphs ({', '.join(keys)}); "
             "correct its name"
         )
-    column, atoms = columns[name], columns["x"].counts
-    shared = atoms if target.level == "node" else np.full_like(atoms, column.counts[0])
-    expected = _rows(columns, target.level) * target.dim
-    if column.values.size != expected or not np.array_equal(column.counts, shared):
+    key = keys[name]
+    fits = key.node if target.level == "node" else key.rows is not None
+    if not fits or _size(key, target.level) != target.dim:
         raise InputError(
             f"target {name!r} is said to have {target.dim} component(s) per {target.level}, "
             "but the graphs do not; correct its description or its shape"

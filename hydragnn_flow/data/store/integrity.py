@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import StoreError
 
 _CHUNK = 1 << 24
 
@@ -31,7 +31,7 @@ class FileRecord(BaseModel):
 
 def describe_file(path: Path) -> FileRecord:
     """Size and checksum of a file as it is now."""
-    return FileRecord(size=path.stat().st_size, crc32=_crc32(path))
+    return FileRecord(size=path.stat().st_size, crc32=checksum(path))
 
 
 def describe_files(folder: Path) -> dict[str, FileRecord]:
@@ -45,7 +45,7 @@ def is_payload(name: str) -> bool:
 
 
 def verify_presence(folder: Path, records: Mapping[str, FileRecord]) -> None:
-    """Raise InputError where a file is missing or has another size than recorded."""
+    """Raise StoreError where a file is missing or has another size than recorded."""
     for name, record in records.items():
         path = folder / name
         if not path.is_file():
@@ -56,14 +56,14 @@ def verify_presence(folder: Path, records: Mapping[str, FileRecord]) -> None:
 
 
 def verify_checksum(path: Path, record: FileRecord) -> None:
-    """Raise InputError where the bytes of a file are not those recorded."""
-    if _crc32(path) != record.crc32:
+    """Raise StoreError where the bytes of a file are not those recorded."""
+    if checksum(path) != record.crc32:
         raise damaged(path, "has changed since it was written (its checksum differs)")
 
 
-def damaged(path: Path, what: str) -> InputError:
+def damaged(path: Path, what: str) -> StoreError:
     """The error for a file of a store that cannot be trusted."""
-    return InputError(
+    return StoreError(
         f"{path} {what}: the store is damaged; delete it and prepare it again, or restore a copy"
     )
 
@@ -85,9 +85,13 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _crc32(path: Path) -> int:
-    checksum = 0
+def checksum(path: Path, begin: int = 0, end: int | None = None) -> int:
+    """CRC-32 of the bytes of a file from ``begin`` to ``end``."""
+    value = 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
+        file.seek(begin)
+        left = path.stat().st_size - begin if end is None else end - begin
+        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            value = zlib.crc32(chunk, value)
+            left -= len(chunk)
+    return value

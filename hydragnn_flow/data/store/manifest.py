@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hydragnn_flow.data.store.integrity import FileRecord
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import StoreError
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 2
+
+Profile = Literal["hydragnn", "compact"]
 
 
 class _Record(BaseModel):
@@ -56,9 +59,47 @@ class Statistics(_Record):
 class SplitSize(_Record):
     """How much a split holds."""
 
-    graphs: int
-    atoms: int
-    edges: int
+    graphs: int = 0
+    atoms: int = 0
+    edges: int = 0
+
+    def __add__(self, other: SplitSize) -> SplitSize:
+        return SplitSize(
+            graphs=self.graphs + other.graphs,
+            atoms=self.atoms + other.atoms,
+            edges=self.edges + other.edges,
+        )
+
+
+class Key(_Record):
+    """One key of the graphs: what its tensors are, and how many rows each graph has."""
+
+    dtype: str
+    """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""
+    dim: int
+    """Dimension along which graphs follow one another."""
+    shape: tuple[int, ...]
+    """The other dimensions."""
+    node: bool
+    """Whether each graph has as many rows as atoms."""
+    edge: bool
+    """Whether each graph has as many rows as edges."""
+    rows: int | None
+    """Rows of each graph, where all have the same number."""
+
+    def __and__(self, other: Key) -> Key:
+        """What holds of both; for the same key in two parts of a store."""
+        return self.model_copy(
+            update={
+                "node": self.node and other.node,
+                "edge": self.edge and other.edge,
+                "rows": self.rows if self.rows == other.rows else None,
+            }
+        )
+
+    def fits(self, other: Key) -> bool:
+        """Whether the tensors of the same key in two parts of a store can be joined."""
+        return (self.dtype, self.dim, self.shape) == (other.dtype, other.dim, other.shape)
 
 
 class Shard(_Record):
@@ -68,12 +109,16 @@ class Shard(_Record):
     """Name within the store."""
     files: dict[str, FileRecord]
     """Its files by name; empty for a foreign .bp, which nothing is known about."""
+    splits: dict[str, SplitSize]
+    """What it holds of each split."""
 
 
 class Manifest(_Record):
     """All of manifest.json."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
+    profile: Profile = "hydragnn"
+    """`hydragnn`: every number in its own type; `compact`: node and edge integers narrowed."""
     targets: dict[str, Target]
     units: dict[str, str]
     """Unit of each key that has a known one."""
@@ -84,6 +129,8 @@ class Manifest(_Record):
     """Atomic numbers that occur in any split, ascending."""
     node_features: list[str]
     """What the columns of ``x`` are."""
+    keys: dict[str, Key]
+    """The keys of every graph, in their order."""
     splits: dict[str, SplitSize]
     statistics: Statistics
     provenance: dict[str, Any]
@@ -96,25 +143,28 @@ def load_manifest(store: Path) -> Manifest:
 
     Raises
     ------
-    InputError
-        Where it is missing, not JSON, of a newer version, or not a manifest.
+    StoreError
+        Where it is missing, not JSON, of another version, or not a manifest.
     """
     path = store / MANIFEST
     if not path.is_file():
-        raise InputError(
+        raise StoreError(
             f"{path} is missing: {store} is no complete store; prepare it again or restore a copy"
         )
+    again = "the store is damaged; delete it and prepare it again, or restore a copy"
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read as JSON ({error}): {again}") from None
+    version = values.get("version") if isinstance(values, dict) else None
+    if version != VERSION:
+        raise StoreError(
+            f"{path}: version {version!r} is not the version {VERSION} this release reads; "
+            "prepare the store again, or use the release that wrote it"
+        )
+    try:
+        return Manifest.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=True)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        if key == "version":
-            raise InputError(
-                f"{path}: version {first['input']!r} is not the version {VERSION} this release "
-                "reads; upgrade hydragnn_flow"
-            ) from None
-        raise InputError(
-            f"{path}: {key or 'file'}: {first['msg']}: the store is damaged; "
-            "delete it and prepare it again, or restore a copy"
-        ) from None
+        raise StoreError(f"{path}: {key or 'file'}: {first['msg']}: {again}") from None

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from hydragnn_flow.data.store.integrity import fsync_path, fsync_tree
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import StoreError
 
 # A writer on another machine cannot be asked whether it lives, but none takes a day.
 _ABANDONED_AFTER = 24 * 3600.0
@@ -23,7 +23,7 @@ def new_staging(path: Path) -> Path:
     try:
         staging.mkdir(parents=True)
     except OSError as error:
-        raise InputError(
+        raise StoreError(
             f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
         ) from error
     return staging
@@ -34,14 +34,14 @@ def commit(staging: Path, path: Path) -> None:
 
     Raises
     ------
-    InputError
+    StoreError
         Where another writer was faster; its directory stays.
     """
     fsync_tree(staging)
     try:
         staging.rename(path)
     except OSError as error:
-        raise InputError(
+        raise StoreError(
             f"{path} cannot be put in place ({error.strerror}); "
             "choose another name or delete what is there"
         ) from error

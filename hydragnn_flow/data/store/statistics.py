@@ -1,8 +1,13 @@
-"""What models derive from the training split."""
+"""What models derive from the training split, gathered block by block.
+
+Every quantity is kept in a form that blocks, shards and processes add up to the same result, so no
+one ever needs all graphs at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,84 +16,274 @@ from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatistics
 
 _NO_SPREAD = 1e-12
+_HEAVIEST = 118
 
 
-def training_statistics(columns: Mapping[str, Column], targets: Mapping[str, Target]) -> Statistics:
-    """Statistics of the training split.
+class Moments:
+    """Number, mean, squared deviations and largest magnitude of each component of a target.
+
+    Blocks are merged as in Chan, Golub & LeVeque, The American Statistician 37, 242 (1983), which
+    loses no digits where the mean is much larger than the spread.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.n = 0
+        self.mean = np.zeros(dim)
+        self.squares = np.zeros(dim)
+        self.largest = np.zeros(dim)
+
+    def see(self, values: NDArray[np.float64]) -> None:
+        """Add rows, [n, dim]."""
+        block = Moments(values.shape[1])
+        block.n = len(values)
+        block.mean = values.mean(axis=0)
+        block.squares = ((values - block.mean) ** 2).sum(axis=0)
+        block.largest = np.abs(values).max(axis=0)
+        self.merge(block)
+
+    def merge(self, other: Moments) -> None:
+        """Add what another one has seen."""
+        if other.n == 0:
+            return
+        n = self.n + other.n
+        step = other.mean - self.mean
+        self.mean = self.mean + step * (other.n / n)
+        self.squares = self.squares + other.squares + step**2 * (self.n * other.n / n)
+        self.largest = np.maximum(self.largest, other.largest)
+        self.n = n
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation of each component; 1 where there is none to speak of."""
+        std = np.sqrt(self.squares / max(self.n, 1))
+        # Relative too: a constant of -9391 eV has a rounding spread far above any absolute floor.
+        floor = np.maximum(_NO_SPREAD, self.largest * _NO_SPREAD)
+        return np.where(std > floor, std, 1.0)
+
+
+class Accumulator:
+    """Everything the statistics of a store are made of.
 
     Parameters
     ----------
-    columns
-        The training split, at least one graph.
     targets
-        The keys among them that are labels.
+        The keys that are labels.
     """
-    atoms = columns["x"].counts
-    degree = _in_degrees(columns)
-    values = {name: target_array(columns[name], target) for name, target in targets.items()}
-    element_energies: dict[int, float] = {}
-    residual_std = 1.0
-    numbers = atomic_numbers(columns)
-    if "energy" in targets and targets["energy"].level == "graph" and numbers is not None:
-        element_energies, per_atom = _composition_fit(numbers, atoms, values["energy"][:, 0])
-        residual_std = _std(per_atom[:, None])[0]
-    forces_rms = None
-    if "forces" in targets:
-        forces_rms = float(np.sqrt(np.mean(values["forces"] ** 2)))
-    return Statistics(
-        degree_histogram=np.bincount(degree).tolist(),
-        avg_num_neighbors=float(columns["edge_index"].counts.sum() / atoms.sum()),
-        element_energies=element_energies,
-        energy_per_atom_std=residual_std,
-        forces_rms=forces_rms,
-        targets={
-            name: TargetStatistics(mean=value.mean(axis=0).tolist(), std=_std(value))
-            for name, value in values.items()
-        },
-    )
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self._targets = dict(targets)
+        self.degrees = np.zeros(1, dtype=np.int64)
+        """Number of training atoms by number of incoming edges."""
+        self.elements: set[int] | None = set()
+        """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
+        self._moments = {name: Moments(target.dim) for name, target in targets.items()}
+        energy = targets.get("energy")
+        self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
+
+    def see(self, columns: Mapping[str, Column], train: bool) -> None:
+        """Add the graphs of a block.
+
+        Parameters
+        ----------
+        columns
+            Their keys.
+        train
+            Whether they are graphs to train on; of others only the elements count.
+        """
+        numbers = atomic_numbers(columns)
+        if numbers is None:
+            self.elements = None
+        elif self.elements is not None:
+            self.elements |= set(np.unique(numbers).tolist())
+        if not train:
+            return
+        self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
+        for name, target in self._targets.items():
+            values = target_array(columns[name].values, target)
+            self._moments[name].see(values)
+            if name == "energy" and self._fit is not None and numbers is not None:
+                self._fit.see(numbers, columns["x"].counts, values[:, 0])
+
+    def merge(self, other: Accumulator) -> None:
+        """Add what another one has seen."""
+        self.degrees = _added(self.degrees, other.degrees)
+        if self.elements is not None:
+            self.elements = None if other.elements is None else self.elements | other.elements
+        for name, moments in self._moments.items():
+            moments.merge(other._moments[name])
+        if self._fit is not None and other._fit is not None:
+            self._fit.merge(other._fit)
+
+    def statistics(self) -> Statistics:
+        """What has been seen, as a manifest says it."""
+        atoms = int(self.degrees.sum())
+        edges = int((self.degrees * np.arange(len(self.degrees))).sum())
+        element_energies: dict[int, float] = {}
+        residual_std = 1.0
+        if self._fit is not None and self.elements is not None:
+            element_energies, residual_std = self._fit.solve()
+        forces = self._moments.get("forces")
+        forces_rms = None
+        if forces is not None:
+            mean_square = forces.mean**2 + forces.squares / max(forces.n, 1)
+            forces_rms = float(np.sqrt(mean_square.mean()))
+        return Statistics(
+            degree_histogram=self.degrees.tolist(),
+            avg_num_neighbors=edges / max(atoms, 1),
+            element_energies=element_energies,
+            energy_per_atom_std=residual_std,
+            forces_rms=forces_rms,
+            targets={
+                name: TargetStatistics(mean=moments.mean.tolist(), std=moments.std.tolist())
+                for name, moments in self._moments.items()
+            },
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can say it, exactly."""
+        return {
+            "targets": {name: target.model_dump() for name, target in self._targets.items()},
+            "degrees": self.degrees.tolist(),
+            "elements": None if self.elements is None else sorted(self.elements),
+            "moments": {
+                name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
+                for name, m in self._moments.items()
+            },
+            "fit": None if self._fit is None else self._fit.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Accumulator:
+        """The inverse of :meth:`to_dict`."""
+        found = cls({name: Target(**target) for name, target in values["targets"].items()})
+        found.degrees = np.array(values["degrees"], dtype=np.int64)
+        found.elements = None if values["elements"] is None else set(values["elements"])
+        for name, (n, mean, squares, largest) in values["moments"].items():
+            moments = found._moments[name]
+            moments.n, moments.mean = n, np.array(mean)
+            moments.squares, moments.largest = np.array(squares), np.array(largest)
+        if values["fit"] is not None:
+            found._fit = _EnergyFit.from_dict(values["fit"])
+        return found
+
+
+class _EnergyFit:
+    """Energies of the elements by least squares over all graphs, weighted to energies per atom.
+
+    Kept as the triangular factor of a QR decomposition of [composition | energy]: stacking factors
+    and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci. Comput. 34, A206
+    (2012)), without squaring the condition number as sums of products would.
+    """
+
+    def __init__(self) -> None:
+        self.elements: list[int] = []
+        self.factor = np.zeros((0, 1))
+        """Triangular, [n, n_elements + 1]; the last column is the energy."""
+        self.rows = np.zeros(1)
+        """Sum of all rows, for the mean of what is left over."""
+        self.n = 0
+
+    def see(
+        self, numbers: NDArray[np.int64], atoms: NDArray[np.int64], energies: NDArray[np.float64]
+    ) -> None:
+        elements, kind = np.unique(numbers, return_inverse=True)
+        rows = np.zeros((len(atoms), len(elements) + 1))
+        np.add.at(rows, (np.repeat(np.arange(len(atoms)), atoms), kind), 1.0)
+        # Per atom, so that large cells do not decide alone.
+        rows[:, :-1] /= atoms[:, None]
+        rows[:, -1] = energies / atoms
+        self._add(elements.tolist(), rows, rows.sum(axis=0), len(rows))
+
+    def merge(self, other: _EnergyFit) -> None:
+        self._add(other.elements, other.factor, other.rows, other.n)
+
+    def solve(self) -> tuple[dict[int, float], float]:
+        """Energy of each element, and the standard deviation of what they leave per atom.
+
+        Where compositions do not determine the elements' energies (one stoichiometry only), the
+        solution of least norm is taken: it shares the energy out instead of inventing differences.
+        """
+        if self.n == 0:
+            return {}, 1.0
+        fit, *_ = np.linalg.lstsq(self.factor[:, :-1], self.factor[:, -1], rcond=None)
+        left_over = self.factor[:, -1] - self.factor[:, :-1] @ fit
+        mean = (self.rows[-1] - self.rows[:-1] @ fit) / self.n
+        variance = max(float(left_over @ left_over) / self.n - mean**2, 0.0)
+        std = float(np.sqrt(variance))
+        largest = float(np.linalg.norm(self.factor[:, -1])) / np.sqrt(self.n)
+        # Twelve digits of the energies themselves: below that it is rounding.
+        std = std if std > max(_NO_SPREAD, largest * _NO_SPREAD) else 1.0
+        return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "elements": self.elements,
+            "factor": self.factor.tolist(),
+            "rows": self.rows.tolist(),
+            "n": self.n,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> _EnergyFit:
+        found = cls()
+        found.elements, found.n = list(values["elements"]), values["n"]
+        found.factor = np.array(values["factor"]).reshape(-1, len(found.elements) + 1)
+        found.rows = np.array(values["rows"])
+        return found
+
+    def _add(
+        self,
+        elements: list[int],
+        rows: NDArray[np.float64],
+        total: NDArray[np.float64],
+        n: int,
+    ) -> None:
+        union = sorted({*self.elements, *elements})
+        stacked = np.vstack(
+            [_spread(self.factor, self.elements, union), _spread(rows, elements, union)]
+        )
+        self.factor = np.linalg.qr(stacked, mode="r")
+        self.rows = (
+            _spread(self.rows[None], self.elements, union)[0]
+            + _spread(total[None], elements, union)[0]
+        )
+        self.elements = union
+        self.n += n
+
+
+def _spread(
+    rows: NDArray[np.float64], elements: list[int], union: list[int]
+) -> NDArray[np.float64]:
+    """The same rows with a column for each element of ``union``."""
+    wide = np.zeros((len(rows), len(union) + 1))
+    wide[:, [*np.searchsorted(union, elements).tolist(), -1]] = rows
+    return wide
 
 
 def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
     """Atomic number of each atom, [n_atoms]; None where ``x[:, 0]`` is something else."""
     values = np.asarray(columns["x"].values)[:, 0]
     numbers = values.astype(np.int64)
-    plausible = (numbers == values) & (numbers >= 1) & (numbers <= 118)
+    plausible = (numbers == values) & (numbers >= 1) & (numbers <= _HEAVIEST)
     return numbers if plausible.all() else None
 
 
-def target_array(column: Column, target: Target) -> NDArray[np.float64]:
+def target_array(values: NDArray[Any], target: Target) -> NDArray[np.float64]:
     """A target as float64 [n_graphs or n_atoms, dim], to sum without loss."""
-    return np.asarray(column.values, dtype=np.float64).reshape(-1, target.dim)
+    return np.asarray(values, dtype=np.float64).reshape(-1, target.dim)
 
 
 def _in_degrees(columns: Mapping[str, Column]) -> NDArray[np.int64]:
-    """Number of edges that arrive at each atom, [n_atoms of the split]."""
+    """Number of edges that arrive at each atom, [n_atoms]."""
     edges, nodes = columns["edge_index"], columns["x"]
     receivers = np.asarray(edges.values[1], dtype=np.int64)
     global_receivers = receivers + np.repeat(nodes.starts(), edges.counts)
     return np.bincount(global_receivers, minlength=int(nodes.counts.sum()))
 
 
-def _composition_fit(
-    numbers: NDArray[np.int64], atoms: NDArray[np.int64], energies: NDArray[np.float64]
-) -> tuple[dict[int, float], NDArray[np.float64]]:
-    """Energy of each element by least squares, and what is left over per atom.
-
-    Where compositions do not determine the elements' energies (one stoichiometry only), the
-    solution of least norm is taken: it shares the energy out instead of inventing differences.
-    """
-    elements, kind = np.unique(numbers, return_inverse=True)
-    composition = np.zeros((len(atoms), len(elements)))
-    np.add.at(composition, (np.repeat(np.arange(len(atoms)), atoms), kind), 1.0)
-    # Weighted to energies per atom, so that large cells do not decide alone.
-    fit, *_ = np.linalg.lstsq(composition / atoms[:, None], energies / atoms, rcond=None)
-    left_over = (energies - composition @ fit) / atoms
-    return {int(z): float(e) for z, e in zip(elements, fit, strict=True)}, left_over
-
-
-def _std(values: NDArray[np.float64]) -> list[float]:
-    """Standard deviation of each column; 1 where there is none to speak of."""
-    std = values.std(axis=0)
-    # Relative too: a constant of -9391 eV has a rounding spread far above any absolute floor.
-    floor = np.maximum(_NO_SPREAD, np.abs(values).max(axis=0) * _NO_SPREAD)
-    return [float(s) for s in np.where(std > floor, std, 1.0)]
+def _added(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sum of two histograms, as long as the longer one."""
+    total = np.zeros(max(len(left), len(right)), dtype=np.int64)
+    total[: len(left)] += left
+    total[: len(right)] += right
+    return total

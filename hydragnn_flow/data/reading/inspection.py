@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from hydragnn_flow.data.store.graph_store import GraphStore
+from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.errors import InputError
 
 
@@ -52,8 +52,8 @@ def check_store(path: Path | str) -> dict[str, Any]:
     InputError
         Naming what is damaged.
     """
-    store = GraphStore.open(path)
-    store.verify_payload()
+    store = GraphStore.open(path, mode="random")
+    verify_payload(store)
     for name, size in store.manifest.splits.items():
         split = store[name]
         counted = (len(split.n_atoms), int(np.sum(split.n_atoms)), int(np.sum(split.n_edges)))

@@ -1,0 +1,87 @@
+"""Batches made of whole arrays, equal to what PyG's collate makes graph by graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data.reading.index import Rows
+
+
+def collate(
+    values: Mapping[str, NDArray[Any]], rows: Mapping[str, Rows], graphs: NDArray[np.int64]
+) -> Batch:
+    """Make a batch of the values of some graphs, laid end to end in the batch's order.
+
+    Parameters
+    ----------
+    values
+        Each key's values, fresh arrays that become the batch's own.
+    rows
+        How many rows of each key each graph has.
+    graphs
+        The graphs.
+
+    Returns
+    -------
+    Batch
+        Equal, field for field, to ``Batch.from_data_list`` of the graphs.
+    """
+    atoms = _bounds(rows["x"].counts(graphs))
+    first_atom = torch.from_numpy(atoms[:-1])
+    no_increment = torch.zeros(len(graphs), dtype=torch.int64)
+    slices_of: dict[int, NDArray[np.int64]] = {id(rows["x"]): atoms}
+
+    batch = Batch(_base_cls=Data)
+    slices, increments = {}, {}
+    for key, array in values.items():
+        kind = rows[key]
+        if id(kind) not in slices_of:
+            slices_of[id(kind)] = _bounds(kind.counts(graphs))
+        bounds = slices_of[id(kind)]
+        increments[key] = no_increment
+        if "index" in key or key == "face":
+            array += np.repeat(atoms[:-1], np.diff(bounds))
+            increments[key] = first_atom
+        batch[key] = torch.from_numpy(array)
+        slices[key] = torch.from_numpy(bounds)
+    batch.batch = torch.from_numpy(np.repeat(np.arange(len(graphs)), np.diff(atoms)))
+    batch.ptr = torch.from_numpy(atoms.copy())
+    # PyG's own bookkeeping, by which to_data_list() and batch[i] take a batch apart again.
+    batch._num_graphs = len(graphs)
+    batch._slice_dict = slices
+    batch._inc_dict = increments
+    return batch
+
+
+def checked(indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int) -> NDArray[np.int64]:
+    """Graph indices counted from the front, all within range.
+
+    Raises
+    ------
+    IndexError
+        For none, or one that is out of range.
+    TypeError
+        For indices that are no integers.
+    """
+    numbers = np.asarray(indices).reshape(-1)
+    if len(numbers) == 0:
+        raise IndexError("a batch needs at least one graph")
+    if numbers.dtype.kind not in "iu":  # a mask would pass as graphs 0 and 1
+        raise TypeError(f"graph indices are integers, not {numbers.dtype}")
+    numbers = numbers.astype(np.int64)
+    if numbers.min() < -length or numbers.max() >= length:
+        raise IndexError(f"graph index out of range for {length} graphs: {numbers}")
+    return np.where(numbers < 0, numbers + length, numbers)
+
+
+def _bounds(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    bounds = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds

@@ -1,0 +1,192 @@
+"""GraphStore: material graphs on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+
+from hydragnn_flow.data.reading.arena import share_split
+from hydragnn_flow.data.reading.disk import DiskReader
+from hydragnn_flow.data.reading.foreign import foreign_manifest
+from hydragnn_flow.data.reading.index import SplitIndex
+from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
+from hydragnn_flow.data.reading.rows import Reader
+from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.reading.split import GraphSplit, Mode
+from hydragnn_flow.data.reading.stream import StreamReader
+from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Shard, load_manifest
+from hydragnn_flow.errors import InputError, StoreError
+
+
+class GraphStore:
+    """Material graphs on disk, in splits: ``store["trainset"]``.
+
+    Made by :meth:`open`, which reads the manifest and verifies sizes and metadata. Payload is
+    verified when it is first read. A context manager; without one, the end of the process lets go
+    of what is shared with other processes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        mode: Mode = "memory",
+        without: Collection[str] = (),
+        scratch: Path | None = None,
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.mode: Mode = mode
+        self._scratch = scratch
+        self._entry: NodeEntry | None = None
+        keys = {key: value for key, value in manifest.keys.items() if key not in without}
+        self._identity = _identity(path, manifest, list(keys))
+        folder = self._staged() if scratch is not None and mode != "memory" else path
+        shards = [ShardFile(folder / shard.path, shard) for shard in manifest.shards]
+        self._shards = shards
+        self._splits = {}
+        for name in manifest.splits:
+            graphs = [shard.splits[name].graphs for shard in manifest.shards]
+            index = SplitIndex(name, keys, shards, graphs)
+            self._splits[name] = GraphSplit(index, manifest.targets, mode, self._reader)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        mode: Mode = "memory",
+        *,
+        without: Collection[str] = (),
+        scratch: Path | str | None = None,
+    ) -> GraphStore:
+        """Open a store directory, or a single ``.bp`` that HydraGNN wrote.
+
+        A HydraGNN file carries neither units nor checksums: its manifest is worked out from its
+        arrays, and another process tries it out first, since a damaged one can take down whoever
+        opens it.
+
+        Parameters
+        ----------
+        path
+            The store.
+        mode
+            ``memory``: whole splits in memory, one copy for all processes of a node. ``random``:
+            each graph from disk. ``stream``: from disk block by block, for splits larger than
+            memory, whose graphs then have to be wanted roughly in the order of a plan made for
+            that (:func:`hydragnn_flow.data.plan.plan_epoch`).
+        without
+            Keys to leave out of the graphs.
+        scratch
+            Fast local directory. Modes ``random`` and ``stream`` read from a verified copy there,
+            made once per node; ``memory`` uses it where ``/dev/shm`` has no room.
+
+        Raises
+        ------
+        StoreError
+            Naming the file that is missing, damaged or no store.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise StoreError(f"{path} does not exist; prepare the store or correct the path")
+        if not (path / MANIFEST).exists() and path.suffix == ".bp":
+            manifest = foreign_manifest(path)
+        else:
+            manifest = load_manifest(path)
+            for shard in manifest.shards:
+                _verify_metadata(path / shard.path, shard)
+        return cls(path, manifest, mode, without, None if scratch is None else Path(scratch))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self._splits)
+
+    def __getitem__(self, name: str) -> GraphSplit:
+        if name not in self._splits:
+            known = ", ".join(self._splits)
+            raise InputError(f"{self.path} has no split {name!r}; it has {known}")
+        return self._splits[name]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
+        return f"GraphStore({str(self.path)!r}, {sizes})"
+
+    def __enter__(self) -> GraphStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of files and of what is shared with other processes."""
+        for split in self._splits.values():
+            split.close()
+        for shard in self._shards:
+            shard.close()
+        if self._entry is not None:
+            self._entry.release()
+            self._entry = None
+
+    def _reader(self, index: SplitIndex) -> Reader:
+        if self.mode == "memory":
+            return share_split(index, self._identity, self._scratch)
+        return StreamReader(index) if self.mode == "stream" else DiskReader(index)
+
+    def _staged(self) -> Path:
+        """A verified copy of the shards on the scratch directory."""
+        assert self._scratch is not None
+        size = sum(file.size for shard in self.manifest.shards for file in shard.files.values())
+
+        def copy(directory: Path) -> None:
+            for shard in self.manifest.shards:
+                target = directory / shard.path
+                shutil.copytree(self.path / shard.path, target)
+                verify_presence(target, shard.files)
+                for name, record in shard.files.items():
+                    verify_checksum(target / name, record)
+
+        self._entry = node_entry(f"{self._identity}-shards", size, copy, [self._scratch])
+        return self._entry.path
+
+
+def verify_payload(store: GraphStore) -> None:
+    """Verify the checksums of all payload.
+
+    Raises
+    ------
+    StoreError
+        Naming the file that has changed.
+    """
+    for shard in store.manifest.shards:
+        for name, record in shard.files.items():
+            if is_payload(name):
+                verify_checksum(store.path / shard.path / name, record)
+
+
+def _verify_metadata(folder: Path, shard: Shard) -> None:
+    verify_presence(folder, shard.files)
+    for name, record in shard.files.items():
+        if not is_payload(name):
+            verify_checksum(folder / name, record)
+
+
+def _identity(path: Path, manifest: Manifest, keys: list[str]) -> str:
+    """What two stores share only if they hold the same bytes, and read the same keys of them."""
+    digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
+    digest.update(repr(keys).encode())
+    for shard in manifest.shards:
+        if not shard.files:  # no checksums: then it is this very file
+            for file in sorted((path / shard.path).iterdir()):
+                found = file.stat()
+                described = (str(file.resolve()), found.st_size, found.st_mtime_ns)
+                digest.update(repr(described).encode())
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""Where each graph of a split lies, known without reading any graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.store.manifest import Key
+
+_STREAM_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows belong to which graph, for all keys that share the same numbers of rows."""
+
+    pointer: NDArray[np.int64] | None
+    """First row of each graph and the end of the last, [n_graphs + 1]; None where all are alike."""
+    each: int = 0
+    """Rows of each graph, where all are alike."""
+
+    def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """First row of each of ``graphs``."""
+        return graphs * self.each if self.pointer is None else self.pointer[graphs]
+
+    def counts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of rows of each of ``graphs``."""
+        if self.pointer is None:
+            return np.full(len(graphs), self.each, dtype=np.int64)
+        counts: NDArray[np.int64] = self.pointer[graphs + 1] - self.pointer[graphs]
+        return counts
+
+    def start(self, graph: int) -> int:
+        """First row of one graph; of the one after the last, the number of rows."""
+        return graph * self.each if self.pointer is None else int(self.pointer[graph])
+
+
+class SplitIndex:
+    """The index of one split over all its shards.
+
+    Parameters
+    ----------
+    split
+        Its name.
+    keys
+        The keys to read, ``x`` and ``edge_index`` among them.
+    shards
+        The files, in order.
+    graphs
+        How many graphs each holds.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        keys: Mapping[str, Key],
+        shards: Sequence[ShardFile],
+        graphs: Sequence[int],
+    ) -> None:
+        self.split = split
+        self.keys = dict(keys)
+        self.shards = list(shards)
+        self.first = np.concatenate([[0], np.cumsum(graphs)]).astype(np.int64)
+        """First graph of each shard, and the number of all, [n_shards + 1]."""
+        self._pointers: dict[str, Rows] = {}
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    @cached_property
+    def atoms(self) -> Rows:
+        """The rows of keys with one row per atom."""
+        return self._ragged("x")
+
+    @cached_property
+    def edges(self) -> Rows:
+        """The rows of keys with one row per edge."""
+        return self._ragged("edge_index")
+
+    def rows(self, key: str) -> Rows:
+        """The rows of a key; the same object for all keys of atoms, and for all of edges."""
+        described = self.keys[key]
+        if described.node:
+            return self.atoms
+        if described.edge:
+            return self.edges
+        if key not in self._pointers:
+            alike = described.rows
+            self._pointers[key] = self._ragged(key) if alike is None else Rows(None, alike)
+        return self._pointers[key]
+
+    @cached_property
+    def block_bounds(self) -> NDArray[np.int64]:
+        """First graph of each block that is read as one, and the end of the last."""
+        bounds = [np.zeros(1, dtype=np.int64)]
+        for shard, first, last in zip(self.shards, self.first, self.first[1:], strict=False):
+            within = shard.bounds(self.split)
+            if len(within) == 2:  # a HydraGNN file has no blocks that suit a stream
+                within = self._cut(int(first), int(last))
+            bounds.append(within[1:] + first)
+        return np.unique(np.concatenate(bounds))
+
+    def row_bytes(self, key: str) -> int:
+        """Bytes of one row of a key, as tensors hold it."""
+        described = self.keys[key]
+        return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
+
+    def _ragged(self, key: str) -> Rows:
+        pointer = np.zeros(len(self) + 1, dtype=np.int64)
+        parts = [shard.counts(self.split, key) for shard in self.shards]
+        np.cumsum(np.concatenate(parts), out=pointer[1:])
+        return Rows(pointer)
+
+    def _cut(self, first: int, last: int) -> NDArray[np.int64]:
+        """Bounds of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""
+        graphs = np.arange(first, last)
+        size = np.zeros(len(graphs), dtype=np.int64)
+        for key in self.keys:
+            size += self.rows(key).counts(graphs) * self.row_bytes(key)
+        number = np.cumsum(size) // _STREAM_BYTES
+        inner = np.flatnonzero(np.diff(number)) + 1
+        return np.concatenate([[0], inner, [len(graphs)]]).astype(np.int64)

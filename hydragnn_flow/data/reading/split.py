@@ -1,0 +1,168 @@
+"""One split of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.reading.collate import checked, collate
+from hydragnn_flow.data.reading.index import Rows, SplitIndex
+from hydragnn_flow.data.reading.rows import Reader
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.errors import InputError
+
+Mode = Literal["memory", "random", "stream"]
+
+_PASS = 64
+"""Graphs taken together where all are wanted in their order."""
+
+
+class GraphSplit:
+    """The graphs of one split, in the order they were written.
+
+    Graphs and batches are copies, so that nothing done to them changes the split.
+
+    Parameters
+    ----------
+    index
+        Where each graph's rows are.
+    targets
+        The keys that are labels.
+    mode
+        How the split is read.
+    open_reader
+        Called when the first graph is wanted.
+    """
+
+    def __init__(
+        self,
+        index: SplitIndex,
+        targets: Mapping[str, Target],
+        mode: Mode,
+        open_reader: Callable[[SplitIndex], Reader],
+    ) -> None:
+        self.name = index.split
+        self.mode: Mode = mode
+        self._index = index
+        self._targets = targets
+        self._open_reader = open_reader
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> Data:
+        return next(self._graphs(checked([index], len(self))))
+
+    def __iter__(self) -> Iterator[Data]:
+        for first in range(0, len(self), _PASS):
+            yield from self._graphs(np.arange(first, min(first + _PASS, len(self))))
+
+    @cached_property
+    def n_atoms(self) -> NDArray[np.int64]:
+        """Atoms of each graph, int64 [len]; read from the index alone."""
+        return self._index.atoms.counts(np.arange(len(self)))
+
+    @cached_property
+    def n_edges(self) -> NDArray[np.int64]:
+        """Edges of each graph, int64 [len]; read from the index alone."""
+        return self._index.edges.counts(np.arange(len(self)))
+
+    @property
+    def block_bounds(self) -> NDArray[np.int64]:
+        """First graph of each block that is read as one, and the end, int64 [n_blocks + 1]."""
+        return self._index.block_bounds
+
+    @cached_property
+    def graph_id(self) -> NDArray[np.int64]:
+        """Position of each structure in its input, int64 [len]; its place here where unknown."""
+        if "graph_id" not in self._index.keys or len(self) == 0:
+            return np.arange(len(self), dtype=np.int64)
+        return self._reader.column("graph_id").astype(np.int64)
+
+    def batch(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
+        """Join graphs, in the order given.
+
+        Parameters
+        ----------
+        indices
+            At least one position in this split, each as often as wanted.
+
+        Returns
+        -------
+        Batch
+            Equal, field for field, to ``Batch.from_data_list([split[i] for i in indices])``.
+        """
+        graphs = checked(indices, len(self))
+        return collate(self._reader.take(graphs), self._rows, graphs)
+
+    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
+        """One batch for each of ``parts``, in their order.
+
+        In mode ``stream`` the parts are known before the first batch is made, and read ahead: what
+        is held in memory is the blocks that the next few parts need.
+        """
+        chosen = [checked(part, len(self)) for part in parts]
+        for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
+            yield collate(values, self._rows, graphs)
+
+    def columns(self, first: int, last: int) -> dict[str, Column]:
+        """The keys of graphs ``first`` to ``last - 1``, as they are written to a store."""
+        graphs = np.arange(first, last)
+        values = self._reader.take(graphs)
+        return {
+            key: Column(values[key], described.dim, self._rows[key].counts(graphs))
+            for key, described in self._index.keys.items()
+        }
+
+    def target(self, name: str) -> NDArray[np.float64]:
+        """One target over the whole split, in the data's units.
+
+        Returns
+        -------
+        numpy.ndarray
+            float64 [n_graphs, dim], or [sum of atoms, dim] for a target of atoms.
+
+        Raises
+        ------
+        InputError
+            Where the store has no such target.
+        """
+        if name not in self._targets:
+            known = ", ".join(self._targets) or "none"
+            raise InputError(f"target {name!r} is not in the store; it has {known}")
+        return target_array(self._reader.column(name), self._targets[name])
+
+    def close(self) -> None:
+        """Let go of files and of memory that is shared with other processes."""
+        if "_reader" in self.__dict__:
+            self._reader.close()
+            del self._reader
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return self._open_reader(self._index)
+
+    @cached_property
+    def _rows(self) -> dict[str, Rows]:
+        return {key: self._index.rows(key) for key in self._index.keys}
+
+    def _graphs(self, graphs: NDArray[np.int64]) -> Iterator[Data]:
+        """Some graphs one by one, each with tensors of its own."""
+        values = self._reader.take(graphs)
+        ends = {key: np.cumsum(rows.counts(graphs)) for key, rows in self._rows.items()}
+        for number in range(len(graphs)):
+            graph = Data()
+            for key, described in self._index.keys.items():
+                begin = ends[key][number - 1] if number else 0
+                rows = values[key].swapaxes(0, described.dim)[begin : ends[key][number]]
+                graph[key] = torch.from_numpy(rows.swapaxes(0, described.dim).copy())
+            yield graph

@@ -1,0 +1,183 @@
+"""Writing one shard: a complete BP5 file in HydraGNN's layout, block by block."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.columns import Column, trailing
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
+from hydragnn_flow.data.store.bp5 import Bp5Writer
+from hydragnn_flow.data.store.integrity import checksum, describe_files, fsync_tree
+from hydragnn_flow.data.store.manifest import Key, Profile, Shard, SplitSize, Target
+from hydragnn_flow.data.store.statistics import Accumulator
+
+# ADIOS2 searches the blocks of a variable one after the other: a read takes 20 us among a thousand
+# and 300 us among fifty thousand.
+_MOST_BLOCKS = 1000
+
+_NARROW = (np.dtype(np.int16), np.dtype(np.int32))
+
+
+class ShardWriter:
+    """One shard under construction.
+
+    Parameters
+    ----------
+    path
+        Directory to create.
+    name
+        HydraGNN's ``dataset_name``.
+    profile
+        How integers are stored.
+    targets
+        The keys that are labels, for the statistics.
+    """
+
+    def __init__(
+        self, path: Path, *, name: str, profile: Profile, targets: Mapping[str, Target]
+    ) -> None:
+        self.path = path
+        self.keys: dict[str, Key] = {}
+        """What the keys of the graphs written so far are."""
+        self.statistics = Accumulator(targets)
+        """What the graphs written so far add to the store's statistics."""
+        self._narrow = profile == "compact"
+        self._name = name
+        self._stored: dict[str, np.dtype[Any]] = {}
+        self._counts: dict[str, dict[str, list[NDArray[np.int64]]]] = {}
+        self._sizes: dict[str, SplitSize] = {}
+        self._blocks = Blocks()
+        self._file = Bp5Writer(path)
+
+    def takes(self, columns: Mapping[str, Column]) -> bool:
+        """Whether another block fits: their number is bounded, and a narrow type may be too short.
+
+        A shard that does not take a block is closed, and the next one takes it.
+        """
+        if not self._stored:
+            return True
+        if len(self._blocks) >= _MOST_BLOCKS:
+            return False
+        return all(
+            np.can_cast(self._type_of(key, columns), self._stored[key], "safe") for key in columns
+        )
+
+    def append(self, split: str, columns: Mapping[str, Column]) -> None:
+        """Write the graphs of one split that follow those written before.
+
+        Parameters
+        ----------
+        split
+            Its name.
+        columns
+            At least one graph; the same keys in every call.
+        """
+        found = describe_keys(columns)
+        for key, column in columns.items():
+            stored = self._stored.setdefault(key, self._type_of(key, columns))
+            self.keys[key] = self.keys[key] & found[key] if key in self.keys else found[key]
+            self._counts.setdefault(split, {}).setdefault(key, []).append(column.counts)
+            self._file.append(
+                f"{split}/{key}", column.values.astype(stored, copy=False), column.dim
+            )
+        size = size_of(columns)
+        self._sizes[split] = self._sizes.get(split, SplitSize()) + size
+        self.statistics.see(columns, train=split == TRAIN)
+        self._close_block(split, size.graphs)
+
+    def close(self, splits: list[str]) -> Shard:
+        """Finish the shard and force it to disk.
+
+        Parameters
+        ----------
+        splits
+            Names of the store's splits in their order, those without graphs here included.
+        """
+        file = self._file
+        # First what an index is made of, in a block of its own: it is read, and so verified, alone.
+        for split, counts in self._counts.items():
+            for key in ("x", "edge_index"):
+                self._put_counts(split, key, counts[key])
+        self._close_block(INDEX, 0)
+        for split, counts in self._counts.items():
+            for key in sorted(counts):
+                if key not in ("x", "edge_index"):
+                    self._put_counts(split, key, counts[key])
+        self._close_block(REST, 0)
+        file.attribute("dataset_name", self._name)
+        # HydraGNN's name for the degree histogram of the atoms to train on.
+        file.attribute("pna_deg", self.statistics.degrees)
+        sizes = {split: self._sizes.get(split, SplitSize()) for split in splits}
+        total = sum(size.graphs for size in sizes.values())
+        file.attribute("total_ndata", np.array(total, dtype=np.int64))
+        for split, size in sizes.items():
+            file.attribute(f"{split}/ndata", np.array(size.graphs, dtype=np.int64))
+            file.attribute(f"{split}/keys", list(self.keys))
+            for key, described in self.keys.items():
+                file.attribute(f"{split}/{key}/variable_dim", np.array(described.dim, np.int64))
+        file.close()
+        self._blocks.save(self.path / BLOCKS)
+        fsync_tree(self.path)
+        return Shard(path=self.path.name, files=describe_files(self.path), splits=sizes)
+
+    def abort(self) -> None:
+        """Give up; nothing stays."""
+        self._file.abort()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _put_counts(self, split: str, key: str, parts: list[NDArray[np.int64]]) -> None:
+        counts = np.concatenate(parts)
+        self._file.put(f"{split}/{key}/variable_count", counts)
+        self._file.put(f"{split}/{key}/variable_offset", np.cumsum(counts) - counts)
+
+    def _close_block(self, split: str, graphs: int) -> None:
+        start, end = self._blocks.end, self._file.flush()
+        self._blocks.add(split, graphs, end, checksum(self.path / "data.0", start, end))
+
+    def _type_of(self, key: str, columns: Mapping[str, Column]) -> np.dtype[Any]:
+        """The type to store a key's values in."""
+        values, counts = columns[key].values, columns[key].counts
+        # The few numbers of whole graphs are not worth the shards that growing ones would cost.
+        many = np.array_equal(counts, columns["x"].counts) or np.array_equal(
+            counts, columns["edge_index"].counts
+        )
+        if not self._narrow or not many or values.dtype.kind != "i":
+            return values.dtype
+        least, most = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        return next((t for t in _NARROW if _holds(t, least) and _holds(t, most)), values.dtype)
+
+
+def _holds(dtype: np.dtype[Any], number: int) -> bool:
+    return bool(np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
+
+
+def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
+    """What the keys of a block are, and how many rows its graphs have."""
+    atoms, edges = columns["x"].counts, columns["edge_index"].counts
+    return {
+        key: Key(
+            dtype=column.values.dtype.name,
+            dim=column.dim,
+            shape=trailing(column.values, column.dim),
+            node=bool(np.array_equal(column.counts, atoms)),
+            edge=bool(np.array_equal(column.counts, edges)),
+            rows=int(column.counts[0]) if (column.counts == column.counts[0]).all() else None,
+        )
+        for key, column in columns.items()
+    }
+
+
+def size_of(columns: Mapping[str, Column]) -> SplitSize:
+    """How much a block holds."""
+    return SplitSize(
+        graphs=len(columns["x"].counts),
+        atoms=int(columns["x"].counts.sum()),
+        edges=int(columns["edge_index"].counts.sum()),
+    )

@@ -1,0 +1,230 @@
+"""Writing a store: all or nothing, in bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.columns import Column, pack
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.describe import (
+    Content,
+    Description,
+    find_targets,
+    join_contents,
+    make_manifest,
+)
+from hydragnn_flow.data.store.manifest import MANIFEST, Profile, Target
+from hydragnn_flow.data.store.shard import ShardWriter, describe_keys
+from hydragnn_flow.data.store.staging import commit, new_staging
+from hydragnn_flow.errors import InputError, StoreError
+
+# Long enough for a disk to stream, short enough that a shuffled stream can hold many.
+BLOCK_BYTES = 4 << 20
+
+
+class ShardSeries:
+    """Shards written one after the other by one process; each complete before the next begins.
+
+    Parameters
+    ----------
+    directory
+        Where to put them.
+    names
+        What to call them, one after the other.
+    splits
+        Names of the store's splits, in their order.
+    name, profile, described
+        As for the store.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        names: Iterator[str],
+        splits: Sequence[str],
+        *,
+        name: str,
+        profile: Profile,
+        described: Description,
+    ) -> None:
+        self._directory, self._names, self._splits = directory, names, list(splits)
+        self._name, self._profile, self._described = name, profile, described
+        self._targets: dict[str, Target] = {}
+        self._open: ShardWriter | None = None
+        self._done: list[Content] = []
+        self._graphs: list[Data] = []
+        self._where: list[str] = []
+        self._bytes = 0
+        self._split = ""
+        self._like: dict[str, Column] | None = None
+
+    def add(self, split: str, graph: Data, where: str) -> None:
+        """Add a graph; ``where`` is what to call it in messages.
+
+        Raises
+        ------
+        InputError
+            Where it is not finite or does not fit those before it.
+        StoreError
+            Where the shard cannot be written.
+        """
+        if split != self._split:
+            self._flush()
+            self._split = split
+        self._graphs.append(graph)
+        self._where.append(where)
+        self._bytes += sum(
+            value.nbytes for value in graph.to_dict().values() if isinstance(value, Tensor)
+        )
+        if self._bytes >= BLOCK_BYTES:
+            self._flush()
+
+    def append(self, split: str, columns: Mapping[str, Column]) -> None:
+        """Add graphs that are columns already, as a block of their own."""
+        self._flush()
+        self._append(split, columns)
+
+    def close(self) -> Content:
+        """Finish the last shard; at least one graph has been added."""
+        self._flush()
+        self._finish()
+        return join_contents(self._done)
+
+    def abort(self) -> None:
+        """Give up what is not finished."""
+        if self._open is not None:
+            self._open.abort()
+            self._open = None
+
+    def _flush(self) -> None:
+        if not self._graphs:
+            return
+        columns = pack(self._graphs, self._where, self._like)
+        self._graphs, self._where, self._bytes = [], [], 0
+        self._append(self._split, columns)
+
+    def _append(self, split: str, columns: Mapping[str, Column]) -> None:
+        if self._like is None:
+            nothing = slice(0, 0)
+            self._like = {
+                key: Column(column.values[nothing], column.dim, column.counts[nothing])
+                if column.dim == 0
+                else Column(column.values[:, nothing], column.dim, column.counts[nothing])
+                for key, column in columns.items()
+            }
+            self._targets = find_targets(describe_keys(columns), self._described)
+        if self._open is not None and not self._open.takes(columns):
+            self._finish()
+        if self._open is None:
+            self._open = ShardWriter(
+                self._directory / next(self._names),
+                name=self._name,
+                profile=self._profile,
+                targets=self._targets,
+            )
+        self._open.append(split, columns)
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            shard = self._open.close(self._splits)
+            self._done.append(Content([shard], self._open.keys, self._open.statistics))
+            self._open = None
+
+
+def write_store(
+    path: Path | str,
+    splits: Mapping[str, Iterable[Data]],
+    *,
+    profile: Profile = "hydragnn",
+    targets: Mapping[str, Target] | None = None,
+    units: Mapping[str, str] | None = None,
+    cutoff: float | None = None,
+    max_neighbours: int | None = None,
+    node_features: Sequence[str] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> GraphStore:
+    """Write graphs as a new store.
+
+    The store is built beside ``path`` under a temporary name, forced to disk and renamed: whoever
+    finds ``path`` finds all of it. A process killed before leaves only the temporary directory,
+    which ``prepare_store`` clears away.
+
+    Parameters
+    ----------
+    path
+        Directory to create; it must not exist.
+    splits
+        Graphs by split; generators are taken graph by graph, so their graphs need never be in
+        memory together. All graphs have the same keys; ``trainset`` has at least one graph.
+    profile
+        ``hydragnn`` stores every number in its own type, for HydraGNN to read; ``compact`` stores
+        the integers of nodes and edges in 16 or 32 bits and widens them again when read.
+    targets
+        Which keys are labels; by default ``energy`` and ``forces`` where the graphs have them.
+    units
+        Units of further keys, and of the targets where these are found by default.
+    cutoff, max_neighbours
+        How the edges were made; models and predictions need it.
+    node_features
+        Names of the columns of ``x``; by default the first is taken for ``atomic_number`` where
+        all its values can be.
+    provenance
+        Where the data come from, as JSON can say it.
+
+    Raises
+    ------
+    InputError
+        For graphs that are not finite or do not fit each other.
+    StoreError
+        For an existing ``path``, and where it cannot be written.
+    """
+    path = Path(path)
+    if path.exists():
+        raise StoreError(f"{path} exists; choose another name or delete it first")
+    described = Description(targets, units, cutoff, max_neighbours, node_features, provenance)
+    staging = new_staging(path)
+    series = ShardSeries(
+        staging,
+        (f"shard-{number:05d}.bp" for number in itertools.count()),
+        list(splits),
+        name=str((provenance or {}).get("name", path.name)),
+        profile=profile,
+        described=described,
+    )
+    try:
+        for split, graphs in splits.items():
+            number = -1
+            for number, graph in enumerate(graphs):
+                series.add(split, graph, f"{split}: graph {number}")
+            if number < 0 and split == TRAIN:
+                raise no_training_graphs(path)
+        if TRAIN not in splits:
+            raise no_training_graphs(path)
+        commit_store(staging, path, series.close(), described, profile)
+    except BaseException:
+        series.abort()
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return GraphStore.open(path)
+
+
+def commit_store(
+    staging: Path, path: Path, content: Content, described: Description, profile: Profile
+) -> None:
+    """Write the manifest beside finished shards and give the whole its final name."""
+    manifest = make_manifest(content, described, profile)
+    (staging / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
+    commit(staging, path)
+
+
+def no_training_graphs(path: Path) -> InputError:
+    """The error for a store that would have nothing to train on."""
+    return InputError(f"{path}: {TRAIN} has no graphs; a store needs some to train on")
