@@ -64,10 +64,11 @@ def foreign_manifest(path: Path) -> Manifest:
 
 def _describe(file: Bp5File, split: str, key: str) -> Key:
     name = f"{split}/{key}"
-    shape = file.shape(name)
+    variable = file.variable(name)
+    shape = variable.shape
     dim = 1 if lies_in_rows(file, split, key) else concatenation_dim(key, len(shape))
     rest = (2,) if key == "edge_index" else shape[:dim] + shape[dim + 1 :]
-    return Key(dtype=file.dtype(name).name, dim=dim, shape=rest, node=False, edge=False, rows=None)
+    return Key(dtype=variable.dtype.name, dim=dim, shape=rest, node=False, edge=False, rows=None)
 
 
 def _counted(shard: ShardFile, split: str, key: str, described: Key) -> Key:

@@ -97,13 +97,36 @@ class SplitIndex:
     @cached_property
     def block_bounds(self) -> NDArray[np.int64]:
         """First graph of each block that is read as one, and the end of the last."""
-        bounds = [np.zeros(1, dtype=np.int64)]
-        for shard, first, last in zip(self.shards, self.first, self.first[1:], strict=False):
-            within = shard.bounds(self.split)
-            if len(within) == 2:  # a HydraGNN file has no blocks that suit a stream
-                within = self._cut(int(first), int(last))
-            bounds.append(within[1:] + first)
-        return np.unique(np.concatenate(bounds))
+        return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
+
+    def verify(self, block: int) -> None:
+        """Compare the checksum of a block, where it has one.
+
+        Raises
+        ------
+        StoreError
+            Where the bytes are not those that were written.
+        """
+        _, shard, number = self._blocks[block]
+        if number is not None:
+            self.shards[shard].verify(self.split, number)
+
+    @cached_property
+    def _blocks(self) -> list[tuple[int, int, int | None]]:
+        """First graph, shard and number within its split's part of that shard of each block."""
+        blocks: list[tuple[int, int, int | None]] = []
+        for number, shard in enumerate(self.shards):
+            first, last = self.first[number : number + 2].tolist()
+            if first == last:
+                continue
+            bounds = shard.bounds(self.split)
+            if bounds is None:  # a HydraGNN file has no blocks that suit a stream
+                starts = self._cut(first, last) + first
+                blocks += [(start, number, None) for start in starts.tolist()]
+            else:
+                starts = bounds[:-1] + first
+                blocks += [(start, number, k) for k, start in enumerate(starts.tolist())]
+        return blocks
 
     def row_bytes(self, key: str) -> int:
         """Bytes of one row of a key, as tensors hold it."""
@@ -117,11 +140,10 @@ class SplitIndex:
         return Rows(pointer)
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
-        """Bounds of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""
+        """Begins of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""
         graphs = np.arange(first, last)
         size = np.zeros(len(graphs), dtype=np.int64)
         for key in self.keys:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
         number = np.cumsum(size) // _STREAM_BYTES
-        inner = np.flatnonzero(np.diff(number)) + 1
-        return np.concatenate([[0], inner, [len(graphs)]]).astype(np.int64)
+        return np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1]).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.data.columns import concatenation_dim
 from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
-from hydragnn_flow.data.store.bp5 import Bp5File
+from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
 from hydragnn_flow.data.store.integrity import checksum, damaged
 from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
 from hydragnn_flow.data.store.manifest import Shard
+
+ReadInto = Callable[[NDArray[Any], int], None]
+"""Fills an array with rows from a given one on."""
 
 
 class ShardFile:
@@ -31,52 +36,48 @@ class ShardFile:
         self.path = path
         self._graphs = {split: size.graphs for split, size in shard.splits.items()}
         self._has_checksums = BLOCKS in shard.files
-        self._verified: set[int] = set()
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
         """Rows of a key in each graph of a split, [n_graphs]."""
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
-        self._verify_blocks(self.blocks.numbers(INDEX if key in ("x", "edge_index") else REST))
+        if self._has_checksums:
+            for number in self._blocks.numbers(INDEX if key in ("x", "edge_index") else REST):
+                self._verify(int(number))
         if self._lies_in_rows(split, key):
-            return np.full(self._graphs[split], self._file.shape(f"{split}/{key}")[1], np.int64)
+            return np.full(
+                self._graphs[split], self._file.variable(f"{split}/{key}").shape[1], np.int64
+            )
         return read_counts(self._file, split, key)
 
-    def bounds(self, split: str) -> NDArray[np.int64]:
+    def bounds(self, split: str) -> NDArray[np.int64] | None:
         """First graph of each block of a split, and the end of the last, [n_blocks + 1]."""
-        return self.blocks.bounds(split)
+        return self._blocks.bounds(split) if self._has_checksums else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
         """Type in which a key is stored."""
-        return self._file.dtype(f"{split}/{key}")
+        return self._file.variable(f"{split}/{key}").dtype
 
-    def verify(self, split: str, first: int, last: int) -> None:
-        """Compare the checksums of the blocks with graphs ``first`` to ``last - 1``, once each.
+    def verify(self, split: str, block: int) -> None:
+        """Compare the checksum of one block of a split.
 
         Raises
         ------
         StoreError
             Where the bytes are not those that were written.
         """
-        if self._has_checksums and last > first:
-            starts = self.bounds(split)
-            begin = int(np.searchsorted(starts, first, side="right")) - 1
-            end = int(np.searchsorted(starts, last, side="left"))
-            self._verify_blocks(self.blocks.numbers(split)[begin:end])
+        if self._has_checksums:
+            self._verify(int(self._blocks.numbers(split)[block]))
 
-    def read_into(self, split: str, key: str, dim: int, start: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` with rows of a key from ``start`` on along ``dim``, as they are stored."""
-        name = f"{split}/{key}"
-        if not self._lies_in_rows(split, key):
-            self._file.read_into(name, dim, start, out)
-            return
-        n_edges = self._file.shape(name)[1]
-        if out.size == 0:
-            return
-        stacked = np.empty((2 * (out.shape[1] // n_edges), n_edges), dtype=out.dtype)
-        self._file.read_into(name, 0, 2 * (start // n_edges), stacked)
-        out[:] = stacked.reshape(-1, 2, n_edges).transpose(1, 0, 2).reshape(2, -1)
+    def reader(self, split: str, key: str) -> ReadInto:
+        """A function that fills an array with a key's rows from a given one on, as stored."""
+        variable = self._file.variable(f"{split}/{key}")
+        if self._lies_in_rows(split, key):
+            return _from_rows(variable)
+        if concatenation_dim(key, len(variable.shape)) == 0:
+            return variable.read_into
+        return _line_by_line(variable)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -85,14 +86,8 @@ class ShardFile:
             del self._file
 
     @cached_property
-    def blocks(self) -> Blocks:
-        """What was written together; without a table, each split is one block."""
-        if self._has_checksums:
-            return Blocks.load(self.path / BLOCKS)
-        blocks = Blocks()
-        for split, graphs in self._graphs.items():
-            blocks.add(split, graphs, 0, 0)
-        return blocks
+    def _blocks(self) -> Blocks:
+        return Blocks.load(self.path / BLOCKS)
 
     @cached_property
     def _file(self) -> Bp5File:
@@ -104,13 +99,32 @@ class ShardFile:
             self._in_rows[name] = lies_in_rows(self._file, split, key)
         return self._in_rows[name]
 
-    def _verify_blocks(self, numbers: NDArray[np.int64]) -> None:
-        for number in numbers.tolist():
-            if self._has_checksums and number not in self._verified:
-                begin, end = self.blocks.extent(number)
-                payload = self.path / "data.0"
-                if checksum(payload, begin, end) != self.blocks.crc32[number]:
-                    raise damaged(
-                        payload, "has changed since it was written (its checksum differs)"
-                    )
-                self._verified.add(number)
+    def _verify(self, number: int) -> None:
+        begin, end = self._blocks.extent(number)
+        payload = self.path / "data.0"
+        if checksum(payload, begin, end) != self._blocks.crc32[number]:
+            raise damaged(payload, "has changed since it was written (its checksum differs)")
+
+
+def _line_by_line(variable: Bp5Variable) -> ReadInto:
+    """For graphs that lie beside each other: one read for each row of the array."""
+
+    def read_into(out: NDArray[Any], start: int) -> None:
+        for row, line in enumerate(out):
+            variable.read_into(line, start, row)
+
+    return read_into
+
+
+def _from_rows(variable: Bp5Variable) -> ReadInto:
+    """For an ``edge_index`` whose graphs, of equally many edges, lie below one another."""
+    n_edges = variable.shape[1]
+
+    def read_into(out: NDArray[Any], start: int) -> None:
+        if out.size == 0:
+            return
+        stacked = np.empty((2 * (out.shape[1] // n_edges), n_edges), dtype=out.dtype)
+        variable.read_into(stacked, 2 * (start // n_edges))
+        out[:] = stacked.reshape(-1, 2, n_edges).transpose(1, 0, 2).reshape(2, -1)
+
+    return read_into

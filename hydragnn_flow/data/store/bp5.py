@@ -149,7 +149,7 @@ class Bp5File:
         self._io.SetEngine("BP5")
         # Threads cost more than they save on the small reads of a store.
         self._io.SetParameter("Threads", "1")
-        self._variables: dict[str, tuple[Any, tuple[int, ...], np.dtype[Any]]] = {}
+        self._variables: dict[str, Bp5Variable] = {}
         self._turn = threading.Lock()
         try:
             self._engine = self._io.Open(str(path), adios.Mode.ReadRandomAccess)
@@ -174,76 +174,31 @@ class Bp5File:
         self._engine.Close()
         self._variables.clear()
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a variable."""
-        return self._variable(name)[1]
-
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """The data type of a variable."""
-        return self._variable(name)[2]
+    def variable(self, name: str) -> Bp5Variable:
+        """One variable of the file."""
+        found = self._variables.get(name)
+        if found is None:
+            variable = self._io.InquireVariable(name)
+            if not variable:
+                raise StoreError(
+                    f"{self.path} has no variable {name}; it is not in HydraGNN's layout"
+                )
+            dtype = _DTYPES.get(variable.Type())
+            if dtype is None or not variable.Shape():
+                raise StoreError(
+                    f"{self.path}: {name} has the type {variable.Type()} and the shape "
+                    f"{list(variable.Shape())}, which no graph can hold"
+                )
+            found = Bp5Variable(f"{self.path}: {name}", variable, dtype, self._engine, self._turn)
+            self._variables[name] = found
+        return found
 
     def read(self, name: str) -> NDArray[Any]:
         """The whole of one variable."""
-        _, shape, dtype = self._variable(name)
-        array = np.zeros(shape, dtype=dtype)
-        if not shape:
-            raise StoreError(f"{self.path}: {name} is a single value, which no graph can hold")
-        self.read_into(name, 0, 0, array)
+        variable = self.variable(name)
+        array = np.empty(variable.shape, dtype=variable.dtype)
+        variable.read_into(array, 0)
         return array
-
-    def read_into(self, name: str, dim: int, start: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` with what lies from ``start`` on along ``dim``.
-
-        Parameters
-        ----------
-        name
-            The variable.
-        dim
-            0, or 1 for a variable of two dimensions.
-        start
-            First row along ``dim``.
-        out
-            As many rows along ``dim`` as wanted, whole along the other dimensions; of the
-            variable's own type.
-
-        Raises
-        ------
-        StoreError
-            Where the selection reaches past the end, or the bytes cannot be read.
-        """
-        variable, shape, dtype = self._variable(name)
-        count = out.shape[dim]
-        rest = shape[:dim] + shape[dim + 1 :]
-        if start < 0 or start + count > shape[dim]:
-            raise StoreError(
-                f"{self.path}: {name} has {shape[dim]} rows, so rows {start} to "
-                f"{start + count - 1} cannot be read; correct the selection"
-            )
-        if out.shape[:dim] + out.shape[dim + 1 :] != rest or out.dtype != dtype:
-            raise StoreError(
-                f"{self.path}: {name} is {dtype}, {list(shape)}, and does not fit an array of "
-                f"{out.dtype}, {list(out.shape)}; read it as it is stored"
-            )
-        if out.size == 0:  # ADIOS2 fails on a Get of nothing
-            return
-        try:
-            if dim == 0:
-                self._get(variable, [start, *[0] * len(rest)], list(out.shape), out)
-                return
-            # One row at a time: a selection over several rows reads all that lies between.
-            for row, part in enumerate(out):
-                self._get(variable, [row, start], [1, count], part)
-        except (RuntimeError, ValueError) as error:
-            raise StoreError(
-                f"{self.path}: {name} cannot be read ({error}); restore the file from a copy"
-            ) from error
-
-    def _get(self, variable: Any, start: list[int], count: list[int], out: NDArray[Any]) -> None:
-        if not out.flags.c_contiguous:
-            raise ValueError("the array to fill is not contiguous")
-        with self._turn:
-            variable.SetSelection((start, count))
-            self._engine.Get(variable, out, adios.Mode.Sync)
 
     def attribute(self, name: str) -> list[Any]:
         """The values of one attribute."""
@@ -258,21 +213,72 @@ class Bp5File:
         """The names of all attributes."""
         return list(self._io.AvailableAttributes())
 
-    def _variable(self, name: str) -> tuple[Any, tuple[int, ...], np.dtype[Any]]:
-        found = self._variables.get(name)
-        if found is None:
-            variable = self._io.InquireVariable(name)
-            if not variable:
-                raise StoreError(
-                    f"{self.path} has no variable {name}; it is not in HydraGNN's layout"
-                )
-            dtype = _DTYPES.get(variable.Type())
-            if dtype is None:
-                raise StoreError(
-                    f"{self.path}: {name} has the type {variable.Type()}, which no graph can hold"
-                )
-            found = self._variables[name] = (variable, tuple(variable.Shape()), dtype)
-        return found
+
+class Bp5Variable:
+    """One variable of an open file.
+
+    Attributes
+    ----------
+    shape
+        Extents.
+    dtype
+        Type of the values.
+    """
+
+    def __init__(
+        self, name: str, variable: Any, dtype: np.dtype[Any], engine: Any, turn: threading.Lock
+    ) -> None:
+        self.shape: tuple[int, ...] = tuple(variable.Shape())
+        self.dtype = dtype
+        self._name, self._variable, self._engine, self._turn = name, variable, engine, turn
+        self._zeros = [0] * (len(self.shape) - 1)
+
+    def read_into(self, out: NDArray[Any], start: int, row: int | None = None) -> None:
+        """Fill ``out`` with what lies from ``start`` on along the first dimension.
+
+        Parameters
+        ----------
+        out
+            As much along the first dimension as wanted, whole along the others, C-contiguous; of
+            the variable's own type.
+        start
+            Where to begin.
+        row
+            Of a variable of two dimensions, take this row alone, and begin at ``start`` within it.
+            A selection over parts of several rows would read all that lies between them.
+
+        Raises
+        ------
+        StoreError
+            Where the selection reaches past the end, or the bytes cannot be read.
+        """
+        count = len(out)
+        if row is None:
+            extent, rest = self.shape[0], self.shape[1:]
+            selection = [start, *self._zeros], list(out.shape)
+        else:
+            extent, rest = self.shape[1], ()
+            selection = [row, start], [1, count]
+        if start < 0 or start + count > extent:
+            raise StoreError(
+                f"{self._name} has {extent} rows, so rows {start} to {start + count - 1} cannot be "
+                "read; correct the selection"
+            )
+        if out.shape[1:] != rest or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise StoreError(
+                f"{self._name} is {self.dtype}, {list(self.shape)}, and does not fit an array of "
+                f"{out.dtype}, {list(out.shape)}; read it as it is stored"
+            )
+        if out.size == 0:  # ADIOS2 fails on a Get of nothing
+            return
+        try:
+            with self._turn:
+                self._variable.SetSelection(selection)
+                self._engine.Get(self._variable, out, adios.Mode.Sync)
+        except (RuntimeError, ValueError) as error:
+            raise StoreError(
+                f"{self._name} cannot be read ({error}); restore the file from a copy"
+            ) from error
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:

@@ -41,7 +41,7 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
             f"{file.path}: the graphs of {name} do not follow one another; "
             "write the file again from one process"
         )
-    rows = file.shape(name)[stored_dim(file, split, key)] if counts.any() else 0
+    rows = file.variable(name).shape[stored_dim(file, split, key)] if counts.any() else 0
     if counts.sum() != rows:
         raise StoreError(
             f"{file.path}: {name} has {rows} rows where its variable_count says {counts.sum()}; "
@@ -68,7 +68,7 @@ def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
     """
     name = f"{split}/{key}"
     dim = stored_dim(file, split, key)
-    if dim == concatenation_dim(key, len(file.shape(name))):
+    if dim == concatenation_dim(key, len(file.variable(name).shape)):
         return False
     if key == "edge_index" and dim == 0:
         return True
