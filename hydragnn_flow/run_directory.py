@@ -109,7 +109,8 @@ class RunDirectory:
 
         Only for a run that has not begun its search.
         """
-        shutil.rmtree(self.store, ignore_errors=True)
+        for folder in (self.store.name, f".{self.store.name}.preparing", "parsl"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
         for name in (CONFIG, "driver.json", "driver.lock"):
             (self.path / name).unlink(missing_ok=True)
         if remove:

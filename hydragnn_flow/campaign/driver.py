@@ -6,8 +6,8 @@ on it, so it may be killed at any moment and started again by the same command.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.preparation import PoolWorkers
 from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.ensemble import SUMMARY, finish_ensemble, needed_for_level, select_top
+from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools import Pools
@@ -44,16 +45,17 @@ class CampaignSummary:
 
 def prepare(
     config: RunConfig,
+    site: Site,
     run_directory: str | Path | None = None,
     view: CampaignView | None = None,
 ) -> GraphStore:
-    """Build the GraphStore of a run, or open the one that is there.
+    """Build the GraphStore of a run on a site, or open the one that is there.
 
     Parameters are those of :func:`run_campaign`.
     """
     directory = _directory(config, run_directory)
-    with _shown(view) as shown, _driving(directory, config):
-        return _prepare(config, directory, shown)
+    with _shown(view) as shown, _driving(directory, config), _started(site, directory) as pools:
+        return _prepare(config, site, directory, shown, pools)
 
 
 def run_campaign(
@@ -86,10 +88,13 @@ def run_campaign(
             summary = read_json(directory.ensemble / SUMMARY)
             report = directory.report if directory.report.exists() else write_report(directory.path)
             return CampaignSummary(directory.path, report, summary, was_complete=True)
-        pools = Pools(site, directory.path / "parsl")
         with _driving(directory, config) as token:
-            store = _prepare(config, directory, shown)
-            return _run(Context(config, site, directory, store, token, shown), pools)
+            with _started(site, directory) as pools:
+                store = _prepare(config, site, directory, shown, pools)
+                context = Context(config, site, directory, store, token, shown)
+                chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
+                members = MemberPhase(context, chosen).run(pools())
+            return _finish(context, members)
 
 
 def _directory(config: RunConfig, run_directory: str | Path | None) -> RunDirectory:
@@ -120,7 +125,28 @@ def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
             raise
 
 
-def _prepare(config: RunConfig, directory: RunDirectory, view: CampaignView) -> GraphStore:
+@contextmanager
+def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pools]]:
+    """The site's pools, started when first asked for: whatever is wrong is found before."""
+    pools = Pools(site, directory.path / "parsl")
+    with ExitStack() as stack:
+        running: list[Pools] = []
+
+        def start() -> Pools:
+            if not running:
+                running.append(stack.enter_context(pools))
+            return pools
+
+        yield start
+
+
+def _prepare(
+    config: RunConfig,
+    site: Site,
+    directory: RunDirectory,
+    view: CampaignView,
+    pools: Callable[[], Pools],
+) -> GraphStore:
     base = config.network_with({})
     architecture = base.Architecture
     assert architecture.radius is not None  # load_config has seen to it
@@ -131,6 +157,7 @@ def _prepare(config: RunConfig, directory: RunDirectory, view: CampaignView) -> 
         config.seed,
         directory.store,
         view.step,
+        PoolWorkers(site.node, pools),
     )
     n_val, level = len(store["valset"]), config.ensemble.level
     if n_val < needed_for_level(level):
@@ -143,13 +170,9 @@ def _prepare(config: RunConfig, directory: RunDirectory, view: CampaignView) -> 
     return store
 
 
-def _run(context: Context, pools: Pools) -> CampaignSummary:
-    """Search, train the members, finish."""
+def _finish(context: Context, members: Sequence[Member]) -> CampaignSummary:
+    """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
-    trials = TrialPhase(context)
-    with pools:
-        chosen = select_top(trials.run(pools), config.ensemble.size)
-        members = MemberPhase(context, chosen).run(pools)
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),

@@ -14,6 +14,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.data import run_task
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.runner import run_segment
@@ -47,6 +49,23 @@ def _serve() -> None:
 
 
 def _answer(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+    if "prepare" in request:
+        return _prepare(request["prepare"])
+    return _train(request, stop)
+
+
+def _prepare(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        run_task(request)
+    except InputError as error:
+        return {"input_error": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": _one_line(error)}
+    return {}
+
+
+def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     spec = SegmentSpec(**request["spec"])
     fence = Fence(Path(spec.run_directory), spec.token, spec.folder, spec.claim)
     rank = request["rank"]
@@ -70,8 +89,11 @@ def _answer(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     except Exception as error:
         with (folder / "log").open("a") as log:
             traceback.print_exc(file=log)
-        first_line = next(iter(str(error).splitlines()), "")
-        return {"error": f"{type(error).__name__}: {first_line}"}
+        return {"error": _one_line(error)}
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 @contextmanager

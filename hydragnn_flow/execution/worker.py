@@ -1,4 +1,4 @@
-"""What a Parsl task runs: bundles of segments on one GCD, and waves of members on one node."""
+"""What a Parsl task runs: a store's preparation, bundles of segments, waves of members."""
 
 from __future__ import annotations
 
@@ -56,6 +56,21 @@ def run_bundle(node: Node, bundle: str, specs: Sequence[SegmentSpec]) -> list[Se
 def run_wave(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
     """Run DDP jobs side by side on this node's GCDs; a task of the `node` pool."""
     return _run_all(node, bundle, jobs)
+
+
+def run_preparation(node: Node, request: dict[str, Any]) -> dict[str, Any]:
+    """Run a task of a store's preparation in this worker's lane; a task of the `gcd` pool.
+
+    Returns
+    -------
+    dict
+        Empty, or with ``input_error`` or ``error``: what went wrong.
+    """
+    gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
+    try:
+        return _lane(node, node.gcds[gcd], 0).call({"prepare": request})
+    except LaneDied as death:
+        return {"error": str(death)}
 
 
 def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:

@@ -88,13 +88,13 @@ def copied(written: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the test fail when ADIOS2 opens anything."""
+    """Make the test fail when ADIOS2 opens anything for an index or for graphs."""
 
     def refuse(*_: object) -> None:
         pytest.fail("ADIOS2 opened a file that had not been verified")
 
-    monkeypatch.setattr("hydragnn_flow.data.store.split.Bp5File", refuse)
-    monkeypatch.setattr("hydragnn_flow.data.store.graph_store.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.reading.shard.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.reading.foreign.Bp5File", refuse)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -33,7 +34,7 @@ Lines = list[memoryview]
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
     """The lines of an array: itself, or each of its rows where graphs lie beside each other."""
-    lines = [array] if dim == 0 else list(array.reshape(-1, array.shape[-1]))
+    lines = [array] if dim == 0 else list(array.reshape(math.prod(array.shape[:-1]), array.shape[-1]))
     return [line.data for line in lines]
 
 
@@ -53,7 +54,6 @@ def join_lines(pieces: list[list[memoryview]], dtype: np.dtype[Any], key: Key) -
     # third longer.
     joined = bytearray().join([piece for line in pieces for piece in line])
     values: NDArray[Any] = np.frombuffer(joined, dtype=dtype)
-    shape = (*key.shape[: key.dim], -1, *key.shape[key.dim :])
-    if values.size == 0:
-        shape = (*key.shape[: key.dim], 0, *key.shape[key.dim :])
+    rows = values.size // max(math.prod(key.shape), 1)
+    shape = (*key.shape[: key.dim], rows, *key.shape[key.dim :])
     return values.reshape(shape).astype(key.dtype, copy=False)

@@ -41,7 +41,7 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
             f"{file.path}: the graphs of {name} do not follow one another; "
             "write the file again from one process"
         )
-    rows = file.variable(name).shape[stored_dim(file, split, key)] if counts.any() else 0
+    rows = file.variable(name).shape[stored_dim(file, split, key)]
     if counts.sum() != rows:
         raise StoreError(
             f"{file.path}: {name} has {rows} rows where its variable_count says {counts.sum()}; "

@@ -101,6 +101,11 @@ class ShardWriter:
             Names of the store's splits in their order, those without graphs here included.
         """
         file = self._file
+        # A key without a single row, such as the edges of isolated atoms, is there all the same.
+        for split, counts in self._counts.items():
+            for key, parts in counts.items():
+                if not any(part.any() for part in parts):
+                    self._file.put(f"{split}/{key}", _no_rows(self.keys[key], self._stored[key]))
         # First what an index is made of, in a block of its own: it is read, and so verified, alone.
         for split, counts in self._counts.items():
             for key in ("x", "edge_index"):
@@ -152,6 +157,10 @@ class ShardWriter:
             return values.dtype
         least, most = (int(values.min()), int(values.max())) if values.size else (0, 0)
         return next((t for t in _NARROW if _holds(t, least) and _holds(t, most)), values.dtype)
+
+
+def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.empty((*key.shape[: key.dim], 0, *key.shape[key.dim :]), dtype=dtype)
 
 
 def _holds(dtype: np.dtype[Any], number: int) -> bool:

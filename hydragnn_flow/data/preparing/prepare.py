@@ -1,0 +1,319 @@
+"""Building the store of a configuration, once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.preparing.tasks import (
+    RECORD,
+    content_of,
+    load_record,
+    read_request,
+    split_file,
+    write_request,
+)
+from hydragnn_flow.data.preparing.workers import InProcess, Progress, Workers, run_all
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.sources import Part, fingerprint, open_source
+from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.data.splits.divide import Structures, divide
+from hydragnn_flow.data.store.describe import Content, Description, join_contents, make_manifest
+from hydragnn_flow.data.store.manifest import MANIFEST, Target
+from hydragnn_flow.data.store.staging import commit, remove_leftovers
+from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.files import write_json
+
+_SPLITS = (TRAIN, VALIDATION, TEST)
+_DECIDING = ("role", "hash", "composition", "group")
+"""What decides in which split a structure may be."""
+# Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
+_TASKS = 64
+_FEWEST, _MOST = 32, 4096
+# Shards this long read as fast as longer ones and are written side by side.
+_SHARD_BYTES = 1 << 30
+
+
+def prepare_store(
+    config: DataConfig,
+    cutoff: float,
+    max_neighbours: int | None,
+    seed: int,
+    path: Path | str,
+    progress: Progress | None = None,
+    workers: Workers | None = None,
+) -> GraphStore:
+    """Build the store of a configuration, or open it where it is built already.
+
+    First the structures are read and their graphs made, in tasks of some hundred; then, when it is
+    known which of them are duplicates, they are divided into splits and written to the shards.
+    Finished tasks stay when the process ends early, and the same call goes on from there.
+
+    Parameters
+    ----------
+    config
+        Source and split.
+    cutoff
+        Longest edge [Å].
+    max_neighbours
+        Nearest neighbours kept of each atom; None keeps all.
+    seed
+        Determines generated structures and the split.
+    path
+        The store's directory.
+    progress
+        Told what is being done, how many are done, and of how many.
+    workers
+        Who runs the tasks; by default this process.
+
+    Returns
+    -------
+    GraphStore
+        In mode ``random``: whoever prepares a store need not have its graphs in memory.
+
+    Raises
+    ------
+    InputError
+        Where the input is at fault (naming file and structure), or ``path`` holds something else:
+        a store of other data or settings, a damaged store, no store.
+    CampaignStopped
+        Where the processes of a task are lost again and again.
+    """
+    path = Path(path)
+    remove_leftovers(path)
+    provenance = _provenance(config, cutoff, max_neighbours, seed)
+    if path.exists():
+        return _reuse(path, provenance)
+    workers = workers or InProcess()
+    show = progress or (lambda what, done, total: None)
+    with _alone(path) as building:
+        _begin(building, provenance)
+        units = _read(building, config, cutoff, max_neighbours, seed, show, workers)
+        records = [load_record(unit) for unit in units]
+        _check_alike(records)
+        division = _divide(config, units, records, seed)
+        content = _write(building, config, path.name, units, records, show, workers)
+        described = Description(
+            targets={name: Target(**found) for name, found in records[0]["targets"].items()},
+            units=records[0]["units"],
+            cutoff=cutoff,
+            max_neighbours=max_neighbours,
+            node_features=records[0]["node_features"],
+            provenance={**provenance, "division": division},
+        )
+        _commit(building, path, content, described, config)
+    return GraphStore.open(path, mode="random")
+
+
+def _provenance(
+    config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
+) -> dict[str, Any]:
+    """All that determines the content; files by what is in them, not by where they are."""
+    return {
+        "source": config.source.model_dump(mode="json"),
+        "split": config.split.model_dump(mode="json"),
+        "profile": config.profile,
+        "seed": seed,
+        "cutoff": cutoff,
+        "max_neighbours": max_neighbours,
+        "inputs": fingerprint(config),
+    }
+
+
+def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
+    store = GraphStore.open(path, mode="random")
+    found = store.manifest.provenance
+    differing = [key for key, value in provenance.items() if found.get(key) != value]
+    if differing:
+        raise StoreError(
+            f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
+            "choose another directory or delete it"
+        )
+    return store
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """The directory in which the store is being built, for one process at a time."""
+    building = path.with_name(f".{path.name}.preparing")
+    try:
+        building.mkdir(parents=True, exist_ok=True)
+        lock = os.open(building / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise StoreError(
+            f"{path} is being prepared by another process; wait for it, or choose another directory"
+        ) from None
+    try:
+        yield building
+    finally:
+        os.close(lock)
+
+
+def _begin(building: Path, provenance: Mapping[str, Any]) -> None:
+    """Forget tasks that were finished for other data or settings."""
+    plan = building / "plan.json"
+    if plan.exists() and json.loads(plan.read_text(encoding="utf-8")) == provenance:
+        return
+    for entry in building.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+    write_json(plan, provenance)
+
+
+def _read(
+    building: Path,
+    config: DataConfig,
+    cutoff: float,
+    max_neighbours: int | None,
+    seed: int,
+    show: Progress,
+    workers: Workers,
+) -> list[Path]:
+    """Read all structures; returns the directories of the finished tasks, in order."""
+    groups = _tasks(open_source(config, seed).parts())
+    sizes = [sum(part.stop - part.start for part in parts) for parts in groups]
+    units = [building / f"unit-{number:05d}" for number in range(len(groups))]
+    requests = {}
+    finished = 0
+    for number, (unit, parts) in enumerate(zip(units, groups, strict=True)):
+        if (unit / RECORD).exists():
+            finished += sizes[number]
+        else:
+            requests[number] = read_request(
+                unit, config, parts, cutoff=cutoff, max_neighbours=max_neighbours, seed=seed
+            )
+
+    def done(number: int) -> None:
+        nonlocal finished
+        finished += sizes[number]
+        show("structures", finished, sum(sizes))
+
+    show("structures", finished, sum(sizes))
+    run_all(workers, requests, done)
+    return units
+
+
+def _tasks(parts: Sequence[Part]) -> list[list[Part]]:
+    """Consecutive parts that make up a task each; the same whatever the machine."""
+    total = sum(part.stop - part.start for part in parts)
+    size = min(max(-(-total // _TASKS), _FEWEST), _MOST)
+    groups: list[list[Part]] = [[]]
+    held = 0
+    for part in parts:
+        if held >= size:
+            groups.append([])
+            held = 0
+        groups[-1].append(part)
+        held += part.stop - part.start
+    return groups
+
+
+def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
+    """Compare what was read in different tasks, each of which is consistent in itself."""
+    for record in records[1:]:
+        for what in ("targets", "node_features"):
+            if record[what] != records[0][what]:
+                raise InputError(
+                    f"the structures of {record['what']} have other {what} than those of "
+                    f"{records[0]['what']} ({record[what]} and {records[0][what]}); "
+                    "correct or remove them"
+                )
+
+
+def _divide(
+    config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
+) -> dict[str, Any]:
+    """Say for each structure which split it is in; returns what the manifest keeps of that."""
+    structures = Structures(
+        *([value for record in records for value in record[name]] for name in _DECIDING)
+    )
+    split = config.split
+    division = divide(structures, split.by, split.val, split.test, seed)
+    names = iter(division.split)
+    for unit, record in zip(units, records, strict=True):
+        write_json(split_file(unit), [next(names) for _ in record["hash"]])
+    return {
+        "graphs": {name: division.split.count(name) for name in _SPLITS},
+        "left_out": division.left_out,
+        "duplicates": division.duplicates,
+    }
+
+
+def _write(
+    building: Path,
+    config: DataConfig,
+    name: str,
+    units: Sequence[Path],
+    records: Sequence[Mapping[str, Any]],
+    show: Progress,
+    workers: Workers,
+) -> Content:
+    """Write the shards; returns what they hold."""
+    targets = {key: Target(**found) for key, found in records[0]["targets"].items()}
+    requests = {}
+    for number, group in enumerate(_shards(units, records)):
+        requests[number] = write_request(
+            building / f"shard-{number:05d}",
+            number,
+            group,
+            _SPLITS,
+            name=name,
+            profile=config.profile,
+            targets=targets,
+        )
+    directories = [Path(request["directory"]) for request in requests.values()]
+    todo = {n: request for n, request in requests.items() if not (directories[n] / RECORD).exists()}
+    finished = len(requests) - len(todo)
+
+    def done(number: int) -> None:
+        nonlocal finished
+        finished += 1
+        show("shards", finished, len(requests))
+
+    show("shards", finished, len(requests))
+    run_all(workers, todo, done)
+    return join_contents([content_of(load_record(directory)) for directory in directories])
+
+
+def _shards(units: Sequence[Path], records: Sequence[Mapping[str, Any]]) -> list[list[Path]]:
+    """The reading tasks whose graphs go to the same shard."""
+    groups: list[list[Path]] = [[]]
+    held = 0
+    for unit, record in zip(units, records, strict=True):
+        size = sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
+        if groups[-1] and held + size > _SHARD_BYTES:
+            groups.append([])
+            held = 0
+        groups[-1].append(unit)
+        held += size
+    return groups
+
+
+def _commit(
+    building: Path, path: Path, content: Content, described: Description, config: DataConfig
+) -> None:
+    """Bring the shards together, write the manifest beside them, and give it all its name."""
+    store = building / "store"
+    store.mkdir(exist_ok=True)
+    for shard in content.shards:
+        if not (store / shard.path).exists():  # moved before this process began
+            folder = building / shard.path.split(".")[0]
+            (folder / shard.path).rename(store / shard.path)
+    manifest = make_manifest(content, described, config.profile)
+    (store / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
+    commit(store, path)
+    shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,269 @@
+"""What a worker does of a store's preparation: read some structures, or write some shards.
+
+A task's result is a directory, built under a name of its own and renamed when it is complete; so a
+task may be run twice, even at the same time, and a killed one leaves nothing that could be taken
+for a result. Requests and results are JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.reading.disk import DiskReader
+from hydragnn_flow.data.reading.index import SplitIndex
+from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.sources import Part, open_source
+from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
+from hydragnn_flow.data.store.describe import Content, Description, join_contents
+from hydragnn_flow.data.store.integrity import fsync_path
+from hydragnn_flow.data.store.manifest import Key, Shard, Target
+from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
+from hydragnn_flow.files import write_json
+
+RECORD = "record.json"
+_ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
+_ALL = "structures"
+"""The one split of shards whose graphs have not been divided yet."""
+
+
+def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a task, unless its result is there already.
+
+    Parameters
+    ----------
+    request
+        As :func:`read_request` or :func:`write_request` makes it.
+
+    Returns
+    -------
+    dict
+        Nothing; the result is in the task's directory.
+    """
+    target = Path(request["directory"])
+    if (target / RECORD).exists():
+        return {}
+    building = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        work: Callable[[Mapping[str, Any], Path], dict[str, Any]]
+        work = _read if request["task"] == "read" else _write
+        write_json(building / RECORD, work(request, building))
+        fsync_path(building)
+        building.rename(target)
+    except OSError:
+        if not (target / RECORD).exists():  # otherwise someone else was faster
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return {}
+
+
+def read_request(
+    directory: Path,
+    config: DataConfig,
+    parts: Sequence[Part],
+    *,
+    cutoff: float,
+    max_neighbours: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """The task to read structures and make their graphs."""
+    first, last = parts[0], parts[-1]
+    return {
+        "task": "read",
+        "what": f"structures {first.start} of {first.file or 'those generated'} to "
+        f"{last.stop - 1} of {last.file or 'those generated'}",
+        "directory": str(directory),
+        "config": config.model_dump(mode="json"),
+        "parts": [vars(part) for part in parts],
+        "cutoff": cutoff,
+        "max_neighbours": max_neighbours,
+        "seed": seed,
+    }
+
+
+def write_request(
+    directory: Path,
+    number: int,
+    units: Sequence[Path],
+    splits: Sequence[str],
+    *,
+    name: str,
+    profile: str,
+    targets: Mapping[str, Target],
+) -> dict[str, Any]:
+    """The task to write the graphs of some finished reading tasks to the shards of the store."""
+    return {
+        "task": "write",
+        "what": f"shard {number}",
+        "directory": str(directory),
+        "number": number,
+        "units": [str(unit) for unit in units],
+        "splits": list(splits),
+        "name": name,
+        "profile": profile,
+        "targets": {key: target.model_dump() for key, target in targets.items()},
+    }
+
+
+def load_record(directory: Path) -> dict[str, Any]:
+    """What a finished task says of its result."""
+    record: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+    return record
+
+
+def content_of(record: Mapping[str, Any]) -> Content:
+    """The shards a finished task wrote."""
+    return Content(
+        [Shard(**shard) for shard in record["shards"]],
+        {key: Key(**described) for key, described in record["keys"].items()},
+        Accumulator.from_dict(record["statistics"]),
+    )
+
+
+def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    config = DataConfig(**request["config"])
+    source = open_source(config, request["seed"])
+    series = ShardSeries(
+        directory,
+        _names("graphs"),
+        [_ALL],
+        name="structures",
+        profile="hydragnn",
+        described=Description(targets={}),
+    )
+    roles: list[str] = []
+    groups: list[str | None] = []
+    try:
+        for part in request["parts"]:
+            for record in source.read(Part(**part)):
+                graph = record.graph(request["cutoff"], request["max_neighbours"])
+                series.add(_ALL, graph, record.origin)
+                roles.append(part["role"])
+                groups.append(record.group)
+        content = series.close()
+    except BaseException:
+        series.abort()
+        raise
+    hashes: list[str] = []
+    formulas: list[str] = []
+    for columns in _blocks(_index([directory], [content])):
+        hashes += graph_hashes(columns)
+        if config.split.by == "composition":
+            formulas += compositions(columns)
+    return {
+        **_content(content),
+        "what": request["what"],
+        "units": _ATOM_UNITS if "atomic_number" in source.node_features else {},
+        "role": roles,
+        "targets": {name: target.model_dump() for name, target in source.found_targets.items()},
+        "node_features": list(source.node_features),
+        "hash": hashes,
+        "composition": formulas or [""] * len(hashes),
+        "group": groups,
+    }
+
+
+def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    units = [Path(unit) for unit in request["units"]]
+    index = _index(units, [content_of(load_record(unit)) for unit in units])
+    split = np.concatenate([np.array(load_split(unit)) for unit in units])
+    disk = DiskReader(index)
+    sizes = _bytes(index)
+    series = ShardSeries(
+        directory,
+        _names(f"shard-{request['number']:05d}"),
+        request["splits"],
+        name=request["name"],
+        profile=request["profile"],
+        described=Description(
+            targets={name: Target(**target) for name, target in request["targets"].items()}
+        ),
+    )
+    try:
+        for name in request["splits"]:
+            chosen = np.flatnonzero(split == name)
+            filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
+            for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
+                if len(graphs):
+                    series.append(name, _columns(index, disk, graphs))
+        content = series.close()
+    except BaseException:
+        series.abort()
+        raise
+    finally:
+        disk.close()
+    return _content(content)
+
+
+def load_split(unit: Path) -> list[str]:
+    """The split of each structure of a reading task; empty for those left out."""
+    names: list[str] = json.loads(split_file(unit).read_text(encoding="utf-8"))
+    return names
+
+
+def split_file(unit: Path) -> Path:
+    """Where the splits of a reading task's structures are."""
+    return unit.with_name(f"{unit.name}.split.json")
+
+
+def _content(content: Content) -> dict[str, Any]:
+    return {
+        "shards": [shard.model_dump() for shard in content.shards],
+        "keys": {key: described.model_dump() for key, described in content.keys.items()},
+        "statistics": content.statistics.to_dict(),
+    }
+
+
+def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitIndex:
+    """The index of the undivided graphs of several reading tasks."""
+    shards, graphs = [], []
+    for directory, content in zip(directories, contents, strict=True):
+        for shard in content.shards:
+            shards.append(ShardFile(directory / shard.path, shard))
+            graphs.append(shard.splits[_ALL].graphs)
+    return SplitIndex(_ALL, join_contents(contents).keys, shards, graphs)
+
+
+def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
+    disk = DiskReader(index)
+    for first, last in itertools.pairwise(index.block_bounds.tolist()):
+        yield _columns(index, disk, np.arange(first, last))
+    disk.close()
+
+
+def _columns(index: SplitIndex, disk: DiskReader, graphs: NDArray[np.int64]) -> dict[str, Column]:
+    values = disk.take(graphs)
+    return {
+        key: Column(values[key], described.dim, index.rows(key).counts(graphs))
+        for key, described in index.keys.items()
+    }
+
+
+def _bytes(index: SplitIndex) -> NDArray[np.int64]:
+    """Bytes of each graph."""
+    graphs = np.arange(len(index))
+    total = np.zeros(len(index), dtype=np.int64)
+    for key in index.keys:
+        total += index.rows(key).counts(graphs) * index.row_bytes(key)
+    return total
+
+
+def _names(stem: str) -> Iterator[str]:
+    yield f"{stem}.bp"
+    for number in itertools.count(1):
+        yield f"{stem}.{number}.bp"

@@ -1,0 +1,270 @@
+"""The division of structures into training, validation and test that leaks none of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.errors import InputError
+
+By = Literal["random", "composition", "group"]
+
+_SPLIT_OF_ROLE = {"train": TRAIN, "val": VALIDATION, "test": TEST}
+# Shares times sizes carry the rounding of floating-point numbers.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Structures:
+    """What decides where each structure may go; parallel lists in the order of the input."""
+
+    role: Sequence[str]
+    """Which file each comes from: ``train``, ``val`` or ``test``."""
+    hash: Sequence[str]
+    """Equal for duplicates."""
+    composition: Sequence[str]
+    """Read only where the division is by composition."""
+    group: Sequence[str | None]
+    """Read only where the division is by group."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """Where each structure goes, and what a reader of results should know about that."""
+
+    split: list[str]
+    """``trainset``, ``valset``, ``testset``, or empty for a structure that is left out."""
+    left_out: dict[str, int]
+    """Structures left out, by reason: ``{role}_duplicate_of_{role}`` or ``{role}_group_in_{role}``,
+    the first role being that of the structure, the second that of the set it is kept apart from.
+    Reasons that do not occur are not named."""
+    duplicates: dict[str, int]
+    """Structures of each split that repeat another one of the same split."""
+
+
+@dataclass(frozen=True)
+class _Component:
+    """Structures that must stay together."""
+
+    members: list[int]
+    composition: str
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+_Draw = dict[str, list[_Component]]
+
+
+def divide(
+    structures: Structures, by: By, val: float | None, test: float | None, seed: int
+) -> Division:
+    """Divide structures so that no two splits hold the same one.
+
+    Structures of equal hash stay together; by group, so do structures of one group. Given sets
+    come first: a structure of the training file that a given set repeats (or whose group occurs
+    there, by group) is left out, and so is one of the given validation set that the given test set
+    repeats.
+
+    Parameters
+    ----------
+    structures
+        All structures of the input.
+    by
+        ``random``: drawn at random. ``composition``: drawn at random, of each composition the same
+        shares as nearly as whole structures allow. ``group``: whole groups drawn at random.
+    val, test
+        Shares of the training file to set aside, at least one structure each; None where the
+        input brings a set of its own.
+    seed
+        Determines the draw, together with the order of the structures.
+
+    Raises
+    ------
+    InputError
+        Where a split would be empty, or a structure has no group to divide by.
+    """
+    if by == "group" and None in structures.group:
+        raise InputError(
+            f"data.split.by is group, but structure {structures.group.index(None)} has no group; "
+            "give every structure one or set data.split.by to random"
+        )
+    kept, left_out = _without_repeats(structures, by == "group")
+    pool = kept.pop("train")
+    if not pool:
+        raise InputError(
+            f"nothing is left to train on: all {structures.role.count('train')} structures of the "
+            f"training file are left out ({_listed(left_out)}); give another file"
+        )
+    shares = {name: share for name, share in ((VALIDATION, val), (TEST, test)) if share is not None}
+    components = _components(structures, pool, by == "group")
+    split = [""] * len(structures.hash)
+    for name, drawn in _draw(components, shares, by, seed).items():
+        for component in drawn:
+            for i in component.members:
+                split[i] = name
+    for role, members in kept.items():
+        for i in members:
+            split[i] = _SPLIT_OF_ROLE[role]
+        if _SPLIT_OF_ROLE[role] not in split:
+            raise InputError(
+                f"there is no {role} set: data.split.{role} has no share, and of "
+                f"{structures.role.count(role)} structures given, {len(members)} are left "
+                f"({_listed(left_out)}); give data.split.{role} a share or another file"
+            )
+    return Division(split, left_out, _duplicates(structures.hash, split))
+
+
+def _without_repeats(
+    structures: Structures, by_group: bool
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """The structures to keep of each role, and how many are left out for which reason."""
+    marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
+    if by_group:
+        marks["group_in"] = structures.group
+    of_role: dict[str, list[int]] = {role: [] for role in _SPLIT_OF_ROLE}
+    for i, role in enumerate(structures.role):
+        of_role[role].append(i)
+    kept: dict[str, list[int]] = {}
+    taken: dict[tuple[str, str], set[Hashable]] = {}
+    left_out: Counter[str] = Counter()
+    # The test set is never cut, so that results compare with those of others on the same set.
+    for role in ("test", "val", "train"):
+        kept[role] = []
+        for i in of_role[role]:
+            for (mark, other), values in taken.items():
+                if marks[mark][i] in values:
+                    left_out[f"{role}_{mark}_{other}"] += 1
+                    break
+            else:
+                kept[role].append(i)
+        for mark, value in marks.items():
+            taken[mark, role] = {value[i] for i in kept[role]}
+    return kept, dict(left_out)
+
+
+def _components(structures: Structures, pool: list[int], by_group: bool) -> list[_Component]:
+    """What must stay together, in the order of each component's first structure."""
+    labels = _numbered(structures.hash[i] for i in pool)
+    if by_group:
+        groups = _numbered(structures.group[i] for i in pool)
+        n = len(pool)
+        # Hashes and groups are the nodes, each structure a link between its own two.
+        links = coo_array((np.ones(n), (labels, groups + n)), shape=(2 * n, 2 * n))
+        _, component_of_node = connected_components(links, directed=False)
+        labels = _numbered(component_of_node[labels].tolist())
+    members: list[list[int]] = [[] for _ in range(int(labels.max()) + 1)]
+    for i, label in zip(pool, labels.tolist(), strict=True):
+        members[label].append(i)
+    return [_Component(some, structures.composition[some[0]]) for some in members]
+
+
+def _numbered(values: Iterable[Hashable]) -> NDArray[np.int64]:
+    """Number different values in the order in which they first occur."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values])
+
+
+def _draw(components: list[_Component], shares: Mapping[str, float], by: By, seed: int) -> _Draw:
+    """Give each component a split."""
+    n = sum(map(len, components))
+    sizes = {name: max(1, round(share * n)) for name, share in shares.items()}
+    if sum(sizes.values()) >= n:
+        raise InputError(
+            f"data.split leaves nothing to train on: {n} structures, {sizes.get(VALIDATION, 0)} "
+            f"for validation, {sizes.get(TEST, 0)} for the test; give more structures or smaller "
+            "shares"
+        )
+    if len(components) <= len(shares):
+        raise InputError(
+            f"data.split.by: {by} cannot fill {len(shares) + 1} splits from {n} structures, as the "
+            f"number of parts that must stay together is {len(components)}, and the largest has "
+            f"{max(map(len, components))} structures; "
+            + ("give finer groups" if by == "group" else "give more structures that differ")
+        )
+    # A stream of its own: generated structures draw from other children of the same seed.
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    shuffled = [components[i] for i in rng.permutation(len(components)).tolist()]
+    if by == "composition":
+        draw = _of_each_composition(shuffled, shares)
+    else:
+        draw = _at_random(shuffled, sizes)
+    _fill_empty(draw, {TRAIN: n - sum(sizes.values()), **sizes})
+    return draw
+
+
+def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
+    """Fill the splits to set aside with the first components that fit; the rest is to train on."""
+    draw: _Draw = {name: [] for name in (TRAIN, *sizes)}
+    room = dict(sizes)
+    for component in components:
+        name = next((name for name in room if len(component) <= room[name]), None)
+        if name is not None:
+            room[name] -= len(component)
+        draw[name or TRAIN].append(component)
+    for name, missing in room.items():
+        nearest = min(draw[TRAIN], key=lambda component: abs(len(component) - missing))
+        if len(draw[TRAIN]) > 1 and abs(len(nearest) - missing) < missing:
+            _move(nearest, draw[TRAIN], draw[name])
+    return draw
+
+
+def _of_each_composition(components: list[_Component], shares: Mapping[str, float]) -> _Draw:
+    """Divide each composition in the same shares.
+
+    Each split first gets what it is due of a composition in whole numbers. What remains, often all
+    there is of a rare composition, goes where most is missing over all compositions so far.
+    """
+    shares = {TRAIN: 1.0 - sum(shares.values()), **shares}
+    draw: _Draw = {name: [] for name in shares}
+    strata = defaultdict(list)
+    for component in components:
+        strata[component.composition].append(component)
+    missing = dict.fromkeys(shares, 0.0)
+    for stratum in strata.values():
+        n = sum(map(len, stratum))
+        due = {name: share * n for name, share in shares.items()}
+        missing = {name: missing[name] + due[name] for name in shares}
+        for component in stratum:
+            whole = [name for name in due if due[name] >= len(component) - _ROUNDING]
+            name = max(
+                whole or [name for name in due if due[name] > _ROUNDING], key=missing.__getitem__
+            )
+            due[name] -= len(component)
+            missing[name] -= len(component)
+            draw[name].append(component)
+    return draw
+
+
+def _fill_empty(draw: _Draw, sizes: Mapping[str, int]) -> None:
+    """Give an empty split the component nearest its size from a split that has several."""
+    for name, size in sizes.items():
+        if not draw[name]:
+            donor, component = min(
+                ((donor, some) for donor in draw.values() if len(donor) > 1 for some in donor),
+                key=lambda pair: abs(len(pair[1]) - size),
+            )
+            _move(component, donor, draw[name])
+
+
+def _move(component: _Component, source: list[_Component], target: list[_Component]) -> None:
+    source.remove(component)
+    target.append(component)
+
+
+def _duplicates(hashes: Sequence[str], split: Sequence[str]) -> dict[str, int]:
+    different = Counter(name for name, _ in set(zip(split, hashes, strict=True)))
+    sizes = Counter(split)
+    return {name: sizes[name] - different[name] for name in _SPLIT_OF_ROLE.values()}
+
+
+def _listed(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason}: {n}" for reason, n in left_out.items()) or "none left out"

@@ -1,0 +1,196 @@
+"""What tells structures apart when they are divided: a hash of the graph, and the composition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ase.data import chemical_symbols
+from numpy.typing import NDArray
+
+from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data.columns import Column
+
+Words = NDArray[np.uint64]
+
+_ROUNDS = 3
+# Binary digits of a float32 that are rounded away: 24 - 12 = 12 significant ones remain.
+_DROPPED_BITS = 12
+# edge_attr this close to the distance (relative) is the distance. Wider than the rounding of
+# float32 positions a few kÅ from the origin, narrower than any feature that means something else.
+_IS_LENGTH = 1e-3
+_ATOM, _EDGE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_HEAVIEST = len(chemical_symbols) - 1
+
+
+def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
+    """Hash what a network sees of each graph.
+
+    That is the node features ``x``, and the edges with the features and the length they carry. In
+    three rounds each atom's word takes up those of its neighbours and the edges they come over;
+    a graph's hash is the sum of its atoms' words, mixed. It depends on neither the order of atoms
+    and edges nor the place of the graph in the block, and on position, orientation and the choice
+    of periodic images only as far as edge features do. Structures with the same hash are the same
+    to a network that passes three messages along lengths, and count as duplicates: mirror images
+    do, and so do atoms out of each other's reach wherever they stand. A supercell is another
+    structure than its unit cell. Labels do not count.
+
+    The length of an edge is taken from ``edge_attr`` where one of its columns holds it on all edges
+    of the graph, otherwise from ``pos`` and ``edge_shifts``, and without ``pos`` there is none.
+
+    Features of edges and lengths are rounded to 12 significant binary digits, whatever their
+    unit: lengths of 2 to 4 Å to 1e-3 Å, lengths of 4 to 8 Å to 2e-3 Å. Node features count as
+    float32, unrounded. A rounded value has boundaries: two copies whose lengths differ by a noise
+    of ``d`` Å get different hashes with a probability of about ``d / 1e-3`` for each different
+    length. Where ``edge_attr`` comes from positions in float64 (``d`` near 1e-15) no copy is
+    missed. Lengths from float32 positions (``d`` near 1e-6) find copies that are reordered, but
+    only a part of those that are turned or wrapped.
+
+    Parameters
+    ----------
+    columns
+        ``x`` and ``edge_index``; ``edge_attr``, ``pos`` and ``edge_shifts`` where the graphs have
+        them. Graphs that are to be compared must come with the same keys.
+
+    Returns
+    -------
+    list of str
+        16 hexadecimal digits for each graph. Among ``n`` different graphs two are the same by
+        accident with a probability of about ``n**2 / 2**65``: 3e-8 for a million. ``2**k`` equal
+        atoms in every graph make it ``2**k`` times as large.
+    """
+    x, edges = columns["x"], columns["edge_index"]
+    offsets = np.repeat(x.starts(), edges.counts)
+    senders, receivers = edges.values[0] + offsets, edges.values[1] + offsets
+
+    atoms = np.full(len(x.values), _ATOM)
+    # Zero has two signs; adding zero leaves one.
+    for feature in (x.values.astype(np.float32) + np.float32(0)).T:
+        _absorb(atoms, feature.view(np.uint32))
+    links = _edge_words(columns, senders, receivers)
+    for _ in range(_ROUNDS):
+        messages = _mixed(atoms[senders] + links)
+        received = np.zeros_like(atoms)
+        np.add.at(received, receivers, messages)
+        atoms = _mixed(atoms + received)
+    return [f"{word:016x}" for word in _mixed(_per_graph(atoms, x.counts)).tolist()]
+
+
+def compositions(columns: Mapping[str, Column]) -> list[str]:
+    """Name the composition of each graph of atoms.
+
+    Parameters
+    ----------
+    columns
+        ``x`` with the atomic number in its first column.
+
+    Returns
+    -------
+    list of str
+        Elements by atomic number, each with its smallest whole ratio: ``"Cu1Au3"``.
+
+    Raises
+    ------
+    InputError
+        Where ``x`` does not begin with atomic numbers.
+    """
+    x = columns["x"]
+    numbers = x.values[:, 0]
+    graph = np.repeat(np.arange(len(x.counts)), x.counts)
+    wrong = (numbers < 1) | (numbers > _HEAVIEST) | (numbers != np.floor(numbers))
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise InputError(
+            f"data.split.by: graph {graph[first]} begins its node features x with "
+            f"{numbers[first]:g}, which is no atomic number, so it has no composition; "
+            "set data.split.by to random"
+        )
+    keys, amounts = np.unique(
+        graph * (_HEAVIEST + 1) + numbers.astype(np.int64), return_counts=True
+    )
+    graphs, elements = np.divmod(keys, _HEAVIEST + 1)
+    kinds = np.bincount(graphs, minlength=len(x.counts))
+    amounts //= np.repeat(np.gcd.reduceat(amounts, np.cumsum(kinds) - kinds), kinds)
+    terms = [
+        f"{chemical_symbols[element]}{amount}"
+        for element, amount in zip(elements.tolist(), amounts.tolist(), strict=True)
+    ]
+    ends = np.cumsum(kinds).tolist()
+    return ["".join(terms[end - n : end]) for n, end in zip(kinds.tolist(), ends, strict=True)]
+
+
+def _edge_words(
+    columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
+) -> Words:
+    """One word for the features and the length of each edge, [n_edges]."""
+    words = np.full(len(senders), _EDGE)
+    lengths = _lengths(columns, senders, receivers)
+    if "edge_attr" in columns:
+        features = columns["edge_attr"].values
+        features = features[:, None] if features.ndim == 1 else features
+        edges = columns["edge_index"].counts
+        apart = np.abs(features - lengths[:, None]) > _IS_LENGTH * lengths[:, None]
+        known = (_per_graph(apart, edges) == 0).any(axis=1)
+        lengths[np.repeat(known, edges)] = 0.0
+        for feature in features.T:
+            _absorb(words, _rounded(feature))
+    _absorb(words, _rounded(lengths))
+    return words
+
+
+def _lengths(
+    columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Distance between the ends of each edge, [n_edges]; zero without positions."""
+    squares = np.zeros(len(senders))
+    if "pos" in columns:
+        for axis in range(columns["pos"].values.shape[1]):
+            position = columns["pos"].values[:, axis].astype(np.float64)
+            vector = position[receivers] - position[senders]
+            if "edge_shifts" in columns:
+                vector += columns["edge_shifts"].values[:, axis]
+            squares += vector**2
+    return np.sqrt(squares)
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
+    """The leading 12 binary digits of each value, as an integer.
+
+    The boundaries between rounded values lie at 13 binary digits, where no number of a few decimal
+    digits is: the lengths of ideal crystals stay clear of them.
+    """
+    bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)
+    half = np.uint32(1 << (_DROPPED_BITS - 1))
+    return (bits + half) >> np.uint32(_DROPPED_BITS)
+
+
+def _absorb(words: Words, values: NDArray[np.uint32]) -> None:
+    """Let each word take up one more value, in place."""
+    words ^= values
+    words[:] = _mixed(words)
+
+
+def _mixed(words: Words) -> Words:
+    """Spread each word over all its 64 bits.
+
+    The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, doi:10.1145/2660193.2660195,
+    with Stafford's constants), a bijection whose sums are as good as sums of random words.
+    """
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _per_graph(rows: NDArray[Any], counts: NDArray[np.int64]) -> Words:
+    """Sum the rows of each graph modulo 2**64, [n_graphs, ...]; differences of sums stay exact."""
+    sums = np.zeros((len(rows) + 1, *rows.shape[1:]), dtype=np.uint64)
+    np.cumsum(rows, axis=0, dtype=np.uint64, out=sums[1:])
+    ends = np.cumsum(counts)
+    per_graph: Words = sums[ends] - sums[ends - counts]
+    return per_graph

@@ -1,0 +1,175 @@
+"""``mmd.0`` and ``md.0``: the formats of the metadata, and the metadata themselves."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.data.store.foreign.damage import damaged
+from hydragnn_flow.data.store.foreign.index import Index
+from hydragnn_flow.data.store.foreign.lookup3 import lookup3
+from hydragnn_flow.data.store.foreign.records import Format
+
+# The names of formats that are a hash: 12 bytes, of which the first says so.
+_ID_BYTES, _HASHED = 12, 2
+# Before a record stand the name of its format and its length, up to a multiple of 8 bytes.
+_LENGTH_AT, _RECORD_AT = 12, 24
+# Fields of arrays: letters for the kind, bytes of a number, ADIOS2's number of the type, name.
+_ARRAY = re.compile(r"BP[A-Z]+_(\d+)_\d+_(.*)", re.DOTALL)
+# Stands for the extent of a dimension along which blocks are joined (ADIOS2's JoinedDim).
+_JOINED = 2**64 - 2
+
+Formats = dict[bytes, Format | None]
+
+
+def read_formats(path: Path) -> Formats:
+    """Read a ``mmd.0``; None stands for formats of a kind not known here.
+
+    Raises
+    ------
+    StoreError
+        Where it is damaged: any change of a description, since the names are hashes of these.
+    """
+    content = path.read_bytes()
+    formats: Formats = {}
+    start = 0
+    while start < len(content):
+        name_at = start + 16
+        text_at = name_at + int.from_bytes(content[start : start + 8], "little")
+        end = text_at + int.from_bytes(content[start + 8 : name_at], "little")
+        if end > len(content):
+            raise damaged(path, "does not hold whole descriptions")
+        name, description = content[name_at:text_at], content[text_at:end]
+        start = end
+        formats[name] = None
+        if len(name) != _ID_BYTES or name[0] != _HASHED:
+            continue
+        _, high, low, *hashes = struct.unpack(">BBHII", name)
+        length = (high << 16 | low) * 4
+        if length > len(description) or tuple(hashes) != lookup3(description[:length]):
+            raise damaged(path, "has changed since it was written (its hash differs)")
+        try:
+            formats[name] = Format(description)
+        except ValueError:
+            continue
+    return formats
+
+
+def check_metadata(path: Path, index: Index, formats: Formats) -> list[int | None]:
+    """Check a ``md.0``.
+
+    All of its records must lie within their bytes, and the blocks of each variable within the
+    data, apart from one another, and together as many as the variable has values.
+
+    Returns
+    -------
+    list
+        Bytes of data of each writer; None where its record is of a kind not known here.
+
+    Raises
+    ------
+    StoreError
+        Where it is damaged.
+    """
+    lengths: list[int | None] = []
+    expected: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for number, content in enumerate(_read_records(path, index)):
+        of_data = number < len(index.subfiles)  # the others are of attributes
+        if not content:
+            if of_data:
+                lengths.append(0)
+            continue
+        record = _decode(path, content, formats)
+        if not of_data:
+            continue
+        lengths.append(None if record is None else record.get("DataBlockSize"))
+        if lengths[-1] is not None and record is not None:
+            try:
+                _check_blocks(record, expected, found)
+            except ValueError as error:
+                raise damaged(path, f"does not say where all data are ({error})") from error
+    if None not in lengths:
+        for name, size in expected.items():
+            if found[name] != size:
+                raise damaged(path, f"has blocks of {found[name]} of the {size} values of {name}")
+    return lengths
+
+
+def _read_records(path: Path, index: Index) -> Iterator[bytes]:
+    """One record of each writer about its data, then one of each with attributes."""
+    size, end = path.stat().st_size, index.start + index.size
+    if size != end:
+        raise damaged(path, f"has {size} bytes instead of the {end} that md.idx says")
+    head_bytes = 8 * (1 + 2 * len(index.subfiles))
+    with path.open("rb") as file:
+        file.seek(index.start)
+        head = file.read(head_bytes)
+        if len(head) < head_bytes:
+            raise damaged(path, "is too short for the writers that md.idx says")
+        total, *sizes = struct.unpack(f"<{head_bytes // 8}Q", head)
+        if total + 8 != index.size or head_bytes + sum(sizes) != index.size:
+            raise damaged(path, "does not have the size that it and md.idx say")
+        for record_bytes in sizes:
+            yield file.read(record_bytes)
+
+
+def _decode(path: Path, content: bytes, formats: Formats) -> dict[str, Any] | None:
+    name = content[:_ID_BYTES]
+    if name not in formats:
+        # The name of a kind not known here may be of another length.
+        if all(len(other) == _ID_BYTES for other in formats):
+            raise damaged(path, "holds a record of a format that is not in mmd.0")
+        return None
+    form = formats[name]
+    if form is None:
+        return None
+    length = int.from_bytes(content[_LENGTH_AT : _LENGTH_AT + 8], "little")
+    record = content[_RECORD_AT : _RECORD_AT + length]
+    try:
+        if len(record) < length:
+            raise ValueError("it ends too early")
+        return form.decode(record)
+    except ValueError as error:
+        raise damaged(path, f"holds a record that cannot be ({error})") from error
+
+
+def _check_blocks(record: dict[str, Any], expected: dict[str, int], found: dict[str, int]) -> None:
+    """Check one writer's blocks; add to the values that variables should have and have."""
+    places = []
+    for field, array in record.items():
+        match = _ARRAY.fullmatch(field)
+        if match is None or not isinstance(array, dict):
+            continue
+        item_bytes, name = int(match[1]), match[2]
+        rank, n_blocks = array["Dims"], array["BlockCount"]
+        shape, counts, offsets = array["Shape"], array["Count"], array["Offset"]
+        if array["DBCount"] != rank * n_blocks or bool(shape) != bool(offsets):
+            raise ValueError(f"the blocks of {name} are not as many as they should be")
+        compressed = array.get("DataBlockSize")
+        for i, location in enumerate(array["DataBlockLocation"]):
+            count = counts[i * rank : (i + 1) * rank]
+            size = math.prod(count)
+            n_bytes = compressed[i] if compressed else size * item_bytes
+            if n_bytes:
+                places.append((location, location + n_bytes, name))
+            if shape:
+                found[name] = found.get(name, 0) + size
+            if shape and _JOINED not in shape:
+                offset = offsets[i * rank : (i + 1) * rank]
+                if any(o + c > s for o, c, s in zip(offset, count, shape, strict=True)):
+                    raise ValueError(f"a block of {name} does not lie in its shape")
+        if shape and _JOINED not in shape:
+            size = math.prod(shape)
+            if expected.setdefault(name, size) != size:
+                raise ValueError(f"the writers give {name} different shapes")
+            found.setdefault(name, 0)
+    end = 0
+    for start, stop, name in sorted(places):
+        if start < end or stop > record["DataBlockSize"]:
+            raise ValueError(f"a block of {name} lies among other data or beyond them")
+        end = stop

@@ -1,0 +1,299 @@
+"""Graphs come back as they were written, in every mode and profile; batches equal PyG's own."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data import GraphSplit, GraphStore, write_store
+from hydragnn_flow.data import writer as writing
+from hydragnn_flow.errors import InputError, StoreError
+
+MODES = ("memory", "random", "stream")
+PROFILES = ("hydragnn", "compact")
+POOL = 40
+SMALL_BLOCKS = 8_000
+"""So that some tens of graphs make several blocks."""
+
+
+@pytest.fixture(scope="module")
+def pool(graph) -> list[Data]:
+    graphs = [graph(seed) for seed in range(POOL - 2)]
+    graphs += [graph(100, n_atoms=1), graph(101, n_atoms=2)]
+    # Keys whose name tells PyG to number them through, or to join them along another dimension.
+    for i, data in enumerate(graphs):
+        data.corner_index = torch.arange(data.num_nodes)
+        data.face = torch.zeros((3, i % 3), dtype=torch.int64)
+        data.spin = torch.full((data.num_nodes, 2, 2), float(i), dtype=torch.float64)
+    return graphs
+
+
+@pytest.fixture(scope="module", params=PROFILES)
+def stored(request, pool, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pool") / request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCKS)
+        write_store(path, {"trainset": pool, "valset": pool[:3]}, profile=request.param)
+    return path
+
+
+@pytest.fixture(scope="module", params=MODES)
+def split(request, stored) -> GraphSplit:
+    store = GraphStore.open(stored, request.param)
+    assert len(store["trainset"].block_bounds) > 5
+    return store["trainset"]
+
+
+def assert_equal(ours: Batch, theirs: Batch) -> None:
+    assert list(ours.to_dict()) == list(theirs.to_dict())
+    for key, value in theirs.to_dict().items():
+        assert ours[key].dtype == value.dtype, key
+        assert torch.equal(ours[key], value), key
+    assert ours.num_graphs == theirs.num_graphs
+    assert ours.num_nodes == theirs.num_nodes
+    for book in ("_slice_dict", "_inc_dict"):
+        mine, reference = getattr(ours, book), getattr(theirs, book)
+        assert mine.keys() == reference.keys()
+        for key in reference:
+            assert torch.equal(mine[key], reference[key]), (book, key)
+
+
+@given(
+    seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
+    n_val=st.integers(0, 2),
+    n_atoms=st.sampled_from([None, 1]),
+    profile=st.sampled_from(PROFILES),
+    block_bytes=st.sampled_from([1, 3000, 1 << 22]),
+)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+def test_round_trip(graph, same, seeds, n_val, n_atoms, profile, block_bytes):
+    splits = {
+        "trainset": [graph(seed, n_atoms) for seed in seeds],
+        "valset": [graph(seed + 1) for seed in seeds[:n_val]],
+        "testset": [],
+    }
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", block_bytes)
+        path = Path(folder) / "s"
+        write_store(path, {k: iter(v) for k, v in splits.items()}, profile=profile)
+        for mode in MODES:
+            with GraphStore.open(path, mode) as store:
+                assert store.splits == ("trainset", "valset", "testset")
+                for name, graphs in splits.items():
+                    split = store[name]
+                    assert len(split) == len(graphs)
+                    assert split.n_atoms.tolist() == [data.num_nodes for data in graphs]
+                    assert split.n_edges.tolist() == [data.num_edges for data in graphs]
+                    assert split.graph_id.tolist() == [int(data.graph_id) for data in graphs]
+                    assert all(same(a, b) for a, b in zip(split, graphs, strict=True))
+                    assert split.target("energy").shape == (len(graphs), 1)
+                    assert split.target("forces").shape == (int(split.n_atoms.sum()), 3)
+
+
+@given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
+def test_equals_pyg(split, pool, indices):
+    chosen = [pool[i] for i in indices]
+    assert_equal(split.batch(indices), Batch.from_data_list(chosen))
+
+
+@given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
+def test_comes_apart_again(split, pool, same, indices):
+    batch = split.batch(indices)
+    parts = batch.to_data_list()
+    assert len(parts) == len(indices)
+    assert all(same(part, pool[i]) for part, i in zip(parts, indices, strict=True))
+    assert same(batch[len(indices) - 1], pool[indices[-1]])
+
+
+@given(
+    parts=st.lists(
+        st.lists(st.integers(0, POOL - 1), min_size=1, max_size=9), min_size=0, max_size=8
+    )
+)
+def test_batches_in_any_order(split, pool, parts):
+    batches = list(split.batches(np.array(part) for part in parts))
+    assert len(batches) == len(parts)
+    for batch, part in zip(batches, parts, strict=True):
+        assert_equal(batch, Batch.from_data_list([pool[i] for i in part]))
+
+
+def test_batches_may_be_left_early(split, pool):
+    batches = split.batches(np.arange(POOL).reshape(-1, 4))
+    assert_equal(next(batches), Batch.from_data_list(pool[:4]))
+    batches.close()
+    assert_equal(split.batch([0]), Batch.from_data_list(pool[:1]))
+
+
+def test_single_graphs(split, pool, same):
+    assert all(same(split[i], data) for i, data in enumerate(pool))
+    assert same(split[-1], pool[-1])
+
+
+@pytest.mark.parametrize("as_type", [list, np.array, torch.tensor])
+def test_kinds_of_indices(split, pool, as_type):
+    assert_equal(split.batch(as_type([3, -1])), Batch.from_data_list([pool[3], pool[-1]]))
+
+
+def test_selections_out_of_range(split):
+    """ADIOS2 would return zeros."""
+    for wrong in ([POOL], [-POOL - 1], []):
+        with pytest.raises(IndexError):
+            split.batch(wrong)
+    with pytest.raises(IndexError):
+        split[POOL]
+    with pytest.raises(IndexError):
+        next(split.batches([np.array([0, POOL])]))
+    with pytest.raises(TypeError):
+        split.batch(np.ones(POOL, dtype=bool))
+
+
+def test_batches_are_copies(split, pool):
+    batch = split.batch([0, 1])
+    batch.pos += 1.0
+    batch.edge_index += 1
+    split[0].pos.zero_()
+    assert_equal(split.batch([0, 1]), Batch.from_data_list(pool[:2]))
+
+
+def test_threads_read_side_by_side(split, pool):
+    """Through one ADIOS2 engine unguarded, some get each other's numbers."""
+    wrong = []
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            chosen = rng.integers(0, POOL, 5)
+            batch = split.batch(chosen)
+            expected = torch.cat([pool[i].pos for i in chosen])
+            if not torch.equal(batch.pos, expected):
+                wrong.append(chosen)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_keys_left_out(stored, pool):
+    with GraphStore.open(stored, without=("y", "y_loc", "spin")) as store:
+        assert set(store["trainset"][0].keys()) == set(pool[0].keys()) - {"y", "y_loc", "spin"}
+
+
+def test_stream_holds_no_more_than_a_window(stored, monkeypatch):
+    """A pass in the order of the blocks must not collect them all."""
+    from hydragnn_flow.data.reading import stream
+
+    store = GraphStore.open(stored, "stream")
+    split = store["trainset"]
+    alive, most = 0, 0
+    load = stream.StreamReader._load
+
+    class Counted(dict):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def counting(self, block):
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        return Counted(load(self, block))
+
+    monkeypatch.setattr(stream.StreamReader, "_load", counting)
+    monkeypatch.setattr(stream, "_AHEAD", 1)
+    bounds = split.block_bounds
+    for _ in split.batches(np.arange(a, b) for a, b in itertools.pairwise(bounds.tolist())):
+        pass
+    assert len(bounds) - 1 >= 5
+    assert most <= 3
+
+
+def test_compact_is_smaller_and_widens_where_it_must(graph, same, tmp_path):
+    """A shard ends where a number no longer fits its type; the next one is wider."""
+    graphs = [graph(seed) for seed in range(30)]
+    for number, data in enumerate(graphs):
+        data.label = torch.full((data.num_nodes, 1), 1000 * number**3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", 3000)
+        store = write_store(tmp_path / "c", {"trainset": graphs}, profile="compact")
+    assert len(store.manifest.shards) == 2
+    for mode in MODES:
+        with GraphStore.open(tmp_path / "c", mode) as store:
+            split = store["trainset"]
+            assert all(same(a, b) for a, b in zip(split, graphs, strict=True))
+            assert_equal(
+                split.batch([29, 0, 3]), Batch.from_data_list([graphs[i] for i in (29, 0, 3)])
+            )
+    wide = write_store(tmp_path / "w", {"trainset": graphs})
+    assert len(wide.manifest.shards) == 1
+
+
+def test_a_shard_takes_a_limited_number_of_blocks(graph, same, tmp_path, monkeypatch):
+    monkeypatch.setattr("hydragnn_flow.data.store.shard._MOST_BLOCKS", 4)
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
+    graphs = [graph(seed) for seed in range(10)]
+    splits = {"trainset": graphs, "valset": graphs[:2]}
+    store = write_store(tmp_path / "s", splits)
+    assert [shard.path for shard in store.manifest.shards] == [
+        "shard-00000.bp",
+        "shard-00001.bp",
+        "shard-00002.bp",
+    ]
+    for mode in MODES:
+        with GraphStore.open(tmp_path / "s", mode) as store:
+            assert all(same(a, b) for a, b in zip(store["trainset"], graphs, strict=True))
+            assert all(same(a, b) for a, b in zip(store["valset"], graphs[:2], strict=True))
+
+
+def test_isolated_atoms_have_no_edges(tmp_path):
+    graph = Data(x=torch.ones(1, 1), pos=torch.zeros(1, 3), edge_index=torch.empty(2, 0).long())
+    graph.edge_shifts = torch.empty(0, 3)
+    write_store(tmp_path / "s", {"trainset": [graph, graph]})
+    for mode in MODES:
+        with GraphStore.open(tmp_path / "s", mode) as store:
+            split = store["trainset"]
+            assert split.n_edges.tolist() == [0, 0]
+            assert split[1].edge_index.shape == (2, 0)
+            assert split.batch([1, 0]).edge_shifts.shape == (0, 3)
+
+
+def test_targets_are_whole_arrays(store, written):
+    for mode in MODES:
+        split = GraphStore.open(written, mode)["valset"]
+        energies = split.target("energy")
+        assert energies.dtype == np.float64
+        assert energies[:, 0].tolist() == [float(data.energy) for data in split]
+        assert np.array_equal(split.target("forces"), np.concatenate([d.forces for d in split]))
+        with pytest.raises(InputError, match="'dipole' is not in the store; it has energy, forces"):
+            split.target("dipole")
+
+
+def test_bounds_are_checked_before_adios2_reads(stored):
+    from hydragnn_flow.data.store.bp5 import Bp5File
+
+    with Bp5File(stored / "shard-00000.bp") as file:
+        variable = file.variable("trainset/pos")
+        rows = variable.shape[0]
+        out = np.empty((2, 3), dtype=np.float32)
+        variable.read_into(out, rows - 2)
+        for start in (rows - 1, -1):
+            with pytest.raises(StoreError, match=r"trainset/pos has .* rows, so rows"):
+                variable.read_into(out, start)
+        for wrong in (
+            np.empty((2, 2), dtype=np.float32),
+            np.empty((2, 3), dtype=np.float64),
+            np.empty((3, 2), dtype=np.float32).T,
+        ):
+            with pytest.raises(StoreError, match="does not fit"):
+                variable.read_into(wrong, 0)
