@@ -73,6 +73,7 @@ _IGNORED = {
         "startfrom",  # only with `continue`
         "global_attn_redraw_interval",
     },
+    "Batching": set[str](),
     "Optimizer": set[str](),
     "Variables_of_interest": {
         # targets are found by name, statistics come from the store, and predictions are always
@@ -104,9 +105,15 @@ _NOT_HONOURED = {
         "epoch_start": "running the same command again continues",
         "conv_checkpointing": "activation checkpointing is not built yet",
     },
+    "Batching": {
+        "drop_last": "every graph is trained on in every epoch",
+        "seed": "the run's seed decides the order",
+    },
     "Optimizer": {"use_zero_redundancy": "optimiser sharding is not built yet"},
     "Variables_of_interest": dict[str, str](),
 }
+# Keys of `Batching` that only its mode `node_budget` reads.
+_NODE_BUDGET = {"max_nodes", "max_edges", "max_graphs", "oversized_sample"}
 
 
 def _drop_unused(section: str, values: Any) -> Any:
@@ -249,13 +256,52 @@ class Optimizer(Section):
         return _drop_unused("Optimizer", values)
 
 
+class BatchLimits(Section):
+    """`NeuralNetwork.Training.Batching`: what a step may hold over all ranks together."""
+
+    mode: Literal["fixed", "node_budget"] = "fixed"
+    """Steps of ``batch_size`` graphs, or of as many as the limits below allow."""
+    max_nodes: int | None = Field(default=None, ge=1)
+    """Atoms in a step."""
+    max_edges: int | None = Field(default=None, ge=1)
+    """Edges in a step; not among HydraGNN's keys."""
+    max_graphs: int | None = Field(default=None, ge=1)
+    """Graphs in a step."""
+    oversized_sample: Literal["error", "single", "skip"] = "error"
+    """A training graph beyond the limits is refused, gets a step of its own, or is left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hydragnn_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if values.pop("shuffle", None) not in (None, True):
+            raise ValueError(
+                "'shuffle' cannot be honoured: graphs are shuffled anew in every epoch; "
+                "remove the key"
+            )
+        values = _drop_unused("Batching", values)
+        # In this mode HydraGNN reads none of the others, and neither do we.
+        if values.get("mode", "fixed") == "fixed":
+            values = {key: value for key, value in values.items() if key not in _NODE_BUDGET}
+        return values
+
+    @model_validator(mode="after")
+    def _limited(self) -> BatchLimits:
+        if self.mode == "node_budget" and self.max_nodes is None:
+            raise ValueError("mode 'node_budget' needs max_nodes, the atoms a step may hold")
+        return self
+
+
 class Training(Section):
     """`NeuralNetwork.Training`."""
 
     num_epoch: int = Field(ge=1)
     """Epochs a trial is trained when no rung ends it."""
     batch_size: int = Field(ge=1)
-    """Graphs in a step over all ranks together."""
+    """Graphs in a step over all ranks together; read in the mode `fixed` of ``Batching``."""
+    Batching: BatchLimits | None = None
     loss_function_type: Literal["mse", "mae", "smooth_l1"] = "mse"
     Optimizer: Optimizer
     precision: Literal["fp32", "fp64"] = "fp32"

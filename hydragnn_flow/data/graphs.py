@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ase
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
 from hydragnn_flow.errors import InputError
 
 
@@ -20,6 +21,7 @@ def atoms_to_graph(
     max_neighbours: int | None,
     graph_id: int = 0,
     targets: Mapping[str, NDArray[np.float64]] | None = None,
+    x: NDArray[np.float64] | None = None,
 ) -> Data:
     """Build the graph of a structure.
 
@@ -36,6 +38,9 @@ def atoms_to_graph(
     targets
         Labels by name: shape [d] for one of the whole graph, [n_atoms, d] for one of each atom.
         Without labels (prediction) the graph has no target keys and no ``y``.
+    x
+        Node features, [n, n_features], where they are others than the atomic number; the elements
+        of ``atoms`` do not count then.
 
     Returns
     -------
@@ -52,15 +57,54 @@ def atoms_to_graph(
         that is not finite, a periodic direction without a lattice vector.
     """
     positions, cell, pbc = _geometry(atoms, graph_id)
+    if x is None:
+        x = _atomic_numbers(atoms, graph_id)
     edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
+    return assemble_graph(x, positions, cell, pbc, edges, graph_id=graph_id, targets=targets)
+
+
+def assemble_graph(
+    x: NDArray[Any],
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    edges: Neighbours,
+    *,
+    graph_id: int,
+    targets: Mapping[str, NDArray[np.float64]] | None = None,
+    edge_attr: NDArray[Any] | None = None,
+) -> Data:
+    """Put one graph into the layout that all graphs have.
+
+    Parameters
+    ----------
+    x
+        Node features, [n, n_features].
+    positions
+        [n, 3].
+    cell, pbc
+        Lattice vectors in rows, [3, 3], zero where not periodic, and which directions are, [3].
+    edges
+        From whatever determines them.
+    graph_id, targets
+        As for :func:`atoms_to_graph`.
+    edge_attr
+        Edge features, [e, n_edge_features]; by default the lengths.
+
+    Returns
+    -------
+    Data
+        With the keys and data types of :func:`atoms_to_graph`.
+    """
+    features = edges.distances[:, None] if edge_attr is None else edge_attr
     graph = Data()
-    graph.x = torch.from_numpy(atoms.numbers.astype(np.float32)[:, None])
+    graph.x = torch.from_numpy(x.astype(np.float32))
     graph.pos = torch.from_numpy(positions.astype(np.float32))
     graph.cell = torch.from_numpy(cell.astype(np.float32))
     graph.pbc = torch.from_numpy(pbc.astype(np.int32))
     graph.edge_index = torch.from_numpy(np.stack([edges.senders, edges.receivers]))
     graph.edge_shifts = torch.from_numpy(edges.shifts.astype(np.float32))
-    graph.edge_attr = torch.from_numpy(edges.distances.astype(np.float32)[:, None])
+    graph.edge_attr = torch.from_numpy(features.astype(np.float32))
     graph.graph_id = torch.tensor([graph_id])
     if targets:
         _add_targets(graph, targets)
@@ -86,14 +130,19 @@ def _geometry(
             f"structure {graph_id} has a position or cell vector that is not finite; "
             "correct or remove it"
         )
-    if (atoms.numbers < 1).any():
-        raise InputError(f"structure {graph_id} has an atom of unknown element; correct it")
     if np.linalg.matrix_rank(cell) < int(pbc.sum()):
         raise InputError(
             f"structure {graph_id} is periodic in a direction that has no cell vector of its own; "
             "give the vector or set pbc to false there"
         )
     return positions, cell, pbc
+
+
+def _atomic_numbers(atoms: ase.Atoms, graph_id: int) -> NDArray[np.float64]:
+    if (atoms.numbers < 1).any():
+        raise InputError(f"structure {graph_id} has an atom of unknown element; correct it")
+    numbers: NDArray[np.float64] = atoms.numbers[:, None].astype(np.float64)
+    return numbers
 
 
 def _add_targets(graph: Data, targets: Mapping[str, NDArray[np.float64]]) -> None:

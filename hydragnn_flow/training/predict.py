@@ -62,5 +62,5 @@ def predict_batches(
 
 def split_batches(split: GraphSplit, batch_size: int = 64) -> Iterable[Batch]:
     """The graphs of a split in order, some at a time."""
-    for start in range(0, len(split), batch_size):
-        yield split.batch(np.arange(start, min(start + batch_size, len(split))))
+    starts = range(0, len(split), batch_size)
+    return split.batches(np.arange(i, min(i + batch_size, len(split))) for i in starts)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, Mode
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
@@ -26,9 +26,10 @@ _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 @lru_cache(maxsize=1)
-def _open_store(path: str) -> GraphStore:
+def _open_store(path: str, mode: Mode, scratch: str | None) -> GraphStore:
     """A store stays open between the segments of a warm process."""
-    return GraphStore.open(path)
+    # The targets packed for HydraGNN say again what the targets by name do.
+    return GraphStore.open(path, mode, without=("y", "y_loc"), scratch=scratch)
 
 
 def run_segment(
@@ -62,7 +63,7 @@ def run_segment(
     trainer: Trainer | None = None
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
-        trainer = Trainer(spec, network, _open_store(spec.store), device, world)
+        trainer = Trainer(spec, network, _open_store(spec.store, spec.mode, spec.scratch), device, world)
         result.from_epoch = trainer.progress.epoch
         trainer.run(should_stop)
         if world.is_first:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hydragnn_flow.config.data import Mode
+
 Kind = Literal["trial", "member"]
 Status = Literal["ok", "diverged", "out_of_memory", "killed", "interrupted", "error"]
 
@@ -42,6 +44,10 @@ class SegmentSpec:
     claim: str = ""
     """Identifies this sending of it; sent again, it carries another, which ends this one."""
     threads: int = 1
+    mode: Mode = "memory"
+    """How the store is read."""
+    scratch: str | None = None
+    """Fast local directory of the node, for a copy of the store."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

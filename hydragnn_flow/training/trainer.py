@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data.plan import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.losses import Counts, Loss
-from hydragnn_flow.training.sampler import epoch_batches, rank_share
 from hydragnn_flow.training.segment import SegmentSpec
 
 # Gradients are of a loss in units of the targets' spread, so one bound serves every data set.
@@ -83,7 +83,7 @@ class Trainer:
     ) -> None:
         self.spec, self.world, self.device = spec, world, device
         self.train, self.val = store["trainset"], store["valset"]
-        self.batch_size = network.Training.batch_size
+        self.budget = Budget.of(network)
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if network.Training.precision == "fp64":
@@ -98,8 +98,12 @@ class Trainer:
         self.progress = Progress()
         self._restore()
         self.parallel: nn.Module = self.model
+        self.stand_in: Batch | None = None
         if world.size > 1:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+            # DDP waits for every rank, so one without graphs in a step computes this all the same.
+            smallest = int(self.train.n_atoms.argmin())
+            self.stand_in = self.train.batch([smallest]).to(device)
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Train up to the segment's last epoch.
@@ -127,15 +131,36 @@ class Trainer:
                 self.save()
                 saved, cost = time.monotonic(), time.monotonic() - start
 
-    def train_step(self, indices: NDArray[np.int64]) -> Tensor:
-        """One step on the global batch ``indices``; returns this rank's share of the loss.
+    def plan(self, epoch: int) -> list[Step]:
+        """The steps of an epoch, counted from 0."""
+        blocks = self.train.block_bounds if self.train.mode == "stream" else None
+        return plan_epoch(
+            self.train, self.budget, self.spec.seed, epoch, self.world.size, blocks=blocks
+        )
+
+    def batches(self, split: GraphSplit, steps: Sequence[Step]) -> Iterator[Batch | None]:
+        """This rank's part of each step, on the device; nothing where the step has none for it."""
+        parts = [step.part(self.world.rank) for step in steps]
+        read = split.batches(part for part in parts if len(part))
+        for part in parts:
+            yield next(read).to(self.device) if len(part) else None
+
+    def train_step(self, step: Step, batch: Batch | None) -> Tensor:
+        """Take one step; returns this rank's share of the loss.
 
         The loss stays on the device: reading it would make the host wait for every step.
+
+        Parameters
+        ----------
+        step
+            What all ranks together compute.
+        batch
+            This rank's part of it, if it has one.
         """
-        counts = Counts(len(indices), int(self.train.n_atoms[indices].sum()))
-        share = rank_share(indices, self.world.rank, self.world.size)
-        batch = self.train.batch(share).to(self.device)
-        loss = self.loss(self.parallel(batch), batch, counts)
+        mine = self.stand_in if batch is None else batch
+        loss = self.loss(self.parallel(mine), mine, Counts(step.graphs, step.atoms))
+        if batch is None:
+            loss = 0.0 * loss
         self.optimizer.zero_grad()
         # DDP averages gradients over ranks; the shares of the loss are meant to add up.
         torch.autograd.backward(loss * self.world.size)
@@ -149,9 +174,9 @@ class Trainer:
         model = self.average.module.eval()
         counts = Counts(len(split), int(split.n_atoms.sum()))
         sums = torch.zeros(1 + len(self.metric_names), dtype=torch.float64, device=self.device)
-        share = rank_share(np.arange(len(split)), self.world.rank, self.world.size)
-        for indices in _chunks(share, self.batch_size):
-            batch = split.batch(indices).to(self.device)
+        for batch in self.batches(split, plan_in_order(split, self.budget, self.world.size)):
+            if batch is None:
+                continue
             with torch.no_grad():
                 outputs = model(batch)
                 sums[0] += self.loss(outputs, batch, counts).double()
@@ -197,14 +222,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        batches = epoch_batches(
-            len(self.train), self.batch_size, self.spec.seed, self.progress.epoch
-        )
-        for indices in batches:
+        steps = self.plan(self.progress.epoch)
+        for step, batch in zip(steps, self.batches(self.train, steps), strict=True):
             if should_stop():
                 raise Stopped
-            total += self.train_step(indices)
-        loss = float(self.world.sum(total)) / len(batches)
+            total += self.train_step(step, batch)
+        loss = float(self.world.sum(total)) / len(steps)
         if not np.isfinite(loss):
             raise Diverged(f"training loss is {loss} in epoch {self.progress.epoch + 1}")
         return loss
@@ -255,7 +278,3 @@ def _optimizer(model: nn.Module, network: NetworkConfig) -> torch.optim.Optimize
     except RuntimeError:  # raised for devices that have no fused kernel
         optimizer = kind(model.parameters(), lr=settings.learning_rate)
     return optimizer
-
-
-def _chunks(indices: Any, size: int) -> list[Any]:
-    return [indices[i : i + size] for i in range(0, len(indices), size)]

@@ -279,3 +279,5 @@ def test_isolated_graphs_come_at_their_place_in_the_order():
 def test_a_budget_limits_something():
     with pytest.raises(ValueError, match="graphs, atoms or edges"):
         Budget()
+    with pytest.raises(ValueError, match="1 at least"):
+        Budget(graphs=4, atoms=0)

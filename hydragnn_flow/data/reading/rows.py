@@ -34,7 +34,9 @@ Lines = list[memoryview]
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
     """The lines of an array: itself, or each of its rows where graphs lie beside each other."""
-    lines = [array] if dim == 0 else list(array.reshape(math.prod(array.shape[:-1]), array.shape[-1]))
+    if dim == 0:
+        return [array.data]
+    lines = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     return [line.data for line in lines]
 
 

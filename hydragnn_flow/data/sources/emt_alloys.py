@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ase
@@ -14,8 +15,11 @@ from ase.data import atomic_numbers, reference_states
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.data import GeneratedSource
-from hydragnn_flow.data.sources.labelled import Labelled, Progress
+from hydragnn_flow.config.sources import GeneratedSource
+from hydragnn_flow.data.sources.base import Labelled, Part
+from hydragnn_flow.data.sources.files import ranges
+from hydragnn_flow.data.sources.labels import LabelCheck
+from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 UNITS = {"energy": "eV", "forces": "eV/Å"}
@@ -27,12 +31,12 @@ _RATTLE = (0.02, 0.15)
 _ATOMS_PER_CELL = 4
 _MOST_UNEVEN = 2
 """Largest difference between the repeats along two directions; excludes needles."""
+_PER_PART = 64
+"""Structures of a part: a second or so of EMT."""
 
 
-def generate_emt_alloys(
-    source: GeneratedSource, seed: int, progress: Progress | None = None
-) -> list[Labelled]:
-    """Generate random alloys and label them with ASE's EMT calculator.
+class EmtAlloys:
+    """Random alloys, labelled by ASE's EMT calculator.
 
     Each is a supercell of the cubic fcc cell: random species in a random composition of two to all
     elements, the mean lattice constant of its elements (Vegard's law, from ASE's reference data),
@@ -40,32 +44,50 @@ def generate_emt_alloys(
 
     Parameters
     ----------
-    source
+    config
         How many, of which elements, of how many atoms.
     seed
         Determines every structure; structure ``i`` is the same however many are made.
-    progress
-        Told after each structure.
 
     Raises
     ------
     InputError
-        Where no supercell has a number of atoms within ``source.atoms``.
+        Where no supercell has a number of atoms within ``config.atoms``.
     """
-    supercells = _supercells(*source.atoms)
-    if not supercells:
-        raise InputError(
-            f"data.source.atoms: no supercell of {_ATOMS_PER_CELL} atoms has between "
-            f"{source.atoms[0]} and {source.atoms[1]} atoms; widen the range"
-        )
-    structures = []
-    for i in range(source.structures):
-        rng = default_rng(SeedSequence(seed, spawn_key=(0, i)))
-        atoms = _random_alloy(rng, source.elements, supercells)
-        structures.append(Labelled(atoms, _label(atoms), source.format, i))
-        if progress is not None:
-            progress("structures", i + 1, source.structures)
-    return structures
+
+    units = UNITS
+    node_features = ("atomic_number",)
+
+    def __init__(self, config: GeneratedSource, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+        self._labels = LabelCheck(UNITS)
+        self._supercells = _supercells(*config.atoms)
+        if not self._supercells:
+            raise InputError(
+                f"data.source.atoms: no supercell of {_ATOMS_PER_CELL} atoms has between "
+                f"{config.atoms[0]} and {config.atoms[1]} atoms; widen the range"
+            )
+
+    @property
+    def found_targets(self) -> Mapping[str, Target]:
+        return self._labels.found
+
+    def files(self) -> list[Path]:
+        return []
+
+    def parts(self) -> list[Part]:
+        n = self._config.structures
+        return [Part("train", "", start, stop, 0) for start, stop in ranges(n, _PER_PART, n)]
+
+    def read(self, part: Part) -> Iterator[Labelled]:
+        for i in range(part.start, part.stop):
+            rng = default_rng(SeedSequence(self._seed, spawn_key=(0, i)))
+            atoms = _random_alloy(rng, self._config.elements, self._supercells)
+            labels = _label(atoms)
+            origin = f"{self._config.format}: structure {i}"
+            self._labels.check(labels, len(atoms), origin)
+            yield Labelled(atoms, labels, origin, i)
 
 
 def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:

@@ -17,6 +17,7 @@ from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatisti
 
 _NO_SPREAD = 1e-12
 _HEAVIEST = 118
+_MOST_ROWS = 4096
 
 
 class Moments:
@@ -178,7 +179,7 @@ class _EnergyFit:
     def __init__(self) -> None:
         self.elements: list[int] = []
         self.factor = np.zeros((0, 1))
-        """Triangular, [n, n_elements + 1]; the last column is the energy."""
+        """Triangular but for rows added since, [n, n_elements + 1]; energies in the last column."""
         self.rows = np.zeros(1)
         """Sum of all rows, for the mean of what is left over."""
         self.n = 0
@@ -195,6 +196,7 @@ class _EnergyFit:
         self._add(elements.tolist(), rows, rows.sum(axis=0), len(rows))
 
     def merge(self, other: _EnergyFit) -> None:
+        other._compress()
         self._add(other.elements, other.factor, other.rows, other.n)
 
     def solve(self) -> tuple[dict[int, float], float]:
@@ -205,6 +207,7 @@ class _EnergyFit:
         """
         if self.n == 0:
             return {}, 1.0
+        self._compress()
         fit, *_ = np.linalg.lstsq(self.factor[:, :-1], self.factor[:, -1], rcond=None)
         left_over = self.factor[:, -1] - self.factor[:, :-1] @ fit
         mean = (self.rows[-1] - self.rows[:-1] @ fit) / self.n
@@ -216,6 +219,7 @@ class _EnergyFit:
         return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
 
     def to_dict(self) -> dict[str, Any]:
+        self._compress()
         return {
             "elements": self.elements,
             "factor": self.factor.tolist(),
@@ -239,16 +243,21 @@ class _EnergyFit:
         n: int,
     ) -> None:
         union = sorted({*self.elements, *elements})
-        stacked = np.vstack(
+        self.factor = np.vstack(
             [_spread(self.factor, self.elements, union), _spread(rows, elements, union)]
         )
-        self.factor = np.linalg.qr(stacked, mode="r")
         self.rows = (
             _spread(self.rows[None], self.elements, union)[0]
             + _spread(total[None], elements, union)[0]
         )
         self.elements = union
         self.n += n
+        if len(self.factor) > _MOST_ROWS:
+            self._compress()
+
+    def _compress(self) -> None:
+        if len(self.factor) > self.factor.shape[1]:
+            self.factor = np.linalg.qr(self.factor, mode="r")
 
 
 def _spread(

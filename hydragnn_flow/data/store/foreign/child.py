@@ -50,9 +50,9 @@ class File:
         """Names of the splits."""
         names = self._io.AvailableAttributes()
         splits = [name.removesuffix("/ndata") for name in names if name.endswith("/ndata")]
-        lost = {name.split("/")[0] for name in self._variables if "/" in name}.difference(splits)
-        if lost:
-            raise Fault("md.0", f"does not say how many graphs are in {', '.join(sorted(lost))}")
+        for name in self._variables:
+            if splits and not name.startswith(tuple(f"{split}/" for split in splits)):
+                raise Fault("md.0", f"does not say of how many graphs {name} is")
         return splits
 
     def keys(self, split: str) -> set[str]:
@@ -77,6 +77,10 @@ class File:
         if not attribute or attribute.Type() not in _DTYPES:
             raise Fault("md.0", f"has no number {name}")
         return int(np.atleast_1d(attribute.Data())[0])
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a variable."""
+        return name in self._variables
 
     def shape(self, name: str) -> Shape:
         """The shape of a variable."""
@@ -181,21 +185,25 @@ def survey_split(file: File, split: str) -> dict[str, Any]:
         counts = read_counts(file, name, graphs)
         if not np.array_equal(counts, expected.get(key, counts)):
             raise Fault("data", f"holds other numbers of rows in {name} than of atoms or edges")
-        for _ in file.slices(name):
-            pass
-    described = {
-        key: {
-            "dtype": file.dtype(f"{split}/{key}").name,
-            "shape": file.shape(f"{split}/{key}"),
-            "dim": file.number(f"{split}/{key}/variable_dim"),
-        }
-        for key in keys
-    }
+        if file.has(name):
+            for _ in file.slices(name):
+                pass
     return {
         "graphs": graphs,
         "atoms": int(atoms.sum()),
         "edges": int(edges.sum()),
-        "keys": described,
+        "keys": {key: describe(file, f"{split}/{key}") for key in keys},
+    }
+
+
+def describe(file: File, name: str) -> dict[str, Any] | None:
+    """What a key is; nothing is stored of one that no graph has a row of."""
+    if not file.has(name):
+        return None
+    return {
+        "dtype": file.dtype(name).name,
+        "shape": file.shape(name),
+        "dim": file.number(f"{name}/variable_dim"),
     }
 
 
@@ -205,6 +213,8 @@ def read_counts(file: File, name: str, graphs: int) -> Any:
     offsets = file.whole(f"{name}/variable_offset", graphs)
     if (counts < 0).any() or not np.array_equal(offsets, np.cumsum(counts) - counts):
         raise Fault("data", f"holds graphs in {name} that do not follow one another")
+    if not counts.any() and not file.has(name):
+        return counts
     dim, shape = file.number(f"{name}/variable_dim"), file.shape(name)
     if not 0 <= dim < len(shape) or shape[dim] != counts.sum() or (0 in shape and counts.any()):
         raise Fault("data", f"holds another number of rows in {name} than its graphs have")
@@ -218,6 +228,8 @@ def read_edges(file: File, name: str, atoms: Any) -> Any:
     graphs have e edges the array is [2 n_graphs, e], otherwise [2, sum of edges].
     """
     counts = read_counts(file, name, len(atoms))
+    if not file.has(name):
+        return counts
     dim, shape = file.number(f"{name}/variable_dim"), file.shape(name)
     if len(shape) != 2 or (dim == 1 and shape[0] != 2) or (dim == 0 and (counts != 2).any()):
         raise Fault("md.0", f"does not give {name} two rows in each graph")

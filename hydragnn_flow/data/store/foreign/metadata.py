@@ -91,12 +91,14 @@ def check_metadata(path: Path, index: Index, formats: Formats) -> list[int | Non
         if lengths[-1] is not None and record is not None:
             try:
                 _check_blocks(record, expected, found)
-            except ValueError as error:
+            except (ValueError, IndexError) as error:
                 raise damaged(path, f"does not say where all data are ({error})") from error
     if None not in lengths:
         for name, size in expected.items():
-            if found[name] != size:
-                raise damaged(path, f"has blocks of {found[name]} of the {size} values of {name}")
+            if found.get(name, 0) != size:
+                raise damaged(
+                    path, f"has blocks of {found.get(name, 0)} of the {size} values of {name}"
+                )
     return lengths
 
 
@@ -141,35 +143,45 @@ def _decode(path: Path, content: bytes, formats: Formats) -> dict[str, Any] | No
 def _check_blocks(record: dict[str, Any], expected: dict[str, int], found: dict[str, int]) -> None:
     """Check one writer's blocks; add to the values that variables should have and have."""
     places = []
-    for field, array in record.items():
+    variables = [item for item in record.items() if item[0].startswith("BP")]
+    for number, (field, array) in enumerate(variables):
         match = _ARRAY.fullmatch(field)
         if match is None or not isinstance(array, dict):
             continue
         item_bytes, name = int(match[1]), match[2]
-        rank, n_blocks = array["Dims"], array["BlockCount"]
-        shape, counts, offsets = array["Shape"], array["Count"], array["Offset"]
-        if array["DBCount"] != rank * n_blocks or bool(shape) != bool(offsets):
-            raise ValueError(f"the blocks of {name} are not as many as they should be")
-        compressed = array.get("DataBlockSize")
-        for i, location in enumerate(array["DataBlockLocation"]):
-            count = counts[i * rank : (i + 1) * rank]
+        shape, rank, n_blocks = array["Shape"], array["Dims"], array["BlockCount"]
+        said = record["BitField"][number // 64] >> number % 64 & 1
+        if array["DBCount"] != rank * n_blocks or bool(said) != (array["DBCount"] > 0):
+            raise ValueError(f"{name} has not as many blocks as it should")
+        is_whole = bool(shape) and _JOINED not in shape
+        for i in range(n_blocks):
+            of_block = slice(i * rank, (i + 1) * rank)
+            count = array["Count"][of_block]
             size = math.prod(count)
-            n_bytes = compressed[i] if compressed else size * item_bytes
+            # Compressed blocks say how long they are.
+            n_bytes = array["DataBlockSize"][i] if "DataBlockSize" in array else size * item_bytes
             if n_bytes:
+                location = array["DataBlockLocation"][i]
                 places.append((location, location + n_bytes, name))
-            if shape:
+            if not _fits(shape, count, array["Offset"][of_block]):
+                raise ValueError(f"a block of {name} does not lie in its shape")
+            if is_whole:
                 found[name] = found.get(name, 0) + size
-            if shape and _JOINED not in shape:
-                offset = offsets[i * rank : (i + 1) * rank]
-                if any(o + c > s for o, c, s in zip(offset, count, shape, strict=True)):
-                    raise ValueError(f"a block of {name} does not lie in its shape")
-        if shape and _JOINED not in shape:
-            size = math.prod(shape)
-            if expected.setdefault(name, size) != size:
-                raise ValueError(f"the writers give {name} different shapes")
-            found.setdefault(name, 0)
+        if is_whole and expected.setdefault(name, math.prod(shape)) != math.prod(shape):
+            raise ValueError(f"the writers give {name} different shapes")
     end = 0
     for start, stop, name in sorted(places):
         if start < end or stop > record["DataBlockSize"]:
             raise ValueError(f"a block of {name} lies among other data or beyond them")
         end = stop
+
+
+def _fits(shape: tuple[int, ...], count: tuple[int, ...], offset: tuple[int, ...]) -> bool:
+    """Whether a block lies in a shape; one that is none is no part of a larger array."""
+    if not shape:
+        return True
+    if _JOINED in shape:
+        return all(extent in (c, _JOINED) for extent, c in zip(shape, count, strict=True))
+    return len(offset) == len(shape) and all(
+        first + c <= extent for extent, c, first in zip(shape, count, offset, strict=True)
+    )

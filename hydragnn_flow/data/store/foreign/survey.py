@@ -48,8 +48,9 @@ class SplitSurvey(_Record):
     graphs: int
     atoms: int
     edges: int
-    keys: dict[str, KeySurvey]
-    """The keys in their order; none where there are no graphs."""
+    keys: dict[str, KeySurvey | None]
+    """The keys in their order, of a split with graphs; None for a key of which no graph has rows
+    and for which nothing is stored."""
 
 
 class Survey(_Record):
@@ -107,9 +108,11 @@ def survey(path: Path) -> Survey:
 
 def _damaged(path: Path, place: str, what: str) -> StoreError:
     """The error for what reading has shown; wrong values have their cause in one of two files."""
-    if place == "data":
-        return damaged(path / _data_name(path), f"(or md.0) {what}")
-    return damaged(path / place, what)
+    file = f"{_data_name(path)} (or md.0)" if place == "data" else place
+    return StoreError(
+        f"{path}/{file} {what}: the file is damaged or was written so; restore it from a copy or "
+        "write it again"
+    )
 
 
 def _data_name(path: Path) -> str:

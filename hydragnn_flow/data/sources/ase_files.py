@@ -1,0 +1,158 @@
+"""Anything ASE reads, with the labels ASE finds in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.db
+from ase.io import Trajectory, iread
+from ase.io.formats import (
+    UnknownFileTypeError,
+    filetype,
+    get_ioformat,
+    ioformats,
+    open_with_compression,
+)
+
+from hydragnn_flow.data.sources.labels import Level
+from hydragnn_flow.data.sources.structures import Found, StructureSource
+from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
+from hydragnn_flow.errors import InputError
+
+_open_trajectory: Any = Trajectory  # ASE has no types for these
+_connect: Any = ase.db.connect
+
+_OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
+"""Results of calculations that belong to atoms; of all others each structure has one."""
+_MARKS = {
+    "vasp-out": b"FREE ENERGIE OF THE ION-ELECTRON SYSTEM",
+    "vasp-xml": b"</calculation>",
+}
+"""What occurs once in each step of a run; looking for it is much faster than reading the steps."""
+
+
+class AseFiles(StructureSource):
+    """Files in any format ASE reads.
+
+    Extended XYZ, trajectories and databases are cut into ranges; of other formats, which can only
+    be read from the beginning, each file is one part.
+    """
+
+    def count(self, file: Path) -> int:
+        format = _format(file)
+        if get_ioformat(format).single:
+            return 1  # nobody wants thousands of such files opened to be told so
+        if format in _MARKS:
+            return _count_marks(file, _MARKS[format])
+        count = _COUNTS.get(format)
+        return count(file) if count else sum(1 for _ in _iread(file, format))
+
+    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
+        return super().ranges(file, n) if _format(file) in _COUNTS else [(0, n)]
+
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+        format = _format(file)
+        if format in ("db", "json"):
+            yield from _rows(file, start, stop)
+            return
+        if format == "extxyz":
+            images = read_frames(file, start, stop)
+        elif format == "traj":
+            images = _iread(file, format, slice(start, stop))
+        else:
+            images = islice(_iread(file, format), start, stop)
+        yield from map(_found, images)
+
+
+def _format(file: Path) -> str:
+    """ASE's name for the format of a file, by its name where that is enough, else by its content.
+
+    Raises
+    ------
+    InputError
+        Where ASE does not know.
+    """
+    try:
+        format = filetype(str(file), read=False)
+        if format in ioformats and ioformats[format].single:
+            return format
+    except UnknownFileTypeError:
+        pass
+    try:
+        return str(get_ioformat(filetype(str(file))).name)
+    except UnknownFileTypeError:
+        raise InputError(
+            f"{file} is of no format ASE knows, or empty; convert it, or leave it out by a pattern "
+            "such as *.extxyz"
+        ) from None
+
+
+def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.Atoms]:
+    # Otherwise ASE takes what follows an @ in a file's name for an index.
+    return iread(str(file), index, format, do_not_split_by_at_sign=True)
+
+
+def _found(atoms: ase.Atoms) -> Found:
+    """Results, then what is said of the structure, then columns; the first of a name counts."""
+    results = {} if atoms.calc is None else atoms.calc.results
+    columns = {k: v for k, v in atoms.arrays.items() if k not in ("numbers", "positions")}
+    levels: dict[str, Level] = dict.fromkeys(columns, "node")
+    levels |= dict.fromkeys(atoms.info, "graph")
+    levels |= {key: "node" if key in _OF_ATOMS else "graph" for key in results}
+    return Found(atoms, columns | atoms.info | results, levels)
+
+
+def _count_marks(file: Path, mark: bytes) -> int:
+    with open_with_compression(str(file), "rb") as lines:
+        return sum(mark in line for line in lines)
+
+
+def _count_images(file: Path) -> int:
+    with _open_trajectory(str(file)) as trajectory:
+        return len(trajectory)
+
+
+def _count_rows(file: Path) -> int:
+    return int(_database(file).count())
+
+
+def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
+    if start == stop:
+        return  # a limit of 0 would be none
+    for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
+        found = _found(row.toatoms())
+        said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}
+        values = {**said, **found.values}
+        yield Found(found.atoms, values, found.levels)
+
+
+def _database(file: Path) -> Any:
+    """An ase.db to read from.
+
+    Raises
+    ------
+    InputError
+        For another SQLite database: ASE would make its tables in it.
+    """
+    if file.suffix == ".db":
+        address = f"{file.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if ("systems",) not in tables.fetchall():
+                raise InputError(f"{file} is a database, but no ase.db; give one that ASE wrote")
+    return _connect(file, use_lock_file=False)
+
+
+_COUNTS: dict[str, Callable[[Path], int]] = {
+    "extxyz": count_frames,
+    "traj": _count_images,
+    "db": _count_rows,
+    "json": _count_rows,
+}
+"""Formats that can be counted, and entered at a structure, without reading all before it."""

@@ -1,0 +1,148 @@
+"""What every source gives: parts that can be read side by side, and records that become graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import ase
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+Role = Literal["train", "val", "test"]
+"""What an input is for; ``train`` also gives the splits that have no input of their own."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive structures of one file: what one process reads at a time. All of it is JSON."""
+
+    role: Role
+    file: str
+    """Path of the file; empty where structures are generated."""
+    start: int
+    """Position of the first structure within the file."""
+    stop: int
+    """Position after that of the last."""
+    first: int
+    """Position of the file's first structure among all structures of the role, files in order."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A structure with its labels, checked."""
+
+    atoms: ase.Atoms
+    """Positions and cell in Å; without a calculator."""
+    targets: dict[str, NDArray[np.float64]]
+    """Labels: [d] for one of the whole structure, [n_atoms, d] for one of each atom."""
+    origin: str
+    """The file and the structure's position there, for messages."""
+    index: int
+    """Position among all structures of its role: the graph's ``graph_id``."""
+    group: str | None = None
+    """The group it belongs to, where the source names groups."""
+
+    def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
+        """The structure's graph, as :func:`atoms_to_graph` builds it.
+
+        Raises
+        ------
+        InputError
+            Naming file and structure, where it cannot be a graph.
+        """
+        try:
+            return atoms_to_graph(self.atoms, cutoff, max_neighbours, self.index, self.targets)
+        except InputError as error:
+            # It knows the structure by its number in the whole input, the user by that in a file.
+            said = str(error).removeprefix(f"structure {self.index} ")
+            raise InputError(f"{self.origin} {said}") from None
+
+
+@dataclass(frozen=True)
+class ReadyGraph:
+    """A graph that a source brings as it is, checked."""
+
+    data: Data
+    """In the layout of :func:`atoms_to_graph`, targets and ``graph_id`` included."""
+    origin: str
+    """The file and the graph's position there, for messages."""
+    index: int
+    """Position among all graphs of its role, the same as ``graph_id``."""
+    group: str | None = None
+    """The group it belongs to, where the source names groups."""
+
+    def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
+        """The graph; it has its edges already."""
+        return self.data
+
+
+Record = Labelled | ReadyGraph
+
+
+class Source(Protocol):
+    """Where graphs come from. Made by ``open_source``, in as many processes as read.
+
+    All of them see the same input: a source keeps no state that reading one part needs from
+    reading another.
+    """
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Name of each target -> its unit."""
+        ...
+
+    @property
+    def node_features(self) -> Sequence[str]:
+        """What the columns of ``x`` are; ``("atomic_number",)`` for atoms."""
+        ...
+
+    @property
+    def found_targets(self) -> Mapping[str, Target]:
+        """The targets as the records read so far have them; empty before the first.
+
+        Records of one source object agree. Whoever reads parts in several processes compares what
+        each has found.
+        """
+        ...
+
+    def files(self) -> list[Path]:
+        """Every file that is read, in order; none where structures are generated.
+
+        Raises
+        ------
+        InputError
+            Where one is missing or cannot be read.
+        """
+        ...
+
+    def parts(self) -> list[Part]:
+        """All structures of all roles, in order.
+
+        Raises
+        ------
+        InputError
+            Soon, and naming file, key and remedy, where a file is missing, cannot be read, holds no
+            structures, or where its first structure has not got the labels.
+        """
+        ...
+
+    def read(self, part: Part) -> Iterator[Record]:
+        """The structures of a part, in order, each checked as it comes.
+
+        Any range of a file that lies within one of its parts can be read, by itself and again.
+
+        Raises
+        ------
+        InputError
+            Naming file and structure, where one cannot be read, or a label is missing, is not
+            finite, or differs in shape from that of the structures before it.
+        """
+        ...

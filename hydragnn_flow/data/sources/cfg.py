@@ -1,0 +1,97 @@
+"""HydraGNN's CFG format: AtomEye files, with graph features in a file beside each."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import ase
+import numpy as np
+from ase.io.cfg import read_cfg
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.graph_sources import CfgSource
+from hydragnn_flow.data.sources.base import Record
+from hydragnn_flow.data.sources.raw import Quantities, RawFiles, pick, pick_from_line
+from hydragnn_flow.errors import InputError
+
+# The auxiliary properties HydraGNN reads, in the order it numbers them.
+_FIRST = ("c_peratom", "fx", "fy", "fz")
+_NOT_AUXILIARY = ("numbers", "positions", "masses", "momenta")
+
+
+class CfgFiles(RawFiles):
+    """Structures in AtomEye's CFG format.
+
+    Parameters
+    ----------
+    section
+        Files, columns, inputs and targets.
+    folder
+        Directory the files are relative to.
+    """
+
+    def __init__(self, section: CfgSource, folder: Path) -> None:
+        super().__init__(section, folder, suffixes=(".cfg",))
+        self._of_structure = section.graph_features
+        self._of_atoms = section.node_features
+
+    def _beside(self, path: Path) -> list[Path]:
+        return [_bulk(path)] if self._of_structure.name else []
+
+    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        atoms = _read_cfg(path)
+        of_atoms = pick(self._of_atoms, _table(atoms), f"{path}: an atom")
+        bare = ase.Atoms(
+            numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc
+        )
+        return self._record(bare, of_atoms, self._graph_features(path), path, index)
+
+    def _graph_features(self, path: Path) -> Quantities:
+        if not self._of_structure.name:
+            return {}
+        side = _bulk(path)
+        try:
+            line = side.read_text(encoding="utf-8").partition("\n")[0]
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{side}, where the graph features of {path.name} should be, cannot be read "
+                f"({error}); add it or remove graph_features"
+            ) from None
+        return pick_from_line(self._of_structure, line, f"{side}: the first line")
+
+
+def _bulk(path: Path) -> Path:
+    return path.with_suffix(".bulk")
+
+
+def _read_cfg(path: Path) -> ase.Atoms:
+    try:
+        text = path.read_text(encoding="utf-8")
+        unit = re.search(r"^\s*A\s*=\s*(\S+)", text, re.MULTILINE)
+        length = 1.0 if unit is None else float(unit[1])
+        atoms: ase.Atoms = read_cfg(io.StringIO(text))
+    except Exception as error:  # ASE's parser raises whatever its lines run into
+        raise InputError(
+            f"{path} cannot be read as a CFG file ({error!r}); correct or remove it"
+        ) from None
+    # ASE passes over it.
+    if length != 1.0:
+        raise InputError(
+            f"{path} gives lengths in units of {length:g} Å, which is not supported; "
+            "write it with A = 1.0 Angstrom"
+        )
+    return atoms
+
+
+def _table(atoms: ase.Atoms) -> NDArray[np.float64]:
+    """Number of protons, mass, and the auxiliary properties, [n_atoms, n_columns]."""
+    own = [name for name in atoms.arrays if name not in _NOT_AUXILIARY]
+    names = [
+        *(name for name in _FIRST if name in own),
+        *(name for name in own if name not in _FIRST),
+    ]
+    columns = [atoms.arrays[name].reshape(len(atoms), -1) for name in ("numbers", "masses", *names)]
+    return np.concatenate(columns, axis=1)

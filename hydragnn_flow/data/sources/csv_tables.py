@@ -1,0 +1,82 @@
+"""CSV tables with a structure in each row."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from hydragnn_flow.config.sources import CsvSource
+from hydragnn_flow.data.sources.single import from_cif, from_file
+from hydragnn_flow.data.sources.structures import Found, StructureSource, lookup
+from hydragnn_flow.errors import InputError
+
+# The CIF of a large cell is longer than the 128 kB a cell of a table may have by default.
+csv.field_size_limit(2**31 - 1)
+
+
+class CsvTables(StructureSource):
+    """Tables whose structures are CIF text, or paths relative to the table."""
+
+    def __init__(self, config: CsvSource, folder: Path) -> None:
+        super().__init__(config, folder)
+        self._column = config.structure
+
+    def files(self) -> list[Path]:
+        tables = super().files()
+        named = (self._path(row, table) for table in tables for _, row in _rows(table))
+        return [*tables, *(path for path in named if path is not None)]
+
+    def count(self, file: Path) -> int:
+        n = 0
+        for origin, row in _rows(file):
+            path = self._path(row, file)
+            if path is not None and not path.is_file():
+                raise InputError(
+                    f"{origin} names {path}, which is not a file; correct the path, which starts "
+                    "from the folder of the table"
+                )
+            n += 1
+        return n
+
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+        for origin, row in islice(_rows(file), start, stop):
+            text = lookup(row, self._column, origin, "structure")
+            path = self._path(row, file)
+            yield Found(from_cif(text) if path is None else from_file(path), row)
+
+    def _path(self, row: dict[str, str | None], file: Path) -> Path | None:
+        """The file of a row's structure; None where the cell is a CIF, which has several lines."""
+        cell = row.get(self._column)
+        return None if cell is None or "\n" in cell else file.parent / cell
+
+
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """What to call each row, and its cells by column; None for empty ones.
+
+    Raises
+    ------
+    InputError
+        Where the file is no table.
+    """
+    try:
+        yield from _parse(file)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
+
+
+def _parse(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
+    with file.open(newline="", encoding="utf-8-sig") as text:
+        lines = csv.reader(text, strict=True)
+        header = next(lines, [])
+        if twice := {name for name in header if name and header.count(name) > 1}:
+            raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
+        for number, cells in enumerate(row for row in lines if row):
+            origin = f"{file}: structure {number}"
+            if len(cells) != len(header):
+                raise InputError(
+                    f"{origin} (line {lines.line_num}) has {len(cells)} cells where the header has "
+                    f"{len(header)}; correct the row"
+                )
+            yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}

@@ -1,0 +1,134 @@
+"""Nodes that are more than a chemical element: features from named arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.sources.base import Labelled
+from hydragnn_flow.errors import InputError
+
+ATOMIC_NUMBER = "atomic_number"
+"""The node feature that chooses a chemical element."""
+_HEAVIEST = 118
+
+
+@dataclass(frozen=True)
+class Featured(Labelled):
+    """A structure whose nodes have features of their own; its edges follow from the cutoff."""
+
+    x: NDArray[np.float64] = field(kw_only=True)
+    """Node features [n_atoms, n_features]; the elements of ``atoms`` do not count."""
+
+    def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
+        """The structure's graph, with ``x`` in place of atomic numbers.
+
+        Raises
+        ------
+        InputError
+            Naming file and structure, where it cannot be a graph.
+        """
+        try:
+            return atoms_to_graph(
+                self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
+            )
+        except InputError as error:
+            said = str(error).removeprefix(f"structure {self.index} ")
+            raise InputError(f"{self.origin} {said}") from None
+
+
+def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
+    """One array of finite numbers, by its name.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where there is none, or it is something else.
+    """
+    if name not in arrays:
+        known = ", ".join(map(str, arrays)) or "none"
+        raise InputError(
+            f"{origin} has no {name!r} (it has: {known}); correct the name or the file"
+        )
+    values = np.asarray(arrays[name])
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{origin}: {name!r} does not hold numbers; convert it or leave it out")
+    if not np.isfinite(values).all():
+        raise InputError(f"{origin} has NaN or infinity in {name!r}; correct or remove it")
+    return values.astype(np.float64)
+
+
+def named_rows(
+    arrays: Mapping[str, Any], name: str, n_rows: int, origin: str
+) -> NDArray[np.float64]:
+    """One array with a row for each node or edge, by its name, as [n_rows, n_columns].
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, as :func:`named` and for another number of rows.
+    """
+    values = named(arrays, name, origin)
+    if values.ndim == 0 or len(values) != n_rows:
+        raise InputError(
+            f"{origin}: {name!r} has the shape {list(values.shape)}, but {n_rows} rows are needed, "
+            "one for each node or edge; correct it"
+        )
+    return values.reshape(n_rows, math.prod(values.shape[1:]))
+
+
+def node_features(
+    arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Put named arrays of the nodes side by side.
+
+    Returns
+    -------
+    tuple
+        [n_nodes, n_columns], and the names of the columns.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, for an array that has not got a row for each node.
+    """
+    columns: list[NDArray[np.float64]] = [np.empty((n_nodes, 0))]
+    titles: list[str] = []
+    for name in names:
+        columns.append(named_rows(arrays, name, n_nodes, origin))
+        titles += column_names(name, columns[-1].shape[1])
+    x = np.concatenate(columns, axis=1)
+    check_elements(x, titles, origin)
+    return x, titles
+
+
+def column_names(name: str, width: int) -> list[str]:
+    """What the columns of a feature are called; numbered where there are several."""
+    return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
+
+
+def check_elements(x: NDArray[np.float64], titles: Sequence[str], origin: str) -> None:
+    """Check that a column of atomic numbers holds some.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where it does not.
+    """
+    if ATOMIC_NUMBER not in titles:
+        return
+    numbers = x[:, titles.index(ATOMIC_NUMBER)]
+    wrong = (numbers != np.floor(numbers)) | (numbers < 1) | (numbers > _HEAVIEST)
+    if wrong.any():
+        node = int(wrong.argmax())
+        raise InputError(
+            f"{origin}: node {node} has the {ATOMIC_NUMBER} {numbers[node]:g}, which no element "
+            "has; correct it or give the feature another name"
+        )

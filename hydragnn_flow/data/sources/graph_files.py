@@ -1,0 +1,118 @@
+"""What sources have in common whose every file holds one graph."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from hydragnn_flow.config.graph_sources import GraphFilesSection
+from hydragnn_flow.data.sources.base import Part, Record, Role
+from hydragnn_flow.data.sources.files import find_files
+from hydragnn_flow.data.sources.labels import LabelCheck
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+
+class GraphFiles(ABC):
+    """A source whose every file holds one graph; a subclass says how to read it.
+
+    Parameters
+    ----------
+    section
+        Names of the files.
+    folder
+        Directory they are relative to.
+    units
+        Name of each target -> its unit.
+    suffixes
+        Endings of the files to take from a directory or a glob; by default all.
+    """
+
+    def __init__(
+        self,
+        section: GraphFilesSection,
+        folder: Path,
+        units: Mapping[str, str],
+        suffixes: Collection[str] = (),
+    ) -> None:
+        self.units = units
+        self._section = section
+        self._folder = folder
+        self._suffixes = suffixes
+        self._labels = LabelCheck(units)
+
+    @abstractmethod
+    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        """Read one file, check its labels, and say what the columns of ``x`` are."""
+
+    def _beside(self, path: Path) -> list[Path]:
+        """Further files that belong to one."""
+        return []
+
+    @property
+    def found_targets(self) -> Mapping[str, Target]:
+        """The targets as the records read so far have them."""
+        return self._labels.found
+
+    @cached_property
+    def node_features(self) -> Sequence[str]:
+        """What the columns of ``x`` are in the first file, and so have to be in all."""
+        return self._read(self._by_role["train"][0], 0)[1]
+
+    def files(self) -> list[Path]:
+        """Every file that is read, in order."""
+        return [
+            file
+            for found in self._by_role.values()
+            for path in found
+            for file in (path, *self._beside(path))
+        ]
+
+    def parts(self) -> list[Part]:
+        """One part for each file."""
+        assert self.node_features  # reads the first file
+        return [
+            Part(role, str(path), 0, 1, first)
+            for role, found in self._by_role.items()
+            for first, path in enumerate(found)
+        ]
+
+    def read(self, part: Part) -> Iterator[Record]:
+        """The graph of a part's file."""
+        record, names = self._read(Path(part.file), part.first)
+        self._check_features(names, part.file)
+        yield record
+
+    def _check_features(self, names: Sequence[str], origin: str) -> None:
+        if list(names) != list(self.node_features):
+            raise InputError(
+                f"{origin} has the node features {', '.join(names)}, but the first graph has "
+                f"{', '.join(self.node_features)}; give all graphs the same"
+            )
+
+    @cached_property
+    def _by_role(self) -> dict[Role, list[Path]]:
+        names: dict[Role, str | None] = {
+            "train": self._section.train,
+            "val": self._section.val,
+            "test": self._section.test,
+        }
+        return {
+            role: self._find(name, f"data.source.{role}")
+            for role, name in names.items()
+            if name is not None
+        }
+
+    def _find(self, name: str, key: str) -> list[Path]:
+        found = find_files(name, self._folder, key)
+        if not self._suffixes or found == [self._folder / name]:
+            return found
+        chosen = [path for path in found if path.suffix.lower() in self._suffixes]
+        if not chosen:
+            raise InputError(
+                f"{self._folder / name} ({key}) has no files that end in "
+                f"{', '.join(sorted(self._suffixes))}; name a directory or pattern that has some"
+            )
+        return chosen

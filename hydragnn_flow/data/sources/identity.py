@@ -1,0 +1,59 @@
+"""What the input of a source is, in a few numbers."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.sources.registry import open_source
+from hydragnn_flow.errors import InputError
+
+_CONTENT_UP_TO = 1 << 30
+"""Bytes of input whose content counts."""
+_CHUNK = 1 << 24
+
+
+def fingerprint(config: DataConfig) -> dict[str, Any]:
+    """Describe the files a source reads, to notice when they are others.
+
+    Names, relative to the data's directory, and sizes always count. What is in the files counts
+    where all of them together have 1 GiB or less; of larger input the times of the last change
+    count instead, because to read terabytes at every start would cost more than it protects. Large
+    input that is copied without its times is therefore taken for other input.
+
+    Returns
+    -------
+    dict
+        ``files``, ``bytes`` and ``crc32``, all of them 0 where a source generates structures.
+
+    Raises
+    ------
+    InputError
+        Where a file is missing or cannot be read.
+    """
+    folder = config.path or Path()
+    checksum = 0
+    try:
+        sizes = {file: file.stat() for file in open_source(config, 0).files()}
+        total = sum(found.st_size for found in sizes.values())
+        for file, found in sizes.items():
+            name = os.path.relpath(file, folder)
+            by_time = found.st_mtime_ns if total > _CONTENT_UP_TO else 0
+            checksum = zlib.crc32(f"{name}\0{found.st_size}\0{by_time}\0".encode(), checksum)
+            if total <= _CONTENT_UP_TO:
+                checksum = _add_content(file, checksum)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename} cannot be read ({error.strerror}); correct or remove it"
+        ) from None
+    return {"files": len(sizes), "bytes": total, "crc32": checksum}
+
+
+def _add_content(file: Path, checksum: int) -> int:
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum

@@ -1,0 +1,112 @@
+"""JSON lists of records, and tables, of pymatgen's structure dicts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config.sources import JsonSource
+from hydragnn_flow.data.sources.single import from_dict
+from hydragnn_flow.data.sources.structures import Found, StructureSource, lookup
+from hydragnn_flow.errors import InputError
+
+_WORTH_TWICE = 64 << 20
+"""Bytes of JSON up to which several processes may each read all of it to share the work after."""
+
+
+@dataclass(frozen=True)
+class _Document:
+    file: Path
+    n_bytes: int
+    """Unpacked."""
+    records: list[Any]
+
+
+class JsonRecords(StructureSource):
+    """Files `.json` and `.json.gz`, as mlearn's and matbench's.
+
+    JSON can only be read as a whole, and takes several times its size in memory. The file read
+    last is kept: counting it, and reading its parts one after the other, reads it once.
+    """
+
+    most_ranges = 16
+
+    def __init__(self, config: JsonSource, folder: Path) -> None:
+        super().__init__(config, folder)
+        self._structure = config.structure
+        self._keys = [target.key or name for name, target in config.targets.items()]
+        if config.group is not None:
+            self._keys.append(config.group)
+        self._last: _Document | None = None
+
+    def count(self, file: Path) -> int:
+        return len(self._document(file).records)
+
+    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
+        if self._document(file).n_bytes > _WORTH_TWICE:
+            return [(0, n)]
+        return super().ranges(file, n)
+
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+        for number, record in enumerate(self._document(file).records[start:stop], start):
+            if not isinstance(record, dict):
+                raise TypeError(f"a record must be a mapping of keys, got {record!r:.40}")
+            origin = f"{file}: structure {number}"
+            structure = lookup(record, self._structure, origin, "structure")
+            yield Found(from_dict(structure), self._values(record))
+
+    def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """What may be a label: keys of the record, then of its outputs, then dotted paths."""
+        outputs = record.get("outputs")
+        values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
+        for key in self._keys:
+            if key not in values and "." in key:
+                inner: Any = record
+                for name in key.split("."):
+                    inner = inner.get(name) if isinstance(inner, dict) else None
+                if inner is not None:
+                    values[key] = inner
+        return values
+
+    def _document(self, file: Path) -> _Document:
+        if self._last is None or self._last.file != file:
+            self._last = None  # before the next one comes into memory
+            self._last = _read(file)
+        return self._last
+
+
+def _read(file: Path) -> _Document:
+    try:
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
+        document = json.loads(content)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
+    if isinstance(document, dict) and {"columns", "data"} <= document.keys():
+        records = _records_of_table(document, file)
+    elif isinstance(document, list):
+        records = document
+    else:
+        raise InputError(
+            f"{file} is neither a list of records nor a table with columns and data; convert it"
+        )
+    return _Document(file, len(content), records)
+
+
+def _records_of_table(table: dict[str, Any], file: Path) -> list[dict[str, Any]]:
+    columns, rows = table["columns"], table["data"]
+    if not (isinstance(columns, list) and isinstance(rows, list)):
+        raise InputError(f"{file}: columns and data of a table must be lists; correct them")
+    for number, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise InputError(
+                f"{file}: structure {number} has not got one value for each of the "
+                f"{len(columns)} columns; correct the row"
+            )
+    return [dict(zip(columns, row, strict=True)) for row in rows]

@@ -1,0 +1,89 @@
+"""Labels in the shape of their level, and the same targets in every structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+Level = Literal["graph", "node"]
+
+
+def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
+    """A label in the shape of its level: [d] of the whole structure, [n_atoms, d] of its atoms.
+
+    Parameters
+    ----------
+    value
+        A number, or numbers in any nesting.
+    level
+        What it belongs to. Where it is not known, a number and a plain list belong to the
+        structure, and so does a 3×3 matrix unless there are three atoms; rows of numbers belong to
+        the atoms.
+    n_atoms
+        Number of atoms.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Where the value is not made of numbers.
+    """
+    array = np.asarray(value, dtype=np.float64)
+    if level is None:
+        of_atoms = array.ndim > 1 and (len(array) == n_atoms or array.shape != (3, 3))
+        level = "node" if of_atoms else "graph"
+    if level == "graph":
+        return array.reshape(-1)
+    return array.reshape(len(array), -1) if array.ndim and array.size else array
+
+
+class LabelCheck:
+    """Checks the labels of one structure after the other; the first shows what the targets are.
+
+    Parameters
+    ----------
+    units
+        Name of each target -> its unit.
+    """
+
+    def __init__(self, units: Mapping[str, str]) -> None:
+        self._units = units
+        self.found: dict[str, Target] = {}
+        """Level, components and unit of each target seen so far."""
+
+    def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
+        """Check a structure that has a label for every target.
+
+        Raises
+        ------
+        InputError
+            Beginning with ``origin``, where a label is NaN or infinite, or differs in shape from
+            those before it.
+        """
+        for name, unit in self._units.items():
+            label = labels[name]
+            if not np.isfinite(label).all():
+                raise InputError(
+                    f"{origin} has NaN or infinity in its label {name!r}; "
+                    "correct or remove the structure"
+                )
+            target = _target(label, n_atoms, unit)
+            if target is None or self.found.setdefault(name, target) != target:
+                raise InputError(
+                    f"{origin} has a label {name!r} of shape {list(label.shape)}, which does not "
+                    "fit its number of atoms or the structures before it; correct it, or say with "
+                    f"targets.{name}.level whether it belongs to the graph or to each node"
+                )
+
+
+def _target(label: NDArray[np.float64], n_atoms: int, unit: str) -> Target | None:
+    if label.ndim == 1 and label.size:
+        return Target(level="graph", dim=len(label), unit=unit)
+    if label.ndim == 2 and len(label) == n_atoms:
+        return Target(level="node", dim=label.shape[1], unit=unit)
+    return None

@@ -1,0 +1,61 @@
+"""HydraGNN's LSMS text format."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import ase
+import numpy as np
+
+from hydragnn_flow.config.graph_sources import LsmsSource
+from hydragnn_flow.data.sources.base import Record
+from hydragnn_flow.data.sources.raw import RawFiles, pick, pick_from_line
+from hydragnn_flow.errors import InputError
+
+_PROTONS = slice(0, 1)
+_POSITION = slice(2, 5)
+
+
+class LsmsFiles(RawFiles):
+    """Structures in HydraGNN's LSMS text format.
+
+    Parameters
+    ----------
+    section
+        Files, columns, inputs and targets.
+    folder
+        Directory the files are relative to.
+    """
+
+    def __init__(self, section: LsmsSource, folder: Path) -> None:
+        super().__init__(section, folder)
+        self._lsms = section
+
+    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        try:
+            header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of no lines: said below
+                table = np.loadtxt(lines, comments=None, ndmin=2)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path} is not in the LSMS text format ({error}); correct or remove it"
+            ) from None
+        if not table.size or table.shape[1] < _POSITION.stop:
+            raise InputError(
+                f"{path} has no atoms with the five columns of the LSMS text format at least; "
+                "correct or remove it"
+            )
+        of_structure = pick_from_line(self._lsms.graph_features, header, f"{path}: the first line")
+        of_atoms = pick(self._lsms.node_features, table, f"{path}: an atom")
+        if (name := self._lsms.subtract_protons) is not None:
+            of_atoms[name] = of_atoms[name] - table[:, _PROTONS]
+        atoms = ase.Atoms(
+            numbers=np.zeros(len(table), dtype=int),
+            positions=table[:, _POSITION],
+            cell=self._lsms.cell,
+            pbc=self._lsms.cell is not None,
+        )
+        return self._record(atoms, of_atoms, of_structure, path, index)

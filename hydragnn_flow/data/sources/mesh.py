@@ -1,0 +1,147 @@
+"""Finite-element meshes: points with fields, joined by the edges of the elements."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import meshio
+import numpy as np
+import pandas as pd
+from meshio import extension_to_filetypes
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.graph_sources import MeshSource
+from hydragnn_flow.data.elements import element_edges
+from hydragnn_flow.data.graphs import assemble_graph
+from hydragnn_flow.data.neighbours import Neighbours
+from hydragnn_flow.data.sources.base import ReadyGraph, Record
+from hydragnn_flow.data.sources.features import named, node_features
+from hydragnn_flow.data.sources.graph_files import GraphFiles
+from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.errors import InputError
+
+
+class MeshFiles(GraphFiles):
+    """Meshes in any format of meshio.
+
+    Nodes are the corners of the elements; edges have their length and the number of elements that
+    share them.
+
+    Parameters
+    ----------
+    section
+        Files, features, targets and elements.
+    folder
+        Directory the files are relative to.
+    """
+
+    def __init__(self, section: MeshSource, folder: Path) -> None:
+        units = {name: label.unit for name, label in section.targets.items()}
+        super().__init__(section, folder, units, suffixes=extension_to_filetypes)
+        self._mesh = section
+
+    def files(self) -> list[Path]:
+        """Every file that is read, in order."""
+        table = [] if self._mesh.table is None else [self._folder / self._mesh.table]
+        return [*super().files(), *table]
+
+    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        origin = str(path)
+        mesh = read_mesh(path)
+        blocks = [(block.type, block.data) for block in mesh.cells]
+        edges, shared_by, members = element_edges(blocks, self._mesh.elements, path)
+        self._check_loose(len(mesh.points), members, path)
+        nodes = np.unique(edges)
+        n = len(nodes)
+        points = named({"points": mesh.points[nodes]}, "points", origin)
+        positions = np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+        fields = {name: np.asarray(values)[nodes] for name, values in mesh.point_data.items()}
+        x, names = node_features(fields, self._mesh.features, n, origin)
+        values = {"node": fields, "graph": self._row(path)}
+        targets = {
+            name: shaped(named(values[label.level], label.key or name, origin), label.level, n)
+            for name, label in self._mesh.targets.items()
+        }
+        self._labels.check(targets, n, origin)
+        edges = np.searchsorted(nodes, edges)
+        both_ways = np.concatenate([edges, edges[:, ::-1]])
+        senders, receivers = both_ways.T
+        lengths = np.linalg.norm(positions[receivers] - positions[senders], axis=1)
+        order = np.lexsort((senders, lengths, receivers))
+        senders, receivers, lengths = senders[order], receivers[order], lengths[order]
+        graph = assemble_graph(
+            x,
+            positions,
+            np.zeros((3, 3)),
+            np.zeros(3, dtype=np.bool_),
+            Neighbours(senders, receivers, np.zeros((len(order), 3)), lengths),
+            graph_id=index,
+            targets=targets,
+            edge_attr=np.column_stack([lengths, np.tile(shared_by, 2)[order]]),
+        )
+        return ReadyGraph(graph, origin, index), names
+
+    def _check_loose(self, n_points: int, members: NDArray[np.int64], path: Path) -> None:
+        loose = np.setdiff1d(np.arange(n_points), members)
+        if len(loose) and self._mesh.loose_points == "refuse":
+            raise InputError(
+                f"{path} has {len(loose)} point(s) in no element of the graph, the first being "
+                f"point {loose[0]}; remove them or set data.source.loose_points to drop"
+            )
+
+    def _row(self, path: Path) -> dict[str, NDArray[Any]]:
+        """What the table says of a mesh."""
+        if self._mesh.table is None:
+            return {}
+        row = self._table.get(path.resolve())
+        if row is None:
+            raise InputError(
+                f"{self._folder / self._mesh.table} has no row for {path}; add one with its path "
+                "seen from the table in the column file"
+            )
+        return row
+
+    @cached_property
+    def _table(self) -> dict[Path, dict[str, NDArray[Any]]]:
+        path = self._folder / str(self._mesh.table)
+        try:
+            table = pd.read_csv(path, skipinitialspace=True, dtype={"file": str})
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
+        if "file" not in table.columns:
+            raise InputError(f"{path} has no column 'file' to name the meshes; add it")
+        files = [(path.parent / str(name)).resolve() for name in table["file"]]
+        if len(set(files)) != len(files):
+            twice = next(file for file in files if files.count(file) > 1)
+            raise InputError(f"{path} has two rows for {twice}; remove one")
+        columns = {str(name): table[name].to_numpy() for name in table.columns if name != "file"}
+        return {
+            file: {name: values[i] for name, values in columns.items()}
+            for i, file in enumerate(files)
+        }
+
+
+def read_mesh(path: Path) -> Any:
+    """Read a mesh with meshio.
+
+    Raises
+    ------
+    InputError
+        Where meshio cannot.
+    """
+    said = io.StringIO()
+    try:
+        # meshio prints what is wrong and leaves the interpreter.
+        with contextlib.redirect_stdout(said):
+            return meshio.read(path)
+    except (Exception, SystemExit) as error:
+        reason = str(error) if isinstance(error, Exception) else said.getvalue()
+        reason = " ".join(reason.split()) or type(error).__name__
+        raise InputError(
+            f"{path} cannot be read as a mesh ({reason}); give a file meshio can read"
+        ) from None

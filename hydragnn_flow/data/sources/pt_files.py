@@ -1,0 +1,91 @@
+"""Files of PyG graphs, opened without running anything that is in them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.separate import separate
+from torch_geometric.data.storage import GlobalStorage
+
+from hydragnn_flow.errors import InputError
+
+# What a pickled Data consists of.
+_PARTS_OF_DATA = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+
+
+def load_graphs(path: Path) -> Sequence[Data]:
+    """Open a file that holds one graph, a list of them, or what InMemoryDataset saves.
+
+    Raises
+    ------
+    InputError
+        Where it cannot be read, or holds anything else; classes that could run code are not loaded
+        but named.
+    """
+    with torch.serialization.safe_globals(_PARTS_OF_DATA):
+        try:
+            # Mapped where it can be, so that a range of a large file costs no more than its share.
+            content: Any = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
+        except Exception as error:  # torch raises whatever the bytes run into
+            raise InputError(f"{path} {_why_refused(path, error)}") from None
+    if isinstance(content, Data):
+        return [content]
+    if isinstance(content, list) and content and all(type(one) is Data for one in content):
+        return content
+    if isinstance(content, tuple) and len(content) in (2, 3):
+        data, slices = content[:2]
+        data = Data.from_dict(data) if isinstance(data, dict) else data
+        if isinstance(data, Data) and slices is None:
+            return [data]
+        if isinstance(data, Data) and isinstance(slices, dict) and slices:
+            return _Collated(data, slices)
+    raise InputError(
+        f"{path} holds {_describe(content)}; give a torch_geometric Data, a list of them, or what "
+        "an InMemoryDataset saves"
+    )
+
+
+class _Collated(Sequence[Data]):
+    """Graphs that lie in joint arrays, cut out when asked for."""
+
+    def __init__(self, data: Data, slices: dict[str, Any]) -> None:
+        self._data = data
+        self._slices = slices
+
+    def __len__(self) -> int:
+        return len(next(iter(self._slices.values()))) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return separate(
+            cls=Data, batch=self._data, idx=index, slice_dict=self._slices, decrement=False
+        )
+
+
+def _why_refused(path: Path, error: Exception) -> str:
+    try:
+        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:
+        unsafe = []
+    if unsafe:
+        return (
+            f"holds {', '.join(sorted(unsafe))}, which is no part of a plain torch_geometric Data "
+            "and could run code when loaded; save plain Data instead"
+        )
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    return f"cannot be read as a file of PyG graphs ({reason[0]}); save it again"
+
+
+def _describe(content: object) -> str:
+    kind = type(content).__name__
+    if isinstance(content, list | tuple):
+        inside = sorted({type(one).__name__ for one in content})
+        return f"a {kind} of {', '.join(inside)}" if inside else f"an empty {kind}"
+    return f"a {kind}"

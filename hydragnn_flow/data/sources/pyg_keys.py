@@ -1,0 +1,141 @@
+"""A graph's arrays under PyG's usual keys -> a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ase
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.graphs import assemble_graph
+from hydragnn_flow.data.neighbours import Neighbours
+from hydragnn_flow.data.sources.base import ReadyGraph, Record
+from hydragnn_flow.data.sources.features import Featured, check_elements, named, named_rows
+from hydragnn_flow.errors import InputError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def tensors(data: Data) -> dict[str, NDArray[Any]]:
+    """The tensors of a graph as arrays, by key; what else it holds has no meaning here."""
+    found = {
+        str(key): value.detach().cpu()
+        for key, value in data.to_dict().items()
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
+    # numpy has no bfloat16.
+    return {
+        key: (value.double() if value.is_floating_point() else value).numpy()
+        for key, value in found.items()
+    }
+
+
+def n_nodes(arrays: Arrays, origin: str) -> int:
+    """Number of nodes, by their positions.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where there are none.
+    """
+    n = len(np.atleast_1d(named(arrays, "pos", origin)))
+    if n == 0:
+        raise InputError(f"{origin} has no nodes; remove it")
+    return n
+
+
+def graph_record(
+    arrays: Arrays,
+    features: str,
+    names: Sequence[str],
+    targets: Mapping[str, NDArray[np.float64]],
+    index: int,
+    origin: str,
+) -> Record:
+    """Make a record of a graph, with the edges it has or, without any, those within the cutoff.
+
+    Parameters
+    ----------
+    arrays
+        ``pos``; ``cell``, ``pbc``, ``edge_index``, ``edge_shifts`` and ``edge_attr`` where the
+        graph has them.
+    features
+        Key of the node features.
+    names
+        What their columns are.
+    targets
+        Labels in the shape of their level.
+    index
+        Position of the graph in its input.
+    origin
+        Where it comes from, for messages.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where the arrays do not make a graph.
+    """
+    n = n_nodes(arrays, origin)
+    x = named_rows(arrays, features, n, origin)
+    check_elements(x, names, origin)
+    positions = named_rows(arrays, "pos", n, origin)
+    if positions.shape[1] not in (2, 3):
+        raise InputError(f"{origin}: pos is not [n_nodes, 3] or [n_nodes, 2]; correct it")
+    positions = np.pad(positions, ((0, 0), (0, 3 - positions.shape[1])))
+    cell, pbc = _box(arrays, origin)
+    if "edge_index" not in arrays:
+        atoms = ase.Atoms(numbers=np.zeros(n, dtype=int), positions=positions, cell=cell, pbc=pbc)
+        return Featured(atoms, dict(targets), origin, index, x=x)
+    edges = _edges(arrays, positions, bool(pbc.any()), origin)
+    edge_attr = None
+    if "edge_attr" in arrays:
+        edge_attr = named_rows(arrays, "edge_attr", len(edges.senders), origin)
+    graph = assemble_graph(
+        x, positions, cell, pbc, edges, graph_id=index, targets=targets, edge_attr=edge_attr
+    )
+    return ReadyGraph(graph, origin, index)
+
+
+def _box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Cell and periodic directions; a cell without a word on these repeats in all it has."""
+    cell = named(arrays, "cell", origin) if "cell" in arrays else np.zeros((3, 3))
+    if cell.size != 9:
+        raise InputError(f"{origin}: cell has the shape {list(cell.shape)}, not [3, 3]; correct it")
+    cell = cell.reshape(3, 3)
+    if "pbc" not in arrays:
+        return cell, np.asarray(cell.any(axis=1))
+    pbc = named(arrays, "pbc", origin).reshape(-1).astype(np.bool_)
+    if pbc.size not in (1, 3):
+        raise InputError(f"{origin}: pbc has {pbc.size} values, not one or three; correct it")
+    periodic: NDArray[np.bool_] = np.resize(pbc, 3)
+    return np.where(periodic[:, None], cell, 0.0), periodic
+
+
+def _edges(
+    arrays: Arrays, positions: NDArray[np.float64], periodic: bool, origin: str
+) -> Neighbours:
+    """The edges a graph has, in its order."""
+    index = named(arrays, "edge_index", origin).astype(np.int64)
+    if index.ndim != 2 or len(index) != 2 or ((index < 0) | (index >= len(positions))).any():
+        raise InputError(
+            f"{origin}: edge_index is not [2, n_edges] of nodes the graph has; correct it or "
+            "remove it to have edges within the cutoff"
+        )
+    senders, receivers = index
+    if "edge_shifts" in arrays:
+        shifts = named_rows(arrays, "edge_shifts", len(senders), origin)
+    elif periodic:
+        raise InputError(
+            f"{origin} is periodic and has edges, but no edge_shifts to say to which image they "
+            "lead; add them, or remove edge_index to have edges within the cutoff"
+        )
+    else:
+        shifts = np.zeros((len(senders), 3))
+    if shifts.shape[1] != 3:
+        raise InputError(f"{origin}: edge_shifts is not [n_edges, 3]; correct it")
+    vectors = positions[receivers] - positions[senders] + shifts
+    return Neighbours(senders, receivers, shifts, np.linalg.norm(vectors, axis=1))

@@ -1,0 +1,94 @@
+"""What HydraGNN's two raw text formats have in common: columns that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import ase
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.graph_sources import Features, RawSection
+from hydragnn_flow.data.sources.base import Record
+from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, Featured, node_features
+from hydragnn_flow.data.sources.graph_files import GraphFiles
+from hydragnn_flow.errors import InputError
+
+# HydraGNN's names: for the chemical element, and for a quantity to be divided by the atoms.
+_PROTONS = "num_of_protons"
+_PER_ATOM = "_scaled_num_nodes"
+
+Quantities = dict[str, NDArray[np.float64]]
+
+
+class RawFiles(GraphFiles):
+    """A source of text files, one structure each."""
+
+    def __init__(self, section: RawSection, folder: Path, suffixes: Collection[str] = ()) -> None:
+        super().__init__(section, folder, section.targets, suffixes)
+        self._columns = section
+
+    def _record(
+        self,
+        atoms: ase.Atoms,
+        of_atoms: Mapping[str, NDArray[np.float64]],
+        of_structure: Mapping[str, NDArray[np.float64]],
+        path: Path,
+        index: int,
+    ) -> tuple[Record, list[str]]:
+        """Choose inputs and targets.
+
+        Parameters
+        ----------
+        atoms
+            Positions, cell and periodic directions.
+        of_atoms, of_structure
+            All named quantities, [n_atoms, dim] and [dim].
+        """
+        origin = str(path)
+        scaled = {
+            name: values / len(atoms) if _PER_ATOM in name else values
+            for name, values in {**of_atoms, **of_structure}.items()
+        }
+        inputs = {
+            ATOMIC_NUMBER if name == _PROTONS else name: scaled[name]
+            for name in self._columns.inputs
+        }
+        x, names = node_features(inputs, list(inputs), len(atoms), origin)
+        targets = {name: scaled[name] for name in self.units}
+        self._labels.check(targets, len(atoms), origin)
+        return Featured(atoms, targets, origin, index, x=x), names
+
+
+def pick(features: Features, table: NDArray[np.float64], where: str) -> Quantities:
+    """The named columns of a table, [n_rows, dim] each.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``where``, for a column the table has not got.
+    """
+    found = {}
+    for name, dim, first in zip(features.name, features.dim, features.column_index, strict=True):
+        if first + dim > table.shape[1]:
+            raise InputError(
+                f"{where} has {table.shape[1]} columns of numbers, but {name!r} is said to be in "
+                f"column {first + dim - 1}, counted from 0; correct its column_index or dim"
+            )
+        found[name] = table[:, first : first + dim]
+    return found
+
+
+def pick_from_line(features: Features, line: str, where: str) -> Quantities:
+    """The named columns of one line, [dim] each; what follows its numbers is a comment."""
+    numbers = np.array([list(_leading_numbers(line))], dtype=np.float64)
+    return {name: row[0] for name, row in pick(features, numbers, where).items()}
+
+
+def _leading_numbers(line: str) -> Iterator[float]:
+    for word in line.split():
+        try:
+            yield float(word)
+        except ValueError:
+            return

@@ -1,0 +1,78 @@
+"""One structure from a CIF text, from a file, or from pymatgen's dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import ase
+import numpy as np
+from ase.io import iread
+
+
+def from_cif(text: str) -> ase.Atoms:
+    """The structure of a CIF of one block, its symmetry operations applied.
+
+    Raises
+    ------
+    Exception
+        Whatever ASE raises for a text it cannot read; ValueError for several structures and for
+        sites that are shared or partly empty.
+    """
+    return _only(list(iread(StringIO(text), index=":", format="cif")))
+
+
+def from_file(path: Path) -> ase.Atoms:
+    """The structure of a file in any format ASE reads.
+
+    Raises
+    ------
+    Exception
+        As :func:`from_cif`.
+    """
+    return _only(list(iread(str(path), index=":", do_not_split_by_at_sign=True)))
+
+
+def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
+    """The structure of a pymatgen ``Structure`` or ``Molecule`` as a dict.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        Where it is none, and for sites that are shared or partly empty.
+    """
+    sites = structure["sites"]
+    symbols = [_element(site["species"], number) for number, site in enumerate(sites)]
+    lattice = structure.get("lattice")
+    if lattice is None:  # a molecule
+        return ase.Atoms(symbols, positions=[site["xyz"] for site in sites])
+    cell = np.array(lattice["matrix"], dtype=np.float64)
+    positions = [site["xyz"] if "xyz" in site else np.dot(site["abc"], cell) for site in sites]
+    return ase.Atoms(symbols, positions=positions, cell=cell, pbc=lattice.get("pbc", True))
+
+
+def _only(images: Sequence[ase.Atoms]) -> ase.Atoms:
+    if len(images) != 1:
+        raise ValueError(f"{len(images)} structures where there must be one")
+    atoms = images[0]
+    occupancy = atoms.info.get("occupancy")
+    if isinstance(occupancy, dict):  # of a CIF; ASE gives a shared site its commonest element
+        for site, shares in occupancy.items():
+            _check_occupancy([(symbol, float(share)) for symbol, share in shares.items()], site)
+    return atoms
+
+
+def _element(species: Sequence[Mapping[str, Any]], site: int) -> str:
+    _check_occupancy([(one["element"], float(one["occu"])) for one in species], site)
+    return str(species[0]["element"])
+
+
+def _check_occupancy(shares: Sequence[tuple[str, float]], site: object) -> None:
+    if len(shares) != 1 or abs(shares[0][1] - 1) > 1e-3:
+        occupied = ", ".join(f"{symbol} {share:g}" for symbol, share in shares) or "nothing"
+        raise ValueError(
+            f"site {site} holds {occupied}: partial occupancies have no graph; "
+            "choose an ordered structure"
+        )

@@ -1,0 +1,190 @@
+"""What all formats of labelled structures in files have in common."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import ase
+
+from hydragnn_flow.config.sources import StructureFiles
+from hydragnn_flow.data.sources.base import Labelled, Part, Role
+from hydragnn_flow.data.sources.files import find_files, ranges
+from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+_ROLES: tuple[Role, ...] = ("train", "val", "test")
+LEAST = 256
+"""Structures that make a task worth its start."""
+
+
+class Found(NamedTuple):
+    """A structure as a file has it."""
+
+    atoms: ase.Atoms
+    values: Mapping[str, Any]
+    """All that may be a label or a group, by its key in the file."""
+    levels: Mapping[str, Level] = {}
+    """What a label belongs to, where the file says so."""
+
+
+class StructureSource(ABC):
+    """A source that reads structures and labels from files; a format says how.
+
+    Parameters
+    ----------
+    config
+        The source's section.
+    folder
+        Directory its file names are relative to.
+    """
+
+    node_features = ("atomic_number",)
+    most_ranges: ClassVar[int] = 64
+    """Ranges a file is cut into at most."""
+
+    def __init__(self, config: StructureFiles, folder: Path) -> None:
+        self.units = {name: target.unit for name, target in config.targets.items()}
+        self._config = config
+        self._folder = folder
+        self._labels = LabelCheck(self.units)
+
+    @abstractmethod
+    def count(self, file: Path) -> int:
+        """Number of structures in a file, found without reading them where that is possible."""
+
+    @abstractmethod
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+        """The structures in [start, stop) of a file; fewer where it ends before.
+
+        May raise anything; what is no InputError is taken for a structure that cannot be read.
+        """
+
+    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
+        """Cut the ``n`` structures of a file into ranges."""
+        return ranges(n, LEAST, self.most_ranges)
+
+    @property
+    def found_targets(self) -> Mapping[str, Target]:
+        return self._labels.found
+
+    def files(self) -> list[Path]:
+        return [file for files in self._inputs().values() for file in files]
+
+    def parts(self) -> list[Part]:
+        parts = []
+        for role, files in self._inputs().items():
+            # Whatever is wrong with all structures shows in the first, before any file is counted.
+            if next(self._read(files[0], 0, 1, 0), None) is None:
+                raise _empty(files[0])
+            first = 0
+            for file in files:
+                n = self._counted(file)
+                cuts = self.ranges(file, n)
+                parts += [Part(role, str(file), start, stop, first) for start, stop in cuts]
+                first += n
+        return parts
+
+    def read(self, part: Part) -> Iterator[Labelled]:
+        n = 0
+        for labelled in self._read(Path(part.file), part.start, part.stop, part.first):
+            yield labelled
+            n += 1
+        if n < part.stop - part.start:
+            raise InputError(
+                f"{part.file} ends at structure {part.start + n}, though it had {part.stop} when "
+                "they were counted; it is damaged or has changed; start again when it is complete"
+            )
+
+    def _inputs(self) -> dict[Role, list[Path]]:
+        names = {role: getattr(self._config, role) for role in _ROLES}
+        return {
+            role: find_files(name, self._folder, f"data.source.{role}")
+            for role, name in names.items()
+            if name is not None
+        }
+
+    def _counted(self, file: Path) -> int:
+        try:
+            n = self.count(file)
+        except InputError:
+            raise
+        except Exception as error:  # parsers raise whatever their lines run into
+            raise InputError(
+                f"{file} cannot be read ({_reason(error)}); correct it or leave it out"
+            ) from error
+        if n == 0:
+            raise _empty(file)
+        return n
+
+    def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Labelled]:
+        structures = self.structures(file, start, stop)
+        for number in range(start, stop):
+            origin = f"{file}: structure {number}"
+            try:
+                found = next(structures, None)
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(
+                    f"{origin} cannot be read ({_reason(error)}); correct or remove it"
+                ) from error
+            if found is None:
+                return
+            yield self._labelled(found, origin, first + number)
+
+    def _labelled(self, found: Found, origin: str, index: int) -> Labelled:
+        n_atoms = len(found.atoms)
+        targets = {}
+        for name, target in self._config.targets.items():
+            key = target.key or name
+            value = lookup(found.values, key, origin, "label")
+            try:
+                targets[name] = shaped(value, target.level or found.levels.get(key), n_atoms)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{origin} has a label {key!r} that is not made of numbers ({value!r:.40}); "
+                    "correct it or drop the target"
+                ) from None
+        self._labels.check(targets, n_atoms, origin)
+        group = self._config.group
+        named = None if group is None else str(lookup(found.values, group, origin, "group"))
+        atoms = found.atoms
+        atoms.calc = None  # it would be carried along with every structure
+        return Labelled(atoms, targets, origin, index, named)
+
+
+def lookup(values: Mapping[str, Any], key: str, origin: str, what: str) -> Any:
+    """A value a structure must have.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin`` and naming the nearest key there is.
+    """
+    if key not in values:
+        near = difflib.get_close_matches(key, list(values), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(values) or 'nothing'}"
+        raise InputError(
+            f"{origin} has no {what} {key!r} ({hint}); "
+            f"add the {what}, remove the structure, or correct data.source"
+        )
+    if values[key] is None:
+        raise InputError(
+            f"{origin} has an empty {what} {key!r}; fill it in or remove the structure"
+        )
+    return values[key]
+
+
+def _empty(file: Path) -> InputError:
+    return InputError(f"{file} holds no structures; give a file that does, or leave it out")
+
+
+def _reason(error: Exception) -> str:
+    said = next(iter(str(error).splitlines()), "")
+    # Of a missing key Python says no more than the key.
+    return repr(error) if isinstance(error, KeyError) or not said else said

@@ -1,0 +1,136 @@
+"""Voronoi graphs of point sets: cells joined to those they share a facet with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.graph_sources import VoronoiSource
+from hydragnn_flow.data.graphs import assemble_graph
+from hydragnn_flow.data.neighbours import Neighbours
+from hydragnn_flow.data.sources.base import ReadyGraph, Record
+from hydragnn_flow.data.sources.features import named, node_features
+from hydragnn_flow.data.sources.graph_files import GraphFiles
+from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.data.tessellation import Tessellation, tessellate
+from hydragnn_flow.errors import InputError
+
+_AXES = ("x", "y", "z")
+_SIZE = {2: "cell_area", 3: "cell_volume"}
+
+
+class VoronoiFiles(GraphFiles):
+    """Point sets in `.npz` and `.csv` files.
+
+    Nodes have the chosen features and the size of their cell; edges have the distance of the two
+    points and the area (length) of the facet between their cells.
+
+    Parameters
+    ----------
+    section
+        Files, box, features and targets.
+    folder
+        Directory the files are relative to.
+    """
+
+    def __init__(self, section: VoronoiSource, folder: Path) -> None:
+        units = {name: label.unit for name, label in section.targets.items()}
+        super().__init__(section, folder, units, suffixes=(".npz", ".csv"))
+        self._voronoi = section
+
+    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        origin = str(path)
+        arrays = _read_csv(path) if path.suffix.lower() == ".csv" else _read_npz(path)
+        points = named(arrays, "points", origin)
+        if points.ndim != 2 or points.shape[1] not in _SIZE or not len(points):
+            raise InputError(
+                f"{origin}: points has the shape {list(points.shape)}, not [n, 2] or [n, 3] with "
+                "one point at least; correct it"
+            )
+        n, d = points.shape
+        features, names = node_features(arrays, self._voronoi.features, n, origin)
+        targets = {
+            name: shaped(named(arrays, label.key or name, origin), label.level, n)
+            for name, label in self._voronoi.targets.items()
+        }
+        self._labels.check(targets, n, origin)
+        box, periodic = self._domain(arrays, d, origin)
+        try:
+            cells = tessellate(points, box, periodic)
+        except InputError as error:
+            raise InputError(f"{origin}: {error}") from None
+        graph = assemble_graph(
+            np.column_stack([features, cells.volumes]),
+            _in_space(points),
+            _lattice(box, periodic),
+            np.pad(periodic, (0, 3 - d)),
+            _edges(cells),
+            graph_id=index,
+            targets=targets,
+            edge_attr=np.column_stack([cells.distances, cells.areas]),
+        )
+        return ReadyGraph(graph, origin, index), [*names, _SIZE[d]]
+
+    def _domain(
+        self, arrays: dict[str, NDArray[Any]], d: int, origin: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Lowest and highest coordinate of each direction, and which are periodic."""
+        if self._voronoi.box is not None:
+            box = np.array(self._voronoi.box)
+        elif "box" in arrays:
+            box = named(arrays, "box", origin)
+        else:
+            raise InputError(f"{origin} has no array 'box' [{d}, 2]; add it or set data.source.box")
+        if box.shape != (d, 2) or (box[:, 0] >= box[:, 1]).any():
+            raise InputError(
+                f"{origin}: the box is not [lowest, highest] of each of the {d} directions; "
+                "correct it"
+            )
+        if unknown := set(self._voronoi.periodic) - set(_AXES[:d]):
+            raise InputError(
+                f"{origin} has {d} dimensions, but data.source.periodic names {min(unknown)}; "
+                "correct it"
+            )
+        return box, np.array([axis in self._voronoi.periodic for axis in _AXES[:d]])
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # whatever a damaged archive runs into
+        raise InputError(
+            f"{path} cannot be read as a .npz of plain arrays ({error}); write it with numpy.savez"
+        ) from None
+
+
+def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        table = pd.read_csv(path, skipinitialspace=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
+    arrays = {str(name): table[name].to_numpy() for name in table.columns}
+    axes = [axis for axis in _AXES if axis in arrays]
+    if axes[:2] != ["x", "y"]:
+        raise InputError(f"{path} has no columns x and y for the points' coordinates; add them")
+    arrays["points"] = np.column_stack([named(arrays, axis, str(path)) for axis in axes])
+    return arrays
+
+
+def _edges(cells: Tessellation) -> Neighbours:
+    return Neighbours(cells.senders, cells.receivers, _in_space(cells.shifts), cells.distances)
+
+
+def _in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors of the plane get a third coordinate of zero."""
+    return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
+
+
+def _lattice(box: NDArray[np.float64], periodic: NDArray[np.bool_]) -> NDArray[np.float64]:
+    period = np.where(periodic, box[:, 1] - box[:, 0], 0.0)
+    return np.diag(np.pad(period, (0, 3 - len(period))))

@@ -1,0 +1,43 @@
+"""One rank of a job that trains some networks one after the other; a script, and its loop."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.distributed import World, joined
+from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.training.trainer import Trainer
+
+STEPS = 20
+
+
+def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
+    """Losses of the first steps, then loss and errors on the validation split."""
+    spec = SegmentSpec(**values)
+    store = GraphStore.open(spec.store)
+    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    losses: list[torch.Tensor] = []
+    epoch = 0
+    while len(losses) < STEPS:
+        steps = trainer.plan(epoch)
+        for step, batch in zip(steps, trainer.batches(trainer.train, steps), strict=True):
+            losses.append(trainer.train_step(step, batch))
+        epoch += 1
+    total = world.sum(torch.tensor(losses[:STEPS], dtype=torch.float64))
+    return total.tolist(), *trainer.evaluate(trainer.val)
+
+
+if __name__ == "__main__":
+    specs, rank, size, meeting = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    with joined(rank, size, meeting, "cpu") as world:
+        # The trainers are gone before the group is: gloo's threads must not outlive it.
+        answers = [train(spec, world) for spec in specs]
+    if rank == 0:
+        print(json.dumps(answers))
