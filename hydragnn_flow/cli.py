@@ -69,14 +69,20 @@ def _options(
 
 
 @app.command()
-def prepare(config: Config, data: Data = None, run_dir: RunDirOption = None) -> None:
-    """Build the GraphStore of a configuration: read, check, find neighbours, split, write."""
+def prepare(
+    config: Config, site: SiteOption = "local", data: Data = None, run_dir: RunDirOption = None
+) -> None:
+    """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
+
+    The same command goes on with a preparation that was stopped.
+    """
     from hydragnn_flow.campaign import prepare as build
     from hydragnn_flow.config import load_config
+    from hydragnn_flow.execution import load_site
 
     loaded = load_config(config, data=data)
-    with _using(run_dir or _RUNS, data):
-        store = build(loaded, run_dir)
+    with _interruptible(), _using(run_dir or _RUNS, data):
+        store = build(loaded, load_site(site), run_dir)
     _say(f"store ready: {_short(store.path)}")
 
 
@@ -94,12 +100,8 @@ def run(
     from hydragnn_flow.report.tables import closing_table
 
     loaded = load_config(config, data=data)
-    try:
-        with _using(run_dir or _RUNS, data):
-            summary = run_campaign(loaded, load_site(site), run_dir)
-    except KeyboardInterrupt:
-        _say("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
+    with _interruptible(), _using(run_dir or _RUNS, data):
+        summary = run_campaign(loaded, load_site(site), run_dir)
     where = _short(summary.run_directory)
     if summary.was_complete:
         _say(f"{where} is complete; delete it to start over")
@@ -240,6 +242,16 @@ def _check_output(out: Path) -> None:
         raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
     if not os.access(out.parent, os.W_OK | os.X_OK):
         raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Say that what Ctrl-C stopped can be gone on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -18,9 +18,10 @@ from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.preparation import PoolWorkers
 from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.plan import Budget, oversized, plan_epoch
 from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
@@ -165,9 +166,25 @@ def _prepare(
             f"{config.name}: ensemble.level = {level} needs at least {needed_for_level(level)} "
             f"validation structures, and there are {n_val}; raise data.split.val or lower the level"
         )
+    _check_budget(base, store, view)
     with torch.device("meta"):
         build_model(base, store)  # what does not fit the data is refused before anything starts
     return store
+
+
+def _check_budget(network: NetworkConfig, store: GraphStore, view: CampaignView) -> None:
+    """Refuse, or name, graphs larger than a step may be, before anything trains."""
+    budget, train = Budget.of(network), store["trainset"]
+    if set(budget.limits) == {"graphs"}:  # one graph always fits
+        return
+    if budget.oversized == "error":
+        plan_epoch(train, budget, seed=0, epoch=0, world=1)
+    left_out = len(oversized(train, budget)) if budget.oversized == "skip" else 0
+    if left_out:
+        view.say(
+            f"{left_out} of {len(train)} structures to train on are larger than Training.Batching "
+            "allows and are left out"
+        )
 
 
 def _finish(context: Context, members: Sequence[Member]) -> CampaignSummary:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.worker import run_preparation
@@ -36,8 +36,9 @@ class PoolWorkers:
             error = task.exception()
             if error is not None:
                 answer.set_exception(error)
-            elif "input_error" in task.result():
-                answer.set_exception(InputError(task.result()["input_error"]))
+            elif "refused" in task.result():
+                refusal = StoreError if task.result()["refused"] == "StoreError" else InputError
+                answer.set_exception(refusal(task.result()["reason"]))
             elif "error" in task.result():
                 answer.set_exception(RuntimeError(task.result()["error"]))
             else:

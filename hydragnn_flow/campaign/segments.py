@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.network import load_network, read_json
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.plan import Budget
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import CostModel, Estimate, Work
@@ -120,6 +121,8 @@ class Context:
             run_directory=str(self.directory.path),
             token=self.token,
             threads=self.site.node.cores_per_gcd,
+            mode=self.config.data.mode,
+            scratch=self.site.node.scratch,
         )
         epochs = until_epoch - done_epochs
         mpnn_type = str(network["Architecture"]["mpnn_type"])
@@ -129,8 +132,9 @@ class Context:
 
     def steps_per_epoch(self, spec: SegmentSpec) -> int:
         """Optimiser steps of an epoch."""
-        size: int = spec.network["Training"]["batch_size"]
-        return -(-self.store.manifest.splits["trainset"].graphs // size)
+        sizes = self.store.manifest.splits["trainset"]
+        budget = Budget.of(load_network(spec.network))
+        return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def bundle(self) -> str:
         """A name for the next bundle."""
@@ -160,16 +164,16 @@ class Context:
     def _step_work(self, spec: SegmentSpec) -> Work:
         """What one training step of a network costs, on a batch of average size."""
         architecture, training = spec.network["Architecture"], spec.network["Training"]
-        shape = json.dumps([architecture, training["batch_size"], training.get("precision")])
+        shape = json.dumps([architecture, training])
         if shape not in self._works:
-            sizes, graphs = self.store.manifest.splits["trainset"], training["batch_size"]
+            sizes, steps = self.store.manifest.splits["trainset"], self.steps_per_epoch(spec)
             with torch.device("meta"):
                 model = build_model(spec.network, self.store)
             cost = network_cost(
                 model,
-                atoms=-(-sizes.atoms * graphs // sizes.graphs),
-                edges=-(-sizes.edges * graphs // sizes.graphs),
-                graphs=graphs,
+                atoms=-(-sizes.atoms // steps),
+                edges=-(-sizes.edges // steps),
+                graphs=-(-sizes.graphs // steps),
             )
             wide = 2 if training.get("precision") == "fp64" else 1
             self._works[shape] = Work(

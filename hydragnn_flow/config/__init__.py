@@ -1,12 +1,6 @@
 """Typed run configuration and HydraGNN's network schema, validated once at the door."""
 
-from hydragnn_flow.config.data import (
-    DataConfig,
-    ExtxyzSource,
-    GeneratedSource,
-    MlearnSource,
-    SplitConfig,
-)
+from hydragnn_flow.config.data import DataConfig, SplitConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import EnsembleConfig, RunConfig, load_config, resolve_config
 from hydragnn_flow.config.search import Parameter, SearchConfig
@@ -14,9 +8,6 @@ from hydragnn_flow.config.search import Parameter, SearchConfig
 __all__ = [
     "DataConfig",
     "EnsembleConfig",
-    "ExtxyzSource",
-    "GeneratedSource",
-    "MlearnSource",
     "NetworkConfig",
     "Parameter",
     "RunConfig",

@@ -64,9 +64,14 @@ def explain(error: ValidationError, source: object) -> InputError:
         The file, or other origin, the values came from.
     """
     first = error.errors(include_url=False)[0]
-    # The member of a union that pydantic tried is in its location but not in the user's file.
-    tried = {"emt_alloys", "extxyz", "mlearn", "bool"}
-    place = [str(part) for part in first["loc"] if part not in tried]
+    # The member of a union that pydantic tried is in its location but not in the user's file: the
+    # format of a source, and a parameter's type.
+    parts = [str(part) for part in first["loc"]]
+    place = [
+        part
+        for before, part in zip(["", *parts], parts, strict=False)
+        if before != "source" and part != "bool"
+    ]
     kind = first["type"]
     if kind.startswith("union_tag"):
         place.append(str(first["ctx"]["discriminator"]).strip("'"))

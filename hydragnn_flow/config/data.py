@@ -3,78 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.graph_sources import HydragnnSource
+from hydragnn_flow.config.sources import Source
 
+Mode = Literal["memory", "random", "stream"]
 
-class GeneratedSource(Section):
-    """Random fcc alloys, strained and rattled, labelled by ASE's EMT calculator."""
-
-    format: Literal["emt_alloys"]
-    structures: int = Field(default=300, ge=3)
-    """How many structures to generate."""
-    elements: tuple[Literal["Al", "Cu", "Ag", "Au", "Ni", "Pd", "Pt"], ...] = (
-        "Cu",
-        "Ni",
-        "Pd",
-        "Ag",
-        "Pt",
-        "Au",
-    )
-    """Chemical elements to draw from (those EMT knows as fcc metals)."""
-    atoms: tuple[int, int] = (8, 64)
-    """Smallest and largest number of atoms in a cell."""
-
-    @field_validator("elements")
-    @classmethod
-    def _some_elements(cls, elements: tuple[str, ...]) -> tuple[str, ...]:
-        if not elements or len(set(elements)) != len(elements):
-            raise ValueError("give at least one element, each once")
-        return elements
-
-    @field_validator("atoms")
-    @classmethod
-    def _ordered(cls, atoms: tuple[int, int]) -> tuple[int, int]:
-        if not 8 <= atoms[0] <= atoms[1] <= 64:
-            raise ValueError("give [smallest, largest] with 8 <= smallest <= largest <= 64")
-        return atoms
-
-
-class ExtxyzSource(Section):
-    """Extended XYZ files, as ASE reads them."""
-
-    format: Literal["extxyz"]
-    train: str
-    """File for training and validation."""
-    test: str | None = None
-    """File for the final test; without it a share of ``train`` is set aside."""
-    targets: dict[str, str] = Field(default={"energy": "eV", "forces": "eV/Å"}, min_length=1)
-    """Label name in the file -> its unit."""
-
-
-class MlearnSource(Section):
-    """JSON lists of the mlearn benchmark: a pymatgen-style structure and DFT outputs each."""
-
-    format: Literal["mlearn"]
-    train: str
-    """File for training and validation."""
-    test: str | None = None
-    """File for the final test; without it a share of ``train`` is set aside."""
-
-
-Source = Annotated[GeneratedSource | ExtxyzSource | MlearnSource, Field(discriminator="format")]
+_DEFAULT_VAL = 0.1
 
 
 class SplitConfig(Section):
-    """Shares of the structures set aside, drawn at random from the run's seed."""
+    """Shares of the training input set aside, drawn from the run's seed."""
 
-    val: float = Field(default=0.1, gt=0, lt=1)
-    """Share for validation: chooses epochs and trials, and calibrates the error bars."""
+    by: Literal["random", "composition", "group"] = "random"
+    """What is drawn: structures; structures, so that each composition has its share in each split;
+    or whole groups, which ``source.group`` names."""
+    val: float | None = Field(default=None, gt=0, lt=1)
+    """Share for validation, which chooses epochs and trials and calibrates the error bars; a tenth
+    by default, none where the source gives a validation set."""
     test: float | None = Field(default=None, gt=0, lt=1)
-    """Share for the final test; leave out where the source has a test file."""
+    """Share for the final test; none where the source gives a test set."""
 
 
 class DataConfig(Section):
@@ -83,15 +35,41 @@ class DataConfig(Section):
     source: Source
     path: Path | None = None
     """Directory the source's files are in (`--data` on the command line)."""
-    split: SplitConfig = SplitConfig()
+    split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
+    profile: Literal["hydragnn", "compact"] = "hydragnn"
+    """How the store keeps numbers: each in its own type, or integers of nodes and edges in the
+    narrowest that holds them."""
+    mode: Mode = "memory"
+    """How training reads the store: from memory that the processes of a node share, or from disk,
+    each graph by itself (``random``) or in blocks (``stream``) where memory is too small."""
 
-    @model_validator(mode="after")
-    def _one_test_set(self) -> DataConfig:
-        has_file = getattr(self.source, "test", None) is not None
-        if has_file and self.split.test is not None:
-            raise ValueError("split.test and source.test both name a test set; keep one of them")
-        if not has_file and self.split.test is None:
-            raise ValueError("there is no test set; give split.test a share such as 0.1")
-        if self.split.val + (self.split.test or 0.0) >= 1:
-            raise ValueError("split.val and split.test leave nothing to train on")
-        return self
+    @field_validator("split")
+    @classmethod
+    def _one_set_for_each_role(cls, split: SplitConfig, info: ValidationInfo) -> SplitConfig:
+        source = info.data.get("source")
+        if source is None:  # wrong itself, which is said first
+            return split
+        given = _given(source)
+        for role in given:
+            if getattr(split, role) is not None:
+                raise ValueError(f"{role} is a set the source gives; remove the share")
+        if "val" not in given and split.val is None:
+            split = split.model_copy(update={"val": _DEFAULT_VAL})
+        if "test" not in given and split.test is None:
+            raise ValueError(
+                "test is needed, as the source gives no test set; give a share such as 0.1"
+            )
+        if (split.val or 0) + (split.test or 0) >= 1:
+            raise ValueError("val and test leave nothing to train on; give smaller shares")
+        if split.by == "group" and getattr(source, "group", None) is None:
+            raise ValueError("by = group needs source.group, the key of each structure's group")
+        if split.by != "random" and len(given) == 2:
+            raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
+        return split
+
+
+def _given(source: Section) -> list[str]:
+    """Roles besides training for which a source has structures of its own."""
+    if isinstance(source, HydragnnSource):
+        return ["val", "test"]
+    return [role for role in ("val", "test") if getattr(source, role, None) is not None]

@@ -1,6 +1,7 @@
 """Material graphs: sources -> neighbour lists -> ADIOS2 store -> batches."""
 
 from hydragnn_flow.data.graphs import atoms_to_graph, batch_graphs
+from hydragnn_flow.data.preparing import prepare_store, run_task
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.inspection import check_store, store_summary
 from hydragnn_flow.data.reading.split import GraphSplit
@@ -16,6 +17,8 @@ __all__ = [
     "atoms_to_graph",
     "batch_graphs",
     "check_store",
+    "prepare_store",
+    "run_task",
     "store_summary",
     "write_store",
 ]

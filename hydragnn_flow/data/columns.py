@@ -15,7 +15,7 @@ from hydragnn_flow.errors import InputError
 
 # What BP5 stores and HydraGNN reads back as numbers (it takes uint8 for text; BP5 has no bool and
 # no half precision).
-_STORED_DTYPES = ("float32", "float64", "int32", "int64")
+_STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,9 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
         if value.dtype is torch.bool:
             value = value.to(torch.int32)
         array = value.detach().cpu().contiguous().numpy()
-        if array.dtype.name not in _STORED_DTYPES:
-            raise InputError(
-                f"{where}: {key} is {array.dtype}; convert it to one of {', '.join(_STORED_DTYPES)}"
-            )
+        if array.dtype not in _STORED_DTYPES:
+            known = ", ".join(dtype.name for dtype in _STORED_DTYPES)
+            raise InputError(f"{where}: {key} is {array.dtype}; convert it to one of {known}")
         if not np.isfinite(array).all():
             raise InputError(f"{where}: {key} holds NaN or infinity; correct or remove the graph")
         arrays[key] = array

@@ -54,7 +54,7 @@ def element_edges(
     Raises
     ------
     InputError
-        For a type without known edges, and where no element is left.
+        For a type without known edges, and where no element or no edge is left.
     """
     cells = [(kind, points) for kind, points in cells if kind != _POINT and len(points)]
     if chosen is None:
@@ -77,6 +77,8 @@ def element_edges(
         edge[:, 1:] &= codes[:, 1:] != codes[:, :-1]
         found.append(codes[edge])
     codes, shared_by = np.unique(np.concatenate(found), return_counts=True)
+    if not len(codes):
+        raise InputError(f"{path} has elements of one point only, which have no edges; correct it")
     return np.column_stack(np.divmod(codes, span)), shared_by, members
 
 

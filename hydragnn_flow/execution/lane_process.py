@@ -58,7 +58,7 @@ def _prepare(request: dict[str, Any]) -> dict[str, Any]:
     try:
         run_task(request)
     except InputError as error:
-        return {"input_error": str(error)}
+        return {"refused": type(error).__name__, "reason": str(error)}
     except Exception as error:
         traceback.print_exc()
         return {"error": _one_line(error)}

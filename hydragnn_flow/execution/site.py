@@ -26,6 +26,8 @@ class Node:
     """CPU cores, and so threads, for each."""
     device: Device
     """What torch computes on; `hip` is an AMD GPU, which torch addresses as `cuda`."""
+    scratch: str | None = None
+    """Fast directory of the node's own, for a copy of the store; none where not given."""
 
 
 @dataclass(frozen=True)

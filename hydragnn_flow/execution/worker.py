@@ -64,7 +64,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Empty, or with ``input_error`` or ``error``: what went wrong.
+        Empty; or ``refused``, StoreError or InputError, with the ``reason``; or ``error``.
     """
     gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
     try:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore, Mode
+from hydragnn_flow.config.data import Mode
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
@@ -63,7 +64,9 @@ def run_segment(
     trainer: Trainer | None = None
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
-        trainer = Trainer(spec, network, _open_store(spec.store, spec.mode, spec.scratch), device, world)
+        trainer = Trainer(
+            spec, network, _open_store(spec.store, spec.mode, spec.scratch), device, world
+        )
         result.from_epoch = trainer.progress.epoch
         trainer.run(should_stop)
         if world.is_first:

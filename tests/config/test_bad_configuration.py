@@ -20,6 +20,8 @@ TRAINING = ("network", "NeuralNetwork", "Training")
 SPACE = ("search", "space")
 WIDTH = (*SPACE, "Architecture.hidden_dim")
 NAN, INF = float("nan"), float("inf")
+FILES = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV"}}
+TABLE = FILES | {"format": "csv", "structure": "cif"}
 
 # Where, what (`...` takes the key away), and what the message must say.
 MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
@@ -70,22 +72,73 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("network", "NeuralNetwork"), 3, ("NeuralNetwork must be a mapping",)),
     # values that make no sense
     (("name",), "../away", ("name:",)),
-    (("data", "source", "format"), "cif", ("data.source.format", "'extxyz'", "'cif'")),
+    (("data", "source", "format"), "cif", ("data.source.format", "'csv'", "'cif'")),
     (("data", "source", "elements"), ["Cu", "Fe"], ("data.source.elements.1", "'Fe'")),
     (("data", "source", "elements"), ["Cu", "Cu"], ("data.source.elements", "each once")),
     (("data", "source", "elements"), [], ("data.source.elements", "at least one")),
     (("data", "source", "atoms"), [20, 10], ("data.source.atoms", "[smallest, largest]")),
-    (("data", "split"), {"val": 0.6, "test": 0.5}, ("split.val and split.test",)),
-    (("data", "split", "test"), ..., ("split.test",)),
+    (("data", "split"), {"val": 0.6, "test": 0.5}, ("data.split: val and test leave",)),
+    (("data", "split", "test"), ..., ("data.split: test is needed",)),
+    (("data", "split"), ..., ("data.split: test is needed",)),
+    (("data", "split", "by"), "elements", ("data.split.by", "'composition'")),
+    (("data", "split", "by"), "group", ("data.split: by = group needs source.group",)),
     (
         ("data", "source"),
-        {"format": "extxyz", "train": "a.xyz", "test": "b.xyz"},
-        ("split.test and source.test",),
+        FILES | {"test": "b.xyz"},
+        ("data.split: test is a set the source gives",),
+    ),
+    (("data", "source"), FILES | {"val": "b.xyz"}, ("data.split: val is a set the source gives",)),
+    (
+        ("data",),
+        {"source": FILES | {"val": "b", "test": "c"}, "split": {"by": "composition"}},
+        ("data.split: by has nothing to draw",),
+    ),
+    # files and targets
+    (("data", "source"), {"format": "ase"}, ("data.source.train: this key is required",)),
+    (("data", "source"), FILES | {"train": ""}, ("data.source.train:", "at least 1")),
+    (("data", "source"), FILES | {"train": ["a"]}, ("data.source.train:", "string")),
+    (("data", "source"), FILES | {"tset": "a"}, ("data.source:", "did you mean 'test'")),
+    (("data", "source"), FILES | {"structure": "a"}, ("data.source: unknown key 'structure'",)),
+    (("data", "source"), FILES | {"format": "csv"}, ("data.source.structure: this key is",)),
+    (("data", "source"), FILES | {"group": ""}, ("data.source.group:", "at least 1")),
+    (
+        ("data", "source"),
+        {"format": "ase", "train": "a"},
+        ("data.source.targets: this key is required",),
+    ),
+    (("data", "source"), FILES | {"targets": {}}, ("data.source.targets: must not be empty",)),
+    (("data", "source"), FILES | {"targets": ["a"]}, ("data.source.targets: must be a mapping",)),
+    (("data", "source"), FILES | {"targets": {"e": 3}}, ("targets.e: give the unit", "got 3")),
+    (("data", "source"), FILES | {"targets": {"e": {}}}, ("targets.e.unit: this key is required",)),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"e": {"unt": "eV"}}},
+        ("data.source.targets.e: unknown key 'unt'; did you mean 'unit'",),
     ),
     (
         ("data", "source"),
-        {"format": "extxyz", "train": "a.xyz", "targets": {}},
-        ("data.source.targets: must not be empty",),
+        FILES | {"targets": {"e": {"unit": "eV", "level": "atom"}}},
+        ("data.source.targets.e.level:", "'node'", "'atom'"),
+    ),
+    (
+        ("data", "source"),
+        TABLE | {"targets": {"e": {"unit": "eV", "level": "node"}}},
+        ("data.source: targets.e.level: a cell holds one number",),
+    ),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"pos": "Å"}},
+        ("data.source.targets:", "'pos' means something else", "{unit: 'Å', key: 'pos'}"),
+    ),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"refractive_index": {"unit": "", "key": "n"}}},
+        ("data.source.targets:", "'refractive_index' means something else", "key: 'n'"),
+    ),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"gap pbe": "eV"}},
+        ("data.source.targets:", "'gap pbe' is not letters", "key: 'gap pbe'"),
     ),
     ((*TRAINING, "Optimizer", "learning_rate"), 0.0, ("Training.Optimizer.learning_rate",)),
     ((*TRAINING, "Optimizer", "learning_rate"), INF, ("Training.Optimizer.learning_rate",)),

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
+from hydragnn_flow.config import DataConfig, Parameter, RunConfig, SearchConfig, load_config
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
 
@@ -50,6 +50,40 @@ def test_a_network_may_stand_in_place_or_in_a_file(
     inside = load_config(write(quickstart))
     bare = load_config(write({**quickstart, "network": quickstart["network"]["NeuralNetwork"]}))
     assert named.network == inside.network == bare.network
+
+
+SHARES = [
+    # files of the source besides train, the split as written, its shares for val and test
+    ((), {"test": 0.2}, (0.1, 0.2)),
+    ((), {"val": 0.3, "test": 0.2, "by": "composition"}, (0.3, 0.2)),
+    (("test",), {}, (0.1, None)),
+    (("test",), None, (0.1, None)),
+    (("test",), {"val": 0.3}, (0.3, None)),
+    (("val",), {"test": 0.2, "by": "group"}, (None, 0.2)),
+    (("val", "test"), {}, (None, None)),
+]
+
+
+@pytest.mark.parametrize(("files", "split", "shares"), SHARES)
+def test_shares_are_of_the_splits_without_files(
+    files: tuple[str, ...], split: dict[str, Any] | None, shares: tuple[float | None, ...]
+) -> None:
+    source = {"format": "ase", "train": "a", "targets": {"energy": "eV"}, "group": "g"}
+    source |= {role: role for role in files}
+    values = {"source": source} if split is None else {"source": source, "split": split}
+    config = DataConfig.model_validate(values)
+    assert (config.split.val, config.split.test) == shares
+    assert DataConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_a_unit_alone_is_a_target() -> None:
+    targets = {"energy": "eV", "gap": {"unit": "eV", "key": "gap pbe", "level": "graph"}}
+    source = {"format": "json", "train": "a.json", "targets": targets}
+    config = DataConfig.model_validate({"source": source, "split": {"test": 0.1}})
+    assert config.source.model_dump()["targets"] == {
+        "energy": {"unit": "eV", "key": None, "level": None},
+        "gap": targets["gap"],
+    }
 
 
 def test_exponents_without_a_point_are_numbers(

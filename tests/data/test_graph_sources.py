@@ -16,8 +16,10 @@ import torch
 from ase.io.cfg import write_cfg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 
+from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.graph_sources import (
     CfgSource,
@@ -30,6 +32,7 @@ from hydragnn_flow.config.graph_sources import (
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.columns import pack
 from hydragnn_flow.data.elements import element_edges
+from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.data.sources.base import Part
 from hydragnn_flow.data.sources.cfg import CfgFiles
 from hydragnn_flow.data.sources.hydragnn import StoredGraphs
@@ -276,6 +279,18 @@ def _global(columns: Any) -> Any:
     return columns["edge_index"].values + offsets
 
 
+def test_the_configuration_opens_it(case):
+    folder, section = case
+    given = "test" in section or section["format"] == "hydragnn"
+    config = DataConfig.model_validate(
+        {"source": section, "path": folder, "split": {} if given else {"test": 0.2}}
+    )
+    found = open_source(config, seed=0)
+    assert type(found) is SOURCES[section["format"]][1]
+    assert found.parts() == source(folder, **section).parts()
+    assert fingerprint(config)["files"] == len(found.files())
+
+
 # LSMS
 
 
@@ -337,13 +352,13 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
         "train": "a.txt",
         "node_features": {"name": ["a", "b"], "dim": [1, 3], "column_index": [7, 0]},
         "inputs": ["a", "b"],
-        "targets": {"free_energy": "Ry", "b": ""},
+        "targets": {"free_energy": "Ry", "label": {"unit": "", "key": "b"}},
     }
     found = source(tmp_path, **section)
     record = next(iter(found.read(found.parts()[0])))
     expected = np.array(table)
     assert np.array_equal(record.x, expected[:, [7, 0, 1, 2]])
-    assert np.array_equal(record.targets["b"], expected[:, :3])
+    assert np.array_equal(record.targets["label"], expected[:, :3])
     assert record.targets["free_energy"].tolist() == [header[1]]
     assert np.array_equal(record.atoms.positions, expected[:, 2:5])
 
@@ -396,8 +411,9 @@ def refused(folder: Path, section: dict[str, Any], *words: str) -> None:
                 "inputs": ["x"],
                 "targets": {"x": ""},
             },
-            "'x' is a key of every graph",
+            "'x' means something else",
         ),
+        ({"targets": {"electrons": {"unit": "e", "level": "node"}}}, "leave level out"),
     ],
 )
 def test_lsms_section_refuses(changes, reason):
@@ -537,6 +553,17 @@ def test_pyg_cuts_long_files_into_parts(tmp_path):
     assert [record.index for record in found.read(parts[-1])] == list(range(2000, 2500))
 
 
+def test_pyg_reads_what_numpy_cannot_hold(tmp_path):
+    graph = pyg_graph(3)
+    graph.x = graph.x.bfloat16().requires_grad_()
+    graph.edge_index = EdgeIndex(graph.edge_index, sparse_size=(3, 3))
+    graph.adj_t = torch.eye(3).to_sparse()
+    torch.save(graph, tmp_path / "graphs.pt")
+    (read,) = graphs(source(tmp_path, **PYG))
+    assert torch.equal(read.x, graph.x.float())
+    assert torch.equal(read.edge_index, graph.edge_index.as_tensor())
+
+
 def test_pyg_names_columns(tmp_path):
     section = pyg_files(tmp_path)
     assert source(tmp_path, **section, node_features=["a", "b"]).node_features == ("a", "b")
@@ -619,11 +646,9 @@ def test_pyg_refuses_graphs(tmp_path, changes, reason):
     refused(tmp_path, PYG, "graphs.pt: graph 1", reason)
 
 
-def test_target_names_that_joining_graphs_would_change():
-    for name in ("refractive_index", "batch_size", "y", "num_nodes"):
-        section = {**PYG, "targets": {name: {"level": "graph", "unit": ""}}}
-        with pytest.raises(InputError, match=name):
-            validate(PygSource, section, "run.yaml")
+def test_targets_of_arrays_need_a_level():
+    with pytest.raises(InputError, match=r"gap needs a level.*\{unit: 'eV', level: graph\}$"):
+        validate(PygSource, {**PYG, "targets": {"gap": "eV"}}, "run.yaml")
 
 
 # Stored graphs
@@ -651,9 +676,10 @@ def test_hydragnns_own_file(shared_data):
         format="hydragnn",
         file="hydragnn_cuau.bp",
         targets={
-            "energy_per_atom": {"level": "graph", "dim": 1, "unit": "eV/atom"},
-            "pull": {"level": "node", "dim": 3, "unit": "eV/Å"},
+            "energy_per_atom": {"level": "graph", "unit": "eV/atom"},
+            "pull": {"level": "node", "unit": "eV/Å"},
         },
+        output_dim=[1, 3],
     )
     assert {part.role: part.stop for part in packed.parts()} == {"train": 40, "val": 10, "test": 10}
     for i in sorted({int(key.split("/")[1]) for key in reference if key.startswith("trainset")}):
@@ -672,10 +698,29 @@ def test_hydragnns_own_file(shared_data):
 def test_hydragnn_refuses(written, tmp_path):
     section = {"format": "hydragnn", "file": str(written)}
     refused(tmp_path, {**section, "file": "missing.bp"}, "missing.bp", "does not exist")
-    force = {"level": "node", "dim": 3, "unit": "eV/Å"}
-    energy = {"level": "graph", "dim": 1, "unit": "eV"}
-    for targets in ({"e": energy}, {"f": force, "e": energy}, {"e": energy, "f": energy}):
-        refused(tmp_path, {**section, "targets": targets}, "trainset: graph 0: y holds parts of 1,")
+    force = {"level": "node", "unit": "eV/Å"}
+    energy = {"level": "graph", "unit": "eV"}
+    for targets, dims in (
+        ({"e": energy}, [1]),
+        ({"f": force, "e": energy}, [3, 1]),
+        ({"e": energy, "f": force}, [1, 1]),
+        ({"e": energy, "f": energy}, [1, 3]),
+    ):
+        packed = {**section, "targets": targets, "output_dim": dims}
+        refused(tmp_path, packed, "trainset: graph 0: y holds parts of 1,")
+    refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
+    for changes in ({"targets": {"e": "eV"}}, {"targets": {"e": energy, "f": force}}, {}):
+        with pytest.raises(InputError, match=r"output_dim needs|e needs a level"):
+            validate(HydragnnSource, {**section, **changes, "output_dim": [1]}, "run.yaml")
+
+
+def test_keys_of_a_store_get_names_and_units(written, store):
+    targets = {"total": {"unit": "eV", "key": "energy"}, "forces": "eV/Å"}
+    found = source(written.parent, format="hydragnn", file=written.name, targets=targets)
+    graph = graphs(found)[0]
+    assert found.found_targets["forces"].unit == "eV/Å"
+    assert torch.equal(graph.total, store["trainset"][0].energy)
+    assert torch.equal(graph.forces, store["trainset"][0].forces)
 
 
 # Voronoi
@@ -773,9 +818,8 @@ def test_cells_fill_the_box_and_share_facets(drawn):
     assert cells.volumes.sum() == pytest.approx(np.prod(box[:, 1] - box[:, 0]))
     rows = edges_of(cells, points)
     d = len(box)
-    assert np.linalg.norm(rows[:, 2 : 2 + d], axis=1) == pytest.approx(
-        np.linalg.norm(rows[:, 2 : 2 + d], axis=1)
-    )
+    lengths = np.linalg.norm(rows[:, 2 : 2 + d], axis=1)
+    assert np.sort(lengths) == pytest.approx(np.sort(cells.distances))
     back = np.column_stack([rows[:, 1], rows[:, 0], -rows[:, 2 : 2 + d], rows[:, -1]])
     back = back[np.lexsort(np.round(back, 6).T[::-1])]
     assert back == pytest.approx(rows, abs=1e-7)
@@ -858,7 +902,11 @@ def test_voronoi_of_a_csv(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "changes", "reason"),
     [
-        ({"points": [[0.5, 0.5], [0.5, 0.5]]}, {}, "has no cell of its own: another point is at the same place"),
+        (
+            {"points": [[0.5, 0.5], [0.5, 0.5]]},
+            {},
+            "has no cell of its own: another",
+        ),
         ({"points": [[0.5, 0.5], [0.5, 0.0]]}, {}, "point 1 lies on or outside a wall"),
         ({"points": [[0.5, 0.5], [0.5, 1.5]]}, {}, "point 1 lies on or outside a wall"),
         ({"points": [[0.5, np.nan]]}, {}, "NaN or infinity in 'points'"),
@@ -1008,6 +1056,11 @@ def test_mesh_refuses(tmp_path):
     refused(tmp_path, {**dropped, "elements": ["tetra"]}, "a.vtu", "has no tetra")
     write_mesh(tmp_path, [("vertex", [[0]])])
     refused(tmp_path, dropped, "a.vtu", "has no line, triangle")
+    write_mesh(tmp_path, [("triangle", [[2, 2, 2]])])
+    refused(tmp_path, dropped, "a.vtu", "no edges")
+    for beyond in (-1, 8):
+        write_mesh(tmp_path, [("triangle", [[0, 1, beyond]])])
+        refused(tmp_path, dropped, "a.vtu", "points it does not have (it has 8)")
     write_mesh(tmp_path, [("VTK_LAGRANGE_TRIANGLE", [[0, 1, 3]])])
     refused(tmp_path, dropped, "a.vtu", "'VTK_LAGRANGE_TRIANGLE'")
     write_mesh(tmp_path, [("polygon", [[0, 1, 2, 3]])])

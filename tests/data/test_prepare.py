@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import shutil
 import signal
 import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.sources import read_source
-from hydragnn_flow.data.splits import split_indices
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.data import GraphStore, prepare_store, write_store
+from hydragnn_flow.data.preparing import prepare as preparing
+from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 
 XYZ = (
     "2\nenergy={energy} Properties=species:S:1:pos:R:3:forces:R:3 "
@@ -40,9 +45,11 @@ def prepare(path: Path, config: DataConfig | None = None, **changes: Any) -> Gra
 
 def files(folder: Path, n_train: int = 10, n_test: int = 3) -> DataConfig:
     for name, n in (("train.xyz", n_train), ("test.xyz", n_test)):
-        frames = [XYZ.format(energy=-i, distance=0.7 + 0.01 * i) for i in range(n)]
+        shortest = 0.7 if name == "train.xyz" else 1.7
+        frames = [XYZ.format(energy=-i, distance=shortest + 0.01 * i) for i in range(n)]
         (folder / name).write_text("".join(frames))
-    source = {"format": "extxyz", "train": "train.xyz", "test": "test.xyz"}
+    targets = {"energy": "eV", "forces": "eV/Å"}
+    source = {"format": "ase", "train": "train.xyz", "test": "test.xyz", "targets": targets}
     return DataConfig.model_validate({"source": source, "path": folder, "split": {"val": 0.2}})
 
 
@@ -53,7 +60,8 @@ def test_builds_the_store_of_its_source(tmp_path):
         "valset": 2,
         "testset": 1,
     }
-    structures = read_source(generated(), seed=0).train
+    source = open_source(generated(), seed=0)
+    structures = [record for part in source.parts() for record in source.read(part)]
     ids = np.concatenate([store[name].graph_id for name in store.splits])
     assert sorted(ids) == list(range(10))
     for name in store.splits:
@@ -79,16 +87,19 @@ def test_a_test_file_is_the_test_split(tmp_path):
 
 def test_progress_counts_up(tmp_path):
     calls: list[tuple[str, int, int]] = []
-    prepare(tmp_path / "s", progress=lambda *call: calls.append(call))
-    for what in ("structures", "neighbour lists"):
-        assert [done for name, done, _ in calls if name == what] == list(range(1, 11))
-    assert {total for _, _, total in calls} == {10}
+    prepare(tmp_path / "s", generated(structures=80), progress=lambda *call: calls.append(call))
+    read = [done for what, done, _ in calls if what == "structures"]
+    assert read[0] == 0
+    assert read[-1] == 80
+    assert read == sorted(read)
+    assert len(read) > 2
+    assert ("shards", 1, 1) in calls
 
 
 def test_second_time_reuses(tmp_path, monkeypatch):
     built = prepare(tmp_path / "s")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")}
-    monkeypatch.setattr("hydragnn_flow.data.prepare.read_source", None)
+    monkeypatch.setattr(preparing, "open_source", None)
     again = prepare(tmp_path / "s")
     assert again.manifest == built.manifest
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")} == before
@@ -138,16 +149,6 @@ def test_refuses_what_is_no_store(tmp_path):
     assert (tmp_path / "s" / "precious").exists()
 
 
-def test_reuse_verifies_the_payload(tmp_path):
-    prepare(tmp_path / "s")
-    payload = tmp_path / "s" / "shard-00000.bp" / "data.0"
-    content = bytearray(payload.read_bytes())
-    content[len(content) // 2] ^= 1
-    payload.write_bytes(bytes(content))
-    with pytest.raises(InputError, match=r"data\.0 has changed"):
-        prepare(tmp_path / "s")
-
-
 def test_bad_structure_is_named_and_nothing_is_left(tmp_path):
     config = files(tmp_path)
     path = tmp_path / "train.xyz"
@@ -159,7 +160,7 @@ def test_bad_structure_is_named_and_nothing_is_left(tmp_path):
 
 
 def test_too_few_structures(tmp_path):
-    with pytest.raises(InputError, match="nothing to train on"):
+    with pytest.raises(InputError, match="train"):
         prepare(tmp_path / "s", files(tmp_path, n_train=1))
 
 
@@ -169,36 +170,208 @@ def test_directory_that_cannot_be_made(tmp_path):
         prepare(tmp_path / "file" / "s")
 
 
-def _prepare_and_die(path: Path, where: str) -> None:
-    """In a process of its own: prepare, and be killed as the named step begins."""
-    import hydragnn_flow.data.store.staging
-    import hydragnn_flow.data.store.writer
+class Killed:
+    """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
-    module, name = where.split(".")
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        future: Future[dict[str, Any]] = Future()
+        future.set_result(run_task(request))
+        return future
+
+    def check(self) -> None:
+        """They are there."""
+
+
+def _prepare_and_die(path: Path, after: int, where: str) -> None:
+    """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(getattr(hydragnn_flow.data.store, module), name, die)
-    prepare(path)
+    if where:
+        module, name = where.rsplit(".", 1)
+        setattr(importlib.import_module(f"hydragnn_flow.data.{module}"), name, die)
+    prepare(path, generated(structures=200), workers=Killed(after))
 
 
 @pytest.mark.parametrize(
-    "where", ["writer.write_shard", "writer.describe_files", "writer.commit", "staging.fsync_tree"]
+    ("after", "where"),
+    [
+        (0, ""),
+        (2, ""),
+        (4, ""),
+        (9, "store.shard.fsync_tree"),
+        (9, "store.shard.describe_files"),
+        (9, "preparing.tasks.write_json"),
+        (9, "preparing.prepare.divide"),
+        (9, "preparing.prepare.make_manifest"),
+        (9, "preparing.prepare.commit"),
+        (9, "store.staging.fsync_tree"),
+    ],
 )
-def test_killed_while_writing(tmp_path, where):
+def test_killed_at_any_moment(tmp_path, after, where):
+    """Nothing half-written is ever taken for a store, and the next time goes on from there."""
     path = tmp_path / "s"
     process = multiprocessing.get_context("fork").Process(
-        target=_prepare_and_die, args=(path, where)
+        target=_prepare_and_die, args=(path, after, where)
     )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert not path.exists()
-    assert len(list(tmp_path.iterdir())) == 1
-    store = prepare(path)
+    done = list(tmp_path.glob(".s.preparing/*/record.json"))
+    before = {entry: entry.stat().st_mtime_ns for entry in done}
+    ran = []
+
+    class Counting(Killed):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            ran.append(request["directory"])
+            return super().submit(request)
+
+    assert all(entry.stat().st_mtime_ns == before[entry] for entry in done)
+    store = prepare(path, generated(structures=200), workers=Counting(-1))
+    assert not {str(entry.parent) for entry in done} & set(ran)
     assert list(tmp_path.iterdir()) == [path]
-    assert sum(len(store[name]) for name in store.splits) == 10
+    again = prepare(tmp_path / "other", generated(structures=200))
+    assert {**store.manifest.provenance} == {**again.manifest.provenance}
+    for name in store.splits:
+        assert store[name].graph_id.tolist() == again[name].graph_id.tolist()
+        assert np.array_equal(store[name].target("energy"), again[name].target("energy"))
+
+
+def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, monkeypatch):
+    one = prepare(tmp_path / "one", generated(structures=200))
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr(preparing, "_SHARD_BYTES", 200_000)
+    many = prepare(tmp_path / "many", generated(structures=200))
+    assert len(one.manifest.shards) == 1
+    assert len(many.manifest.shards) > 3
+    for name in one.splits:
+        assert one[name].graph_id.tolist() == many[name].graph_id.tolist()
+        for left, right in zip(one[name], many[name], strict=True):
+            assert all(torch.equal(left[key], right[key]) for key in left.to_dict())
+    left, right = one.manifest.statistics, many.manifest.statistics
+    assert left.degree_histogram == right.degree_histogram
+    assert left.element_energies == pytest.approx(right.element_energies)
+    assert left.energy_per_atom_std == pytest.approx(right.energy_per_atom_std)
+    assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
+
+
+def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
+    class Lossy:
+        """Threads, of which every task's first one is lost."""
+
+        def __init__(self) -> None:
+            self.pool, self.lost = ThreadPoolExecutor(3), set()
+
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            return self.pool.submit(self.run, request)
+
+        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+            if request["directory"] not in self.lost:
+                self.lost.add(request["directory"])
+                raise RuntimeError("its process was killed by SIGKILL")
+            return run_task(request)
+
+        def check(self) -> None:
+            """They are there."""
+
+    workers = Lossy()
+    store = prepare(tmp_path / "s", generated(structures=200), workers=workers)
+    assert len(workers.lost) > 3
+    assert sum(len(store[name]) for name in store.splits) == 200
+
+
+def test_a_task_that_is_lost_again_and_again(tmp_path):
+    class Dead:
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            future: Future[dict[str, Any]] = Future()
+            future.set_exception(RuntimeError("its process was killed by SIGKILL"))
+            return future
+
+        def check(self) -> None:
+            """They are there."""
+
+    with pytest.raises(CampaignStopped, match=r"failed 3 times at structures 0 .*SIGKILL"):
+        prepare(tmp_path / "s", workers=Dead())
+    assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
+
+
+def test_two_at_once(tmp_path):
+    """The second one is told, and does no harm."""
+    started, proceed = threading.Event(), threading.Event()
+
+    class Slow(Killed):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            started.set()
+            proceed.wait(60)
+            return super().submit(request)
+
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
+    started.wait(60)
+    with pytest.raises(StoreError, match="is being prepared by another process"):
+        prepare(tmp_path / "s")
+    proceed.set()
+    assert len(first.result(60)["trainset"]) == 7
+
+
+def test_unfinished_work_of_other_settings_is_not_used(tmp_path):
+    path = tmp_path / "s"
+    process = multiprocessing.get_context("fork").Process(
+        target=_prepare_and_die, args=(path, 9, "preparing.prepare.divide")
+    )
+    process.start()
+    process.join()
+    assert list(tmp_path.glob(".s.preparing/unit-*"))
+    store = prepare(path, generated(structures=200), seed=1)
+    assert store.manifest.provenance["seed"] == 1
+    other = prepare(tmp_path / "t", generated(structures=200), seed=1)
+    assert np.array_equal(store["valset"].target("energy"), other["valset"].target("energy"))
+
+
+def test_duplicates_stay_together_and_out_of_training(tmp_path):
+    """What is in the test file is not trained on, and copies do not end in different splits."""
+    config = files(tmp_path, n_train=30)
+    train = tmp_path / "train.xyz"
+    copies = [XYZ.format(energy=-i, distance=0.7 + 0.01 * i) for i in range(3, 20)]
+    tested = [XYZ.format(energy=-i, distance=1.7 + 0.01 * i) for i in range(3)]
+    train.write_text(train.read_text() + "".join(copies + tested))
+    store = prepare(tmp_path / "s", config)
+    ids = {name: set(store[name].graph_id.tolist()) for name in store.splits}
+    assert ids["testset"] == {0, 1, 2}
+    assert ids["trainset"] | ids["valset"] == set(range(47))
+    for copy, original in zip(range(30, 47), range(3, 20), strict=True):
+        assert any({copy, original} <= ids[name] for name in ("trainset", "valset"))
+    division = store.manifest.provenance["division"]
+    assert division["left_out"] == {"train_duplicate_of_test": 3}
+    assert division["graphs"]["testset"] == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
+def test_full_disk(tmp_path):
+    """One sentence; with room made, the same call goes on."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(small)])
+    if mounted.returncode:
+        pytest.skip("this machine lets nobody mount a file system")
+    try:
+        with pytest.raises((StoreError, CampaignStopped), match=r"space|No space|small"):
+            prepare(small / "s", generated(structures=200))
+        assert not (small / "s").exists()
+        with pytest.raises(StoreError, match="cannot be written"):
+            write_store(small / "t", {"trainset": list(prepare(tmp_path / "u")["trainset"]) * 50})
+        assert not (small / "t").exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        assert len(prepare(small / "s", generated(structures=200))["trainset"]) == 140
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_leftovers_of_others(tmp_path):
@@ -220,24 +393,3 @@ def test_leftovers_of_others(tmp_path):
     os.utime(tmp_path / removed[1], (0, 0))
     prepare(tmp_path / "s")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "s"])
-
-
-@given(
-    n=st.integers(3, 500),
-    val=st.floats(0.01, 0.4),
-    test=st.none() | st.floats(0.01, 0.4),
-    seed=st.integers(0, 2**32),
-)
-def test_splits_divide(n, val, test, seed):
-    splits = split_indices(n, val, test, seed)
-    assert sorted(i for part in splits.values() for i in part) == list(range(n))
-    assert splits["trainset"]
-    assert abs(len(splits["valset"]) - val * n) <= 1
-    assert abs(len(splits["testset"]) - (test or 0) * n) <= 1
-    assert splits == split_indices(n, val, test, seed)
-
-
-def test_splits_follow_the_seed():
-    assert split_indices(100, 0.1, 0.1, 0) != split_indices(100, 0.1, 0.1, 1)
-    first, second = (set(split_indices(1000, 0.5, None, seed)["valset"]) for seed in (0, 1))
-    assert 400 < len(first ^ second) < 600

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import adios2
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 from hydragnn_flow.data import (
     GraphStore,
@@ -26,6 +23,7 @@ from hydragnn_flow.data import (
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Writer
 from hydragnn_flow.data.store.integrity import describe_files
 from hydragnn_flow.errors import InputError
+
 
 def test_vector_targets_of_graphs(graph, tmp_path):
     graphs = [graph(seed) for seed in range(3)]

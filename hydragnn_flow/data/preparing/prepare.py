@@ -14,6 +14,7 @@ from typing import Any
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
+    cannot_write,
     content_of,
     load_record,
     read_request,
@@ -93,7 +94,7 @@ def prepare_store(
         return _reuse(path, provenance)
     workers = workers or InProcess()
     show = progress or (lambda what, done, total: None)
-    with _alone(path) as building:
+    with _alone(path) as building, _kept_unless_input_is_wrong(building):
         _begin(building, provenance)
         units = _read(building, config, cutoff, max_neighbours, seed, show, workers)
         records = [load_record(unit) for unit in units]
@@ -161,6 +162,20 @@ def _alone(path: Path) -> Iterator[Path]:
         yield building
     finally:
         os.close(lock)
+
+
+@contextmanager
+def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
+    """Keep finished tasks for the next time; input that is at fault will be other input then."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise cannot_write(building, error) from error
+    except InputError:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
 
 
 def _begin(building: Path, provenance: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ from hydragnn_flow.data.store.integrity import fsync_path
 from hydragnn_flow.data.store.manifest import Key, Shard, Target
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
+from hydragnn_flow.errors import StoreError
 from hydragnn_flow.files import write_json
 
 RECORD = "record.json"
@@ -64,12 +65,20 @@ def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
         write_json(building / RECORD, work(request, building))
         fsync_path(building)
         building.rename(target)
-    except OSError:
+    except OSError as error:
         if not (target / RECORD).exists():  # otherwise someone else was faster
-            raise
+            raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return {}
+
+
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """The error for a full or refused disk."""
+    return StoreError(
+        f"{path} cannot be written ({error.strerror or error}); "
+        "free space on its disk or choose another directory"
+    )
 
 
 def read_request(

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
+from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data.reading.arena import share_split
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.foreign import foreign_manifest
@@ -15,7 +16,7 @@ from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
 from hydragnn_flow.data.reading.rows import Reader
 from hydragnn_flow.data.reading.shard import ShardFile
-from hydragnn_flow.data.reading.split import GraphSplit, Mode
+from hydragnn_flow.data.reading.split import GraphSplit
 from hydragnn_flow.data.reading.stream import StreamReader
 from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Shard, load_manifest

@@ -1,7 +1,7 @@
 """Files on fast local storage that all processes of a node share, made once and cleaned up.
 
-An entry is a directory under a base directory of this user's. Whoever uses it holds a shared lock on
-a file beside it, which the system drops however the process ends; whoever finds nobody holding
+An entry is a directory under a base directory of this user's. Whoever uses it holds a shared lock
+on a file beside it, which the system drops however the process ends; whoever finds nobody holding
 one may delete the entry.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.collate import checked, collate
 from hydragnn_flow.data.reading.index import Rows, SplitIndex
@@ -19,8 +19,6 @@ from hydragnn_flow.data.reading.rows import Reader
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError
-
-Mode = Literal["memory", "random", "stream"]
 
 _PASS = 64
 """Graphs taken together where all are wanted in their order."""

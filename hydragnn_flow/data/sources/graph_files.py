@@ -21,11 +21,9 @@ class GraphFiles(ABC):
     Parameters
     ----------
     section
-        Names of the files.
+        Names of the files, and targets.
     folder
         Directory they are relative to.
-    units
-        Name of each target -> its unit.
     suffixes
         Endings of the files to take from a directory or a glob; by default all.
     """
@@ -34,14 +32,13 @@ class GraphFiles(ABC):
         self,
         section: GraphFilesSection,
         folder: Path,
-        units: Mapping[str, str],
         suffixes: Collection[str] = (),
     ) -> None:
-        self.units = units
+        self.units = {name: target.unit for name, target in section.targets.items()}
         self._section = section
         self._folder = folder
         self._suffixes = suffixes
-        self._labels = LabelCheck(units)
+        self._labels = LabelCheck(self.units)
 
     @abstractmethod
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.graph_sources import HydragnnSource, PackedTarget
+from hydragnn_flow.config.graph_sources import HydragnnSource
+from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.base import Part, Record, Role
 from hydragnn_flow.data.sources.features import named
@@ -39,20 +39,12 @@ class StoredGraphs:
 
     def __init__(self, section: HydragnnSource, folder: Path) -> None:
         self._path = folder / section.file
-        self._packed = section.targets
+        self._section = section
 
     @cached_property
     def units(self) -> Mapping[str, str]:
         """Name of each target -> its unit."""
-        if self._packed is not None:
-            return {name: target.unit for name, target in self._packed.items()}
-        targets = self._store.manifest.targets
-        if not targets:
-            raise InputError(
-                f"{self._path} does not say which of its keys are targets; name what its y holds "
-                "in data.source.targets"
-            )
-        return {name: target.unit for name, target in targets.items()}
+        return {name: target.unit for name, target in self._targets.items()}
 
     @cached_property
     def node_features(self) -> Sequence[str]:
@@ -90,17 +82,33 @@ class StoredGraphs:
             origin = f"{part.file}: {split}: graph {i}"
             arrays = tensors(self._store[split][i])
             n = n_nodes(arrays, origin)
-            targets = self._targets(arrays, n, origin)
+            targets = self._labelled(arrays, n, origin)
             self._labels.check(targets, n, origin)
             yield graph_record(arrays, "x", self.node_features, targets, part.first + i, origin)
 
-    def _targets(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
-        if self._packed is not None:
-            return unpack(arrays, self._packed, n, origin)
-        described = self._store.manifest.targets
+    def _labelled(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
+        if self._section.output_dim is not None:
+            return unpack(arrays, self._targets, self._section.output_dim, n, origin)
+        known = self._store.manifest.targets
+        found = {}
+        for name, target in self._targets.items():
+            key = target.key or name
+            level = target.level or (known[key].level if key in known else None)
+            found[name] = shaped(named(arrays, key, origin), level, n)
+        return found
+
+    @cached_property
+    def _targets(self) -> Mapping[str, TargetConfig]:
+        if self._section.targets is not None:
+            return self._section.targets
+        if not (known := self._store.manifest.targets):
+            raise InputError(
+                f"{self._path} does not say which of its keys are targets; name them in "
+                "data.source.targets"
+            )
         return {
-            name: shaped(named(arrays, name, origin), target.level, n)
-            for name, target in described.items()
+            name: TargetConfig(unit=target.unit, level=target.level)
+            for name, target in known.items()
         }
 
     @cached_property
@@ -113,27 +121,32 @@ class StoredGraphs:
 
 
 def unpack(
-    arrays: Mapping[str, NDArray[Any]], targets: Mapping[str, PackedTarget], n: int, origin: str
+    arrays: Arrays,
+    targets: Mapping[str, TargetConfig],
+    dims: Sequence[int],
+    n: int,
+    origin: str,
 ) -> dict[str, NDArray[np.float64]]:
     """The targets in HydraGNN's packed ``y``, which ``y_loc`` divides.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where ``y`` holds more or less than ``targets`` say.
+        Beginning with ``origin``, where ``y`` holds more or less than ``targets`` and ``dims`` say.
     """
     y = named(arrays, "y", origin).reshape(-1)
     bounds = named(arrays, "y_loc", origin).reshape(-1).astype(np.int64)
-    sizes = [target.dim * (n if target.level == "node" else 1) for target in targets.values()]
+    levels = [target.level for target in targets.values()]
+    sizes = [dim * (n if level == "node" else 1) for dim, level in zip(dims, levels, strict=True)]
     if not np.array_equal(bounds, np.cumsum([0, *sizes])) or bounds[-1] != len(y):
         held = ", ".join(str(size) for size in np.diff(bounds))
         said = ", ".join(str(size) for size in sizes)
         raise InputError(
-            f"{origin}: y holds parts of {held} numbers, but data.source.targets says {said}; "
-            "correct the order, levels or dims"
+            f"{origin}: y holds parts of {held} numbers, but data.source.targets and output_dim "
+            f"mean {said}; correct their order, levels or number of components"
         )
     parts = np.split(y, bounds[1:-1])
     return {
-        name: shaped(part.reshape(-1, target.dim), target.level, n)
-        for part, (name, target) in zip(parts, targets.items(), strict=True)
+        name: shaped(part.reshape(-1, dim), level, n)
+        for name, part, dim, level in zip(targets, parts, dims, levels, strict=True)
     }

@@ -41,8 +41,7 @@ class MeshFiles(GraphFiles):
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
-        units = {name: label.unit for name, label in section.targets.items()}
-        super().__init__(section, folder, units, suffixes=extension_to_filetypes)
+        super().__init__(section, folder, suffixes=extension_to_filetypes)
         self._mesh = section
 
     def files(self) -> list[Path]:
@@ -55,17 +54,19 @@ class MeshFiles(GraphFiles):
         mesh = read_mesh(path)
         blocks = [(block.type, block.data) for block in mesh.cells]
         edges, shared_by, members = element_edges(blocks, self._mesh.elements, path)
-        self._check_loose(len(mesh.points), members, path)
+        self._check_points(len(mesh.points), members, path)
         nodes = np.unique(edges)
         n = len(nodes)
         points = named({"points": mesh.points[nodes]}, "points", origin)
         positions = np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
         fields = {name: np.asarray(values)[nodes] for name, values in mesh.point_data.items()}
         x, names = node_features(fields, self._mesh.features, n, origin)
-        values = {"node": fields, "graph": self._row(path)}
+        found = {"node": fields, "graph": self._row(path)}
         targets = {
-            name: shaped(named(values[label.level], label.key or name, origin), label.level, n)
-            for name, label in self._mesh.targets.items()
+            name: shaped(
+                named(found[str(target.level)], target.key or name, origin), target.level, n
+            )
+            for name, target in self._mesh.targets.items()
         }
         self._labels.check(targets, n, origin)
         edges = np.searchsorted(nodes, edges)
@@ -86,7 +87,11 @@ class MeshFiles(GraphFiles):
         )
         return ReadyGraph(graph, origin, index), names
 
-    def _check_loose(self, n_points: int, members: NDArray[np.int64], path: Path) -> None:
+    def _check_points(self, n_points: int, members: NDArray[np.int64], path: Path) -> None:
+        if members[0] < 0 or members[-1] >= n_points:
+            raise InputError(
+                f"{path} has elements of points it does not have (it has {n_points}); correct it"
+            )
         loose = np.setdiff1d(np.arange(n_points), members)
         if len(loose) and self._mesh.loose_points == "refuse":
             raise InputError(

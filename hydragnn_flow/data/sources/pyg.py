@@ -34,8 +34,7 @@ class PygFiles(GraphFiles):
     """
 
     def __init__(self, section: PygSource, folder: Path) -> None:
-        units = {name: label.unit for name, label in section.targets.items()}
-        super().__init__(section, folder, units, suffixes=(".pt",))
+        super().__init__(section, folder, suffixes=(".pt",))
         self._pyg = section
 
     def parts(self) -> list[Part]:
@@ -69,8 +68,8 @@ class PygFiles(GraphFiles):
         arrays = tensors(data)
         n = n_nodes(arrays, origin)
         targets = {
-            name: shaped(named(arrays, label.key or name, origin), label.level, n)
-            for name, label in self._pyg.targets.items()
+            name: shaped(named(arrays, target.key or name, origin), target.level, n)
+            for name, target in self._pyg.targets.items()
         }
         self._labels.check(targets, n, origin)
         key = "z" if "z" in arrays and "x" not in arrays else "x"

@@ -26,7 +26,7 @@ class RawFiles(GraphFiles):
     """A source of text files, one structure each."""
 
     def __init__(self, section: RawSection, folder: Path, suffixes: Collection[str] = ()) -> None:
-        super().__init__(section, folder, section.targets, suffixes)
+        super().__init__(section, folder, suffixes)
         self._columns = section
 
     def _record(
@@ -56,7 +56,9 @@ class RawFiles(GraphFiles):
             for name in self._columns.inputs
         }
         x, names = node_features(inputs, list(inputs), len(atoms), origin)
-        targets = {name: scaled[name] for name in self.units}
+        targets = {
+            name: scaled[target.key or name] for name, target in self._columns.targets.items()
+        }
         self._labels.check(targets, len(atoms), origin)
         return Featured(atoms, targets, origin, index, x=x), names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -76,18 +76,10 @@ class StructureSource(ABC):
         return [file for files in self._inputs().values() for file in files]
 
     def parts(self) -> list[Part]:
-        parts = []
-        for role, files in self._inputs().items():
-            # Whatever is wrong with all structures shows in the first, before any file is counted.
-            if next(self._read(files[0], 0, 1, 0), None) is None:
-                raise _empty(files[0])
-            first = 0
-            for file in files:
-                n = self._counted(file)
-                cuts = self.ranges(file, n)
-                parts += [Part(role, str(file), start, stop, first) for start, stop in cuts]
-                first += n
-        return parts
+        inputs = self._inputs()
+        # Training data, as a rule the largest, last: what is wrong with the others is said soon.
+        of_role = {role: self._parts(role, inputs[role]) for role in reversed(inputs)}
+        return [part for role in inputs for part in of_role[role]]
 
     def read(self, part: Part) -> Iterator[Labelled]:
         n = 0
@@ -107,6 +99,18 @@ class StructureSource(ABC):
             for role, name in names.items()
             if name is not None
         }
+
+    def _parts(self, role: Role, files: Sequence[Path]) -> list[Part]:
+        # What is wrong with all structures shows in the first, before any file is counted.
+        if next(self._read(files[0], 0, 1, 0), None) is None:
+            raise _empty(files[0])
+        parts, first = [], 0
+        for file in files:
+            n = self._counted(file)
+            cuts = self.ranges(file, n)
+            parts += [Part(role, str(file), start, stop, first) for start, stop in cuts]
+            first += n
+        return parts
 
     def _counted(self, file: Path) -> int:
         try:

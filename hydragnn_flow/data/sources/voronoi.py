@@ -39,8 +39,7 @@ class VoronoiFiles(GraphFiles):
     """
 
     def __init__(self, section: VoronoiSource, folder: Path) -> None:
-        units = {name: label.unit for name, label in section.targets.items()}
-        super().__init__(section, folder, units, suffixes=(".npz", ".csv"))
+        super().__init__(section, folder, suffixes=(".npz", ".csv"))
         self._voronoi = section
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
@@ -55,8 +54,8 @@ class VoronoiFiles(GraphFiles):
         n, d = points.shape
         features, names = node_features(arrays, self._voronoi.features, n, origin)
         targets = {
-            name: shaped(named(arrays, label.key or name, origin), label.level, n)
-            for name, label in self._voronoi.targets.items()
+            name: shaped(named(arrays, target.key or name, origin), target.level, n)
+            for name, target in self._voronoi.targets.items()
         }
         self._labels.check(targets, n, origin)
         box, periodic = self._domain(arrays, d, origin)

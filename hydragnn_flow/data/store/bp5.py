@@ -7,7 +7,9 @@ buffer and array is checked here before ADIOS2 sees it.
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import os
+import shutil
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +22,10 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.errors import StoreError
 
-_DTYPES = {
+# ADIOS2 does not say why a write failed; with less than a few blocks of room it is this.
+_FULL_BYTES = 16 << 20
+
+_DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
     "int8_t": np.dtype(np.int8),
@@ -119,12 +124,19 @@ class Bp5Writer:
 
     def abort(self) -> None:
         """Let go of a file that will not be finished."""
-        with contextlib.suppress(RuntimeError, ValueError):
+        try:
+            # ADIOS2 writes the rest all the same; on a full disk this makes the room for it.
+            os.truncate(self.path / "data.0", 0)
             self._engine.Close()
+        except (OSError, RuntimeError, ValueError):
+            # Freed, it would try again to write, fail again, and take the process down.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._context))
 
     def _failed(self, error: Exception) -> StoreError:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
         reason = lines[-1] if lines else type(error).__name__
+        if shutil.disk_usage(self.path.parent).free < _FULL_BYTES:
+            reason = "its disk is full"
         return StoreError(
             f"{self.path} cannot be written ({reason}); "
             "free space on its disk or choose another directory"

@@ -257,7 +257,7 @@ class _EnergyFit:
 
     def _compress(self) -> None:
         if len(self.factor) > self.factor.shape[1]:
-            self.factor = np.linalg.qr(self.factor, mode="r")
+            self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
 
 
 def _spread(

@@ -41,9 +41,9 @@ def read_formats(path: Path) -> Formats:
         name_at = start + 16
         text_at = name_at + int.from_bytes(content[start : start + 8], "little")
         end = text_at + int.from_bytes(content[start + 8 : name_at], "little")
-        if end > len(content):
-            raise damaged(path, "does not hold whole descriptions")
         name, description = content[name_at:text_at], content[text_at:end]
+        if end > len(content) or not name or not description:
+            raise damaged(path, "does not hold whole descriptions")
         start = end
         formats[name] = None
         if len(name) != _ID_BYTES or name[0] != _HASHED:
@@ -79,16 +79,11 @@ def check_metadata(path: Path, index: Index, formats: Formats) -> list[int | Non
     expected: dict[str, int] = {}
     found: dict[str, int] = {}
     for number, content in enumerate(_read_records(path, index)):
-        of_data = number < len(index.subfiles)  # the others are of attributes
-        if not content:
-            if of_data:
-                lengths.append(0)
-            continue
-        record = _decode(path, content, formats)
-        if not of_data:
-            continue
+        record = _decode(path, content, formats) if content else {"DataBlockSize": 0}
+        if number >= len(index.subfiles):
+            continue  # attributes, of which only the decoding can be checked
         lengths.append(None if record is None else record.get("DataBlockSize"))
-        if lengths[-1] is not None and record is not None:
+        if record is not None and lengths[-1] is not None:
             try:
                 _check_blocks(record, expected, found)
             except (ValueError, IndexError) as error:
@@ -146,7 +141,7 @@ def _check_blocks(record: dict[str, Any], expected: dict[str, int], found: dict[
     variables = [item for item in record.items() if item[0].startswith("BP")]
     for number, (field, array) in enumerate(variables):
         match = _ARRAY.fullmatch(field)
-        if match is None or not isinstance(array, dict):
+        if match is None or not isinstance(array, dict) or "DataBlockLocation" not in array:
             continue
         item_bytes, name = int(match[1]), match[2]
         shape, rank, n_blocks = array["Shape"], array["Dims"], array["BlockCount"]

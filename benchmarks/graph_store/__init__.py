@@ -1,0 +1,1 @@
+"""The rows of the table that ``store.py`` prints, and what measuring them takes."""

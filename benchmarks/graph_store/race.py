@@ -1,0 +1,102 @@
+"""Several ways to the same batches, measured in turns."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+Epoch = Generator[Batch, None, None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to read a data set."""
+
+    name: str
+    epoch: Callable[[np.random.Generator], Epoch]
+    """The batches of one epoch, in an order that the generator decides."""
+
+
+def by_index(
+    name: str, batch: Callable[[NDArray[np.int64]], Batch], n_graphs: int, size: int
+) -> Contender:
+    """A contender that makes batches of any graphs, here of ``size`` random ones."""
+
+    def epoch(rng: np.random.Generator) -> Epoch:
+        order = rng.permutation(n_graphs)
+        for first in range(0, n_graphs - size + 1, size):
+            yield batch(order[first : first + size])
+
+    return Contender(name, epoch)
+
+
+class Rates:
+    """Graphs per CPU-second of each contender, one figure for each round."""
+
+    def __init__(self, rounds: dict[str, list[float]]) -> None:
+        self._rounds = rounds
+
+    def of(self, name: str) -> float:
+        """Median over the rounds."""
+        return median(self._rounds[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """Median of the ratios within each round, in which both found the machine the same."""
+        pairs = zip(self._rounds[name], self._rounds[other], strict=True)
+        return median(ours / theirs for ours, theirs in pairs)
+
+
+def race(
+    contenders: Sequence[Contender], rounds: int, seconds: float, say: Callable[[str], None]
+) -> Rates:
+    """Let the contenders read in turns.
+
+    Parameters
+    ----------
+    contenders
+        Ready to read, their files in the page cache.
+    rounds
+        Turns of each.
+    seconds
+        CPU time of a turn; that of all threads of this process counts.
+    say
+        Told what is being measured.
+    """
+    found: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    rng = np.random.default_rng(0)
+    # The objects that contenders keep must not slow down everybody's garbage collection.
+    gc.collect()
+    gc.freeze()
+    try:
+        for contender in contenders:
+            say(f"{contender.name}: warming up")
+            _turn(contender, rng, seconds / 5)
+        for number in range(rounds):
+            for contender in contenders:
+                say(f"{contender.name}: round {number + 1} of {rounds}")
+                found[contender.name].append(_turn(contender, rng, seconds))
+    finally:
+        gc.unfreeze()
+    return Rates(found)
+
+
+def _turn(contender: Contender, rng: np.random.Generator, seconds: float) -> float:
+    """Graphs per CPU-second of one contender."""
+    graphs = 0
+    start = time.process_time()
+    while time.process_time() - start < seconds:
+        # Closed within the time: a thread that reads ahead must not work in another's turn.
+        with closing(contender.epoch(rng)) as epoch:
+            for batch in epoch:
+                graphs += batch.num_graphs
+                if time.process_time() - start >= seconds:
+                    break
+    return graphs / (time.process_time() - start)

@@ -1,0 +1,137 @@
+"""Rows of speed: graphs per CPU-second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from peers import Peer, check_equal
+from peers.graph_by_graph import Hdf5, ListOfData, Lmdb
+from peers.hydragnn import HydraGNN
+from peers.memmap import Memmap
+from torch_geometric.data import Batch
+
+from graph_store.race import Contender, Epoch, Rates, by_index, race
+from graph_store.report import Line
+from graph_store.workspace import SPLIT, Workspace
+from hydragnn_flow import GraphStore
+from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.data.plan import Budget, plan_epoch
+
+_PRELOADED = "HydraGNN, preload=True"
+
+
+class _Ours:
+    """A split of a store, as a peer of the others."""
+
+    def __init__(self, name: str, store: Path, mode: Literal["memory", "random", "stream"]) -> None:
+        self.name = name
+        self.split = GraphStore.open(store, mode=mode)[SPLIT]
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`peers.Peer`."""
+        return self.split.batch(indices)
+
+
+class _Stream(_Ours):
+    """A split that reads ahead, even for a single batch."""
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`peers.Peer`."""
+        (batch,) = self.split.batches([indices])
+        return batch
+
+
+def memory(work: Workspace) -> list[Line]:
+    """Batches of 128 random graphs from memory, in both profiles."""
+    ours = _Ours("memory, batches of 128", work.wide, "memory")
+    narrow = _Ours("memory, compact profile", work.compact, "memory")
+    limit = Memmap(work.folder / "memmap", work.graphs)
+    peers = [*_preloaded(work), limit, ListOfData(work.graphs)]
+    rates = _race(work, (_by_index(work, peer, 128) for peer in (ours, narrow, *peers)))
+    targets = {_PRELOADED: 8.0, limit.name: 0.8}
+    return [
+        *_lines("memory", ours.name, peers, rates, targets),
+        *_lines("memory", narrow.name, peers, rates, {}),
+    ]
+
+
+def random(work: Workspace) -> list[Line]:
+    """Batches of 32 random graphs from disk."""
+    ours = _Ours("random from disk, batches of 32", work.wide, "random")
+    peers = [*_preloaded(work), *_from_disk(work), ListOfData(work.graphs)]
+    rates = _race(work, (_by_index(work, peer, 32) for peer in (ours, *peers)))
+    return _lines("random", ours.name, peers, rates, {_PRELOADED: 3.0})
+
+
+def stream(work: Workspace) -> list[Line]:
+    """Batches of 128 graphs, in the order in which a stream shuffles them."""
+    ours = _Stream("stream, batches of 128", work.wide, "stream")
+    check_equal(ours, work.graphs[:8])
+
+    def epoch(rng: np.random.Generator) -> Epoch:
+        yield from ours.split.batches(stream_order(ours.split, 128, int(rng.integers(1 << 30))))
+
+    peers = [*_preloaded(work), ListOfData(work.graphs)]
+    turns = [Contender(ours.name, epoch), *(_by_index(work, peer, 128) for peer in peers)]
+    return _lines("stream", ours.name, peers, _race(work, turns), {_PRELOADED: 6.0})
+
+
+def stream_order(split: GraphSplit, size: int, seed: int) -> list[NDArray[np.int64]]:
+    """The batches of one epoch of a stream, for one process."""
+    steps = plan_epoch(split, Budget(graphs=size), seed, 0, 1, split.block_bounds)
+    return [step.part(0) for step in steps]
+
+
+def _preloaded(work: Workspace) -> list[Peer]:
+    return [] if work.hydragnn is None else [_hydragnn(work, work.hydragnn, preload=True)]
+
+
+def _from_disk(work: Workspace) -> list[Peer]:
+    """Whatever reads graphs from disk and is installed."""
+    peers: list[Peer] = []
+    if work.hydragnn is not None:
+        peers.append(_hydragnn(work, work.hydragnn, preload=False))
+    for kind, file in ((Lmdb, "graphs.mdb"), (Hdf5, "graphs.h5")):
+        work.say(f"writing {file}")
+        try:
+            peers.append(kind(work.folder / file, work.graphs))
+        except ImportError as error:
+            work.left_out.append(f"{kind.name}: {error.name} is not installed")
+    return peers
+
+
+def _hydragnn(work: Workspace, checkout: Path, preload: bool) -> HydraGNN:
+    (shard,) = work.wide.glob("*.bp")
+    return HydraGNN(checkout, shard, SPLIT, preload)
+
+
+def _by_index(work: Workspace, peer: Peer, size: int) -> Contender:
+    check_equal(peer, work.graphs[:8])
+    return by_index(peer.name, peer.batch, len(work.graphs), size)
+
+
+def _race(work: Workspace, contenders: Iterable[Contender]) -> Rates:
+    settings = work.settings
+    return race(list(contenders), settings.rounds, settings.seconds, work.say)
+
+
+def _lines(
+    row: str, ours: str, peers: Sequence[Peer], rates: Rates, targets: Mapping[str, float]
+) -> list[Line]:
+    return [
+        Line(
+            row,
+            ours,
+            rates.of(ours),
+            "graphs/CPU-s",
+            peer.name,
+            rates.of(peer.name),
+            rates.ratio(ours, peer.name),
+            at_least=targets.get(peer.name),
+        )
+        for peer in peers
+    ]

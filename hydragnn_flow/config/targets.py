@@ -1,0 +1,55 @@
+"""The targets of a source: their units, and where the labels are found."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from hydragnn_flow.config.base import Section
+
+# Keys a graph has for something else, or that PyG treats in ways of its own.
+_TAKEN = frozenset(
+    {"x", "pos", "cell", "pbc", "edge_index", "edge_shifts", "edge_attr", "graph_id", "y", "y_loc"}
+    | {"ptr", "face", "num_nodes"}
+)
+# PyG adds numbers of nodes or graphs to what has one of these in its name.
+_TAKEN_WORDS = ("index", "batch")
+
+
+class TargetConfig(Section):
+    """One target; its unit alone is enough."""
+
+    unit: str
+    """Unit of the numbers in the file."""
+    key: str | None = Field(default=None, min_length=1)
+    """Its name in the file, where it is not the target's."""
+    level: Literal["graph", "node"] | None = None
+    """Whether each structure has one or each atom, where the shape of the label misleads."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_alone(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"unit": value}
+        if not isinstance(value, (dict, cls)):
+            raise ValueError(f"give the unit, or unit and key, got {value!r}")
+        return value
+
+
+def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
+    for name, target in targets.items():
+        taken = name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
+        if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+            wrong = "means something else in a graph" if taken else "is not letters, digits and '_'"
+            key = target.key or name
+            raise ValueError(
+                f"the name {name!r} {wrong}; choose another, with the file's name as its key: "
+                f"my_target: {{unit: {target.unit!r}, key: {key!r}}}"
+            )
+    return targets
+
+
+Targets = Annotated[dict[str, TargetConfig], Field(min_length=1), AfterValidator(_good_names)]
+"""Name of each target -> what is known of it."""

@@ -1,0 +1,293 @@
+"""What sources refuse: one sentence that names file, structure and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase
+import pytest
+import source_cases as cases
+from ase.io import write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_cases import UNITS, config, frames, read_train
+
+from hydragnn_flow.data.sources import fingerprint, open_source
+from hydragnn_flow.errors import InputError
+
+
+def refused(folder: Path, said: str, **source: Any) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        read_train(folder, **source)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.xyz", r"nowhere\.xyz \(data\.source\.train\) is not a file .* --data"),
+        ("*.xyz", r"\*\.xyz \(data\.source\.train\) matches no files; correct"),
+        ("empty", r"empty \(data\.source\.train\) is a directory without files"),
+    ],
+)
+@pytest.mark.parametrize("section", [{"format": "ase"}, {"format": "csv", "structure": "cif"}])
+def test_no_files(tmp_path, section, name, said):
+    (tmp_path / "empty").mkdir()
+    values = config(tmp_path, train=name, targets=UNITS, **section)
+    for call in (open_source(values, seed=0).parts, lambda: fingerprint(values)):
+        with pytest.raises(InputError, match=said):
+            call()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read every file")
+def test_a_file_nobody_may_read(tmp_path):
+    values, _ = cases.write_case("extxyz", tmp_path)
+    (tmp_path / "part-9.xyz").chmod(0)
+    with pytest.raises(InputError, match=r"part-9\.xyz \(data\.source\.train\) cannot be read"):
+        open_source(values, seed=0).parts()
+
+
+GOOD = '1\nenergy=-1.5 Properties=species:S:1:pos:R:3:forces:R:3 pbc="F F F"\nH 0 0 0 0.5 0 0\n'
+
+
+def spoilt(*changes: tuple[str, str]) -> str:
+    text = GOOD
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+XYZ: list[tuple[str, str]] = [
+    ("", "no format ASE knows, or empty"),
+    ("\n\n", "no format ASE knows|no structures|cannot be read"),
+    ("hello\n", "structure 0 begins with 'hello'"),
+    (GOOD * 2 + spoilt(("-1.5", "nan")), "structure 2 has NaN .* 'energy'"),
+    (GOOD * 2 + spoilt((" 0.5 0 0", " nan 0 0")), "structure 2 has NaN .* 'forces'"),
+    (GOOD * 2 + spoilt((" 0.5 0 0", " inf 0 0")), "structure 2 has NaN .* 'forces'"),
+    (GOOD * 2 + spoilt(("energy=-1.5 ", "")), "structure 2 has no label 'energy'"),
+    (
+        GOOD * 2 + spoilt((":forces:R:3", ""), (" 0.5 0 0", "")),
+        r"structure 2 has no label 'forces' \(.*it has: energy",
+    ),
+    (GOOD * 2 + spoilt(("1\n", "2\n")), "structure 2 cannot be read: the file ends before its 2"),
+    (GOOD * 2 + spoilt(("1\n", "0\n")), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
+    (GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
+    (
+        GOOD * 2 + spoilt(("-1.5", '"1 2"')),
+        "structure 2 .*(cannot be read|of shape)",
+    ),
+    (
+        GOOD * 2 + spoilt(("energy=-1.5", "energy=low")),
+        "structure 2 .*not made of",
+    ),
+    (GOOD * 2 + spoilt(("H 0 0 0", "Qq 0 0 0")), "structure 2 cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), XYZ, ids=range(len(XYZ)))
+def test_bad_extxyz(tmp_path, content, said):
+    (tmp_path / "a.xyz").write_text(content)
+    refused(tmp_path, rf"a\.xyz.* ?{said}", format="ase", train="a.xyz", targets=UNITS)
+
+
+@pytest.mark.parametrize("name", cases.FORMATS)
+def test_a_key_that_is_not_there_is_said_before_anything_is_counted(tmp_path, name):
+    values, _ = cases.write_case(name, tmp_path)
+    section = values.source.model_dump()
+    for file in tmp_path.glob("part-*"):
+        file.write_bytes(b"damaged")
+    for what, changes, near in (
+        ("label 'enrgy'", {"targets": {"enrgy": "eV"}}, "'energy'"),
+        ("group 'grop'", {"group": "grop"}, "'group'"),
+        ("structure 'structur'", {"structure": "structur"}, "'structure'|it has: "),
+    ):
+        if changes.keys() <= section.keys():
+            spoilt = values.model_validate(values.model_dump() | {"source": section | changes})
+            with pytest.raises(
+                InputError, match=rf"test\..*: structure 0 has no {what} \(.*({near})"
+            ):
+                open_source(spoilt, seed=0).parts()
+
+
+@pytest.mark.parametrize("name", cases.FORMATS)
+def test_a_file_that_became_shorter(tmp_path, name):
+    values, structures = cases.write_case(name, tmp_path)
+    source = open_source(values, seed=0)
+    last = source.parts()[-1]
+    Path(last.file).unlink()
+    cases.FORMATS[name][2](Path(last.file), structures["test"][:3])
+    with pytest.raises(InputError, match=r"test\..* ends at structure 3, though it had 4"):
+        list(open_source(values, seed=0).read(last))
+
+
+@pytest.mark.parametrize("name", cases.FORMATS)
+def test_a_file_of_nothing_or_of_something_else(tmp_path, name):
+    values, _ = cases.write_case(name, tmp_path)
+    file = next(tmp_path.glob("part-9.*"))
+    for content in (b"", b"\0\1\2" * 100, b"[1, 2", b'{"a": 1}', b"\x1f\x8b\x08nonsense", b"x,y\n"):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=r"part-9\.") as caught:
+            open_source(values, seed=0).parts()
+        assert "\n" not in str(caught.value)
+        assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("extension", ["json", "db", "csv", "traj"])
+def test_no_structures(tmp_path, extension):
+    file = tmp_path / f"a.{extension}"
+    if extension == "db":
+        with cases.connect(file) as database:
+            database.write(ase.Atoms("H"))
+            del database[1]
+    elif extension == "traj":
+        write(file, [], format="traj")
+    else:
+        file.write_text({"json": "[]", "csv": "cif,energy\n"}[extension])
+    section: dict[str, Any] = {"format": extension if extension in ("csv", "json") else "ase"}
+    if extension == "csv":
+        section["structure"] = "cif"
+    refused(tmp_path, rf"a\.{extension} .*", train=file.name, targets={"energy": "eV"}, **section)
+
+
+def test_another_database_is_left_as_it_is(tmp_path):
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("CREATE TABLE precious (x)")
+    connection.close()
+    before = (tmp_path / "a.db").read_bytes()
+    refused(tmp_path, r"a\.db is .* no ase\.db", format="ase", train="a.db", targets=UNITS)
+    assert (tmp_path / "a.db").read_bytes() == before
+
+
+def pick(row: list[Any], column: int, value: Any) -> list[Any]:
+    return [*row[:column], value, *row[column + 1 :]]
+
+
+CSV: list[tuple[Callable[[list[Any]], list[Any]], str]] = [
+    (lambda row: row[:2], r"structure 2 \(line \d+\) has 2 cells .* header has 3"),
+    (lambda row: [*row, 1], r"structure 2 \(line \d+\) has 4 cells .* header has 3"),
+    (lambda row: pick(row, 1, "low"), r"structure 2 has a label 'energy' .* numbers \('low'\)"),
+    (lambda row: pick(row, 1, ""), "structure 2 has an empty label 'energy'"),
+    (lambda row: pick(row, 1, "nan"), "structure 2 has NaN or infinity in its label 'energy'"),
+    (lambda row: pick(row, 1, "1e999"), "structure 2 has NaN or infinity"),
+    (lambda row: pick(row, 2, ""), "structure 2 has an empty group 'group'"),
+    (lambda row: pick(row, 0, ""), "structure 2 has an empty structure 'cif'"),
+    (lambda row: pick(row, 0, "nowhere.cif"), r"structure 2 names .*nowhere\.cif, which is not"),
+    (lambda row: pick(row, 0, "data_x\nhello\n"), "structure 2 cannot be read"),
+    (lambda row: pick(row, 0, row[0] * 2), r"structure 2 cannot be read \(2 structures where"),
+    (
+        lambda row: pick(row, 0, row[0].replace("  1.0000\n", "  0.5000\n")),
+        r"structure 2 cannot be read \(site 0 holds \w+ 0\.5: partial occupancies",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), CSV, ids=range(len(CSV)))
+def test_bad_csv(tmp_path, spoil, said):
+    rows = [[cases.cif(a), a.calc.results["energy"], "g"] for a in frames(3)]
+    assert spoil(rows[2]) != rows[2]
+    cases.write_table(tmp_path / "a.csv", ["cif", "energy", "group"], [*rows[:2], spoil(rows[2])])
+    source = {"format": "csv", "structure": "cif", "group": "group", "targets": {"energy": "eV"}}
+    refused(tmp_path, rf"a\.csv: {said}", train="a.csv", **source)
+
+
+def test_csv_with_a_quote_that_never_ends_and_with_a_column_twice(tmp_path):
+    source = {"format": "csv", "train": "a.csv", "structure": "cif", "targets": {"energy": "eV"}}
+    text = cases.cif(frames(1)[0]).replace('"', "'")
+    (tmp_path / "a.csv").write_text(f'cif,energy\n"{text}",1\n"{text},1\n')
+    refused(tmp_path, r"a\.csv.* cannot be read as a table \(unexpected end of data\)", **source)
+    (tmp_path / "a.csv").write_text(f'cif,energy,energy\n"{text}",1,1\n')
+    refused(tmp_path, r"a\.csv has two columns 'energy'", **source)
+
+
+def spoil(entry: dict[str, Any], place: str, value: Any) -> None:
+    *parents, last = [int(key) if key.isdigit() else key for key in place.split(".")]
+    for key in parents:
+        entry = entry[key]
+    entry[last] = value
+
+
+SITE = "structure.sites.0"
+JSON: list[tuple[str, Any, str]] = [
+    ("outputs.energy", None, "has an empty label 'energy'"),
+    ("outputs.energy", [[1, 2], [3]], "has a label 'energy' that is not made of numbers"),
+    ("outputs.energy", {"x": 1}, "has a label 'energy' that is not made of numbers"),
+    ("outputs.energy", [], "has a label 'energy' of shape"),
+    ("outputs.forces.0.1", float("nan"), "has NaN .* 'forces'"),
+    ("outputs.forces.0", [1, 2], "has a label 'forces' that is not made of numbers"),
+    ("outputs.forces", [[1.0, 2.0, 3.0]], r"has a label 'forces' of shape \[1, 3\], .*\.level"),
+    ("outputs", None, "has no label 'energy'"),
+    ("structure", None, "has an empty structure 'structure'"),
+    ("structure", 3, "cannot be read"),
+    ("structure.sites", [], "has a label 'forces' of shape"),
+    ("structure.lattice", {}, r"cannot be read \(KeyError\('matrix'\)\)"),
+    (f"{SITE}.species.0.occu", 0.5, r"cannot be read \(site 0 holds \w+ 0\.5: partial occup"),
+    (f"{SITE}.species", [{"element": "Cu", "occu": 0.5}] * 2, "site 0 holds Cu 0.5, Cu 0.5: part"),
+    (f"{SITE}.species", [], "site 0 holds nothing: partial"),
+    (f"{SITE}.species.0.element", "Qq", "cannot be read .*Qq"),
+    (f"{SITE}.xyz", [0, 0], "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "said"), JSON, ids=range(len(JSON)))
+def test_bad_json_records(tmp_path, place, value, said):
+    entries = [cases.record(atoms) for atoms in frames(3)]
+    spoil(entries[2], place, value)
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    said = rf"a\.json: structure 2 .*{said}"
+    refused(tmp_path, said, format="json", train="a.json", targets=UNITS)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ('{"a": []}', "is neither a list of records nor a table"),
+        ("3", "is neither a list of records nor a table"),
+        ('{"columns": 3, "data": []}', "columns and data of a table must be lists"),
+        ('{"columns": ["a"], "data": [[1], [1, 2]]}', "structure 1 has not got one value for each"),
+        ('{"columns": ["a"], "data": {"0": 1}}', "columns and data of a table must be lists"),
+        ("[3]", "structure 0 cannot be read .*mapping"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_bad_json_files(tmp_path, content, said):
+    (tmp_path / "a.json").write_text(content)
+    refused(tmp_path, rf"a\.json:? {said}", format="json", train="a.json", targets=UNITS)
+
+
+def test_structures_that_are_no_graphs_are_named_as_in_their_file(tmp_path):
+    for name in ("a.xyz", "b.xyz"):
+        (tmp_path / name).write_text(GOOD + spoilt(("H 0 0 0", "H 0 0 nan")))
+    found = read_train(tmp_path, format="ase", train="*.xyz", targets=UNITS)
+    with pytest.raises(InputError, match=r"b\.xyz: structure 1 has a position .* not finite"):
+        found[3].graph(4.0, None)
+
+
+@pytest.mark.parametrize("name", ["extxyz", "csv of CIF", "json", "json table"])
+def test_a_file_cut_anywhere_is_refused_or_lacks_structures_at_its_end(tmp_path, name):
+    values, structures = cases.write_case(name, tmp_path)
+    file = next(tmp_path.glob("test.*"))
+    content = file.read_bytes()
+    energies = [atoms.calc.results["energy"] for atoms in structures["test"]]
+
+    @settings(max_examples=60)
+    @given(length=st.integers(0, len(content) - 1))
+    def check(length: int) -> None:
+        file.write_bytes(content[:length])
+        try:
+            found = cases.read_all(open_source(values, seed=0))["test"]
+        except InputError as error:
+            assert file.name in str(error)
+            return
+        assert 0 < len(found) <= 4
+        # the last number of a text may have lost digits, which nothing shows
+        for structure, energy in zip(found[:-1], energies, strict=False):
+            assert structure.targets["energy"] == pytest.approx([energy], abs=1e-7)
+
+    check()

@@ -1,0 +1,391 @@
+"""HydraGNN's own files: they carry no checksums, and no damage may hang, crash or mislead."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import adios2.bindings as adios
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.store.foreign import survey
+from hydragnn_flow.data.store.foreign.container import check_container
+from hydragnn_flow.data.store.foreign.index import read_index
+from hydragnn_flow.data.store.foreign.lookup3 import lookup3
+from hydragnn_flow.data.store.foreign.survey import _ask_child
+from hydragnn_flow.errors import StoreError
+
+FILES = ("data.0", "md.0", "md.idx", "mmd.0")
+KEYS = ["edge_index", "x", "pos", "edge_attr", "energy"]
+GRAPHS = {"trainset": 12, "valset": 3, "testset": 4}
+
+
+def make_split(graphs: int, seed: int, *, alike: bool) -> dict[str, list[NDArray]]:
+    """The values of some graphs, key by key; ``alike`` in atoms and edges."""
+    rng = np.random.default_rng(seed)
+    atoms = np.full(graphs, 6) if alike else rng.integers(4, 9, graphs)
+    edges = np.full(graphs, 40) if alike else rng.integers(30, 60, graphs)
+    return {
+        "edge_index": [rng.integers(0, n, (2, e)) for n, e in zip(atoms, edges, strict=True)],
+        "x": [rng.choice([29.0, 79.0], (n, 1)).astype(np.float32) for n in atoms],
+        "pos": [rng.normal(size=(n, 3)).astype(np.float32) for n in atoms],
+        # Most of the bytes, and no zeros.
+        "edge_attr": [rng.uniform(2, 5, (e, 32)).astype(np.float32) for e in edges],
+        "energy": [rng.normal(size=1).astype(np.float32) for _ in atoms],
+    }
+
+
+class Writer:
+    """Writes as HydraGNN's AdiosWriter does, one rank of ``n_ranks``; the serial ADIOS2 is one."""
+
+    def __init__(self, path: Path, *, rank: int = 0, n_ranks: int = 1, stats: int = 1) -> None:
+        self.context = adios.ADIOS()  # which must outlive what is made from it
+        self.io = self.context.DeclareIO("write")
+        self.io.SetEngine("BP5")
+        self.io.SetParameter("StatsLevel", str(stats))
+        self.engine = self.io.Open(str(path), adios.Mode.Write)
+        self.rank, self.n_ranks = rank, n_ranks
+
+    def write_split(self, split: str, values: dict[str, list[NDArray]], *, flush: bool) -> None:
+        graphs = len(values["x"])
+        bounds = np.linspace(0, graphs, self.n_ranks + 1).astype(int)
+        mine = slice(bounds[self.rank], bounds[self.rank + 1])
+        self.io.DefineAttribute(f"{split}/ndata", np.array(graphs))
+        self.io.DefineAttribute(f"{split}/keys", KEYS)
+        for key in sorted(values):
+            shapes = np.array([value.shape for value in values[key]])
+            varying = np.flatnonzero((shapes != shapes[0]).any(axis=0))
+            dim = int(varying[0]) if len(varying) else 0
+            whole = np.concatenate(values[key], axis=dim)
+            counts = shapes[:, dim]
+            starts = np.cumsum(counts) - counts
+            self.put(
+                f"{split}/{key}",
+                np.concatenate(values[key][mine], axis=dim),
+                whole.shape,
+                dim,
+                int(starts[mine][0]),
+            )
+            for name, numbers in (("variable_count", counts), ("variable_offset", starts)):
+                self.put(f"{split}/{key}/{name}", numbers[mine], (graphs,), 0, int(mine.start))
+            self.io.DefineAttribute(f"{split}/{key}/variable_dim", np.array(dim))
+            if flush:
+                self.engine.PerformDataWrite()
+
+    def put(self, name: str, block: NDArray, shape: tuple[int, ...], dim: int, start: int) -> None:
+        offset = [0] * block.ndim
+        offset[dim] = start
+        block = np.ascontiguousarray(block)
+        variable = self.io.DefineVariable(
+            name, block, list(shape), offset, list(block.shape), adios.ConstantDims
+        )
+        self.engine.Put(variable, block, adios.Mode.Sync)
+
+    def close(self, **attributes: NDArray) -> None:
+        for name, value in attributes.items():
+            self.io.DefineAttribute(name, value)
+        self.engine.Close()
+
+
+def write_file(path: Path, *, flush: bool = False, **options: int) -> Path:
+    """A file of three splits; the graphs of the last are all of one size."""
+    writer = Writer(path, **options)
+    for seed, (split, graphs) in enumerate(GRAPHS.items()):
+        values = make_split(graphs, seed, alike=split == "testset")
+        writer.write_split(split, values, flush=flush)
+    writer.close(total_ndata=np.array(sum(GRAPHS.values())), pna_deg=np.arange(9))
+    (path / "profiling.json").unlink()
+    return path
+
+
+def write_file_of_two_writers(path: Path) -> Path:
+    """As two MPI ranks with a subfile each write it, put together from what each wrote alone."""
+    parts = [write_file(path.with_suffix(f".{i}"), rank=i, n_ranks=2) for i in range(2)]
+    path.mkdir()
+    formats: dict[bytes, bytes] = {}
+    records, lengths = [], []
+    for number, part in enumerate(parts):
+        shutil.copy(part / "data.0", path / f"data.{number}")
+        content, start = (part / "mmd.0").read_bytes(), 0
+        while start < len(content):
+            name, text = struct.unpack_from("<QQ", content, start)
+            end = start + 16 + name + text
+            formats[content[start + 16 : start + 16 + name]] = content[start:end]
+            start = end
+        content = (part / "md.0").read_bytes()
+        _, *sizes = struct.unpack_from("<3Q", content)
+        records.append((content[24 : 24 + sizes[0]], content[24 + sizes[0] :]))
+        lengths.append(sizes)
+    # The attributes of all ranks are alike, and written once.
+    body = records[0][0] + records[1][0] + records[0][1]
+    head = struct.pack("<4Q", lengths[0][0], lengths[1][0], lengths[0][1], 0)
+    (path / "md.0").write_bytes(struct.pack("<Q", len(head + body)) + head + body)
+    (path / "mmd.0").write_bytes(b"".join(formats.values()))
+    writers = (2, 2, 2, 0, 1)
+    step = (0, 8 + len(head + body), 0, 0, 0)
+    (path / "md.idx").write_bytes(
+        (parts[0] / "md.idx").read_bytes()[:64]
+        + b"".join(
+            kind + struct.pack(f"<Q{len(words)}Q", 8 * len(words), *words)
+            for kind, words in ((b"w", writers), (b"s", step))
+        )
+    )
+    return path
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "one piece": write_file,
+    "many pieces": lambda path: write_file(path, flush=True),
+    "two writers": write_file_of_two_writers,
+    "without Min and Max": lambda path: write_file(path, stats=0),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file not to be changed."""
+    return write_file(tmp_path_factory.mktemp("foreign") / "good.bp")
+
+
+@pytest.fixture
+def copy(good: Path, tmp_path: Path) -> Path:
+    """A copy of it, to damage."""
+    return Path(shutil.copytree(good, tmp_path / "copy.bp"))
+
+
+def refused(path: Path, match: str) -> None:
+    """The file is refused in no time: nothing has waited for ADIOS2 to end."""
+    start = time.monotonic()
+    with pytest.raises(StoreError, match=match) as error:
+        survey(path)
+    assert time.monotonic() - start < 10
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_good_file(tmp_path, kind):
+    found = survey(MAKERS[kind](tmp_path / "file.bp"))
+    assert list(found.splits) == ["trainset", "valset", "testset"]
+    for seed, (name, split) in enumerate(found.splits.items()):
+        values = make_split(GRAPHS[name], seed, alike=name == "testset")
+        assert list(split.keys) == KEYS
+        assert split.graphs == GRAPHS[name]
+        assert split.atoms == sum(len(x) for x in values["x"])
+        assert split.edges == sum(index.shape[1] for index in values["edge_index"])
+        assert split.keys["pos"].shape == (split.atoms, 3)
+        assert split.keys["energy"].dtype == "float32"
+        # Where no graph differs HydraGNN joins along the first dimension.
+        stacked = name == "testset"
+        assert split.keys["edge_index"].dim == (0 if stacked else 1)
+        assert split.keys["edge_index"].shape == ((8, 40) if stacked else (2, split.edges))
+
+
+def test_file_of_hydragnn(shared_data):
+    found = survey(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
+    assert {name: split.graphs for name, split in found.splits.items()} == {
+        "trainset": 40,
+        "valset": 10,
+        "testset": 10,
+    }
+    assert found.splits["trainset"].atoms == 40 * 32
+    assert found.splits["trainset"].edges == 40 * 640
+
+
+def cut(share: float) -> Callable[[bytes], bytes]:
+    return lambda content: content[: int(len(content) * share)]
+
+
+def over_middle(new: bytes) -> Callable[[bytes], bytes]:
+    def damage(content: bytes) -> bytes:
+        start = max(0, (len(content) - len(new)) // 2)
+        return (content[:start] + new + content[start + len(new) :])[: len(content)]
+
+    return damage
+
+
+def flip(content: bytes) -> bytes:
+    start = len(content) // 2
+    return (
+        content[:start]
+        + bytes(byte ^ 0xFF for byte in content[start : start + 16])
+        + content[start + 16 :]
+    )
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut at 10 %": cut(0.1),
+    "cut at 50 %": cut(0.5),
+    "cut at 90 %": cut(0.9),
+    "cut at 99.9 %": cut(0.999),
+    "emptied": lambda content: b"",
+    "16 bytes changed": flip,
+    "4 kB of zeros": over_middle(bytes(4096)),
+    "4 kB of noise": over_middle(random.Random(0).randbytes(4096)),
+    "another start": lambda content: random.Random(1).randbytes(64) + content[64:],
+    "a byte longer": lambda content: content + b"\0",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage(copy, damage, name):
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(DAMAGES[damage](content))
+    refused(copy, name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_file(copy, name):
+    (copy / name).unlink()
+    refused(copy, rf"{name} is missing")
+
+
+@pytest.mark.parametrize("name", ["data.0", "data.1", "md.0", "md.idx", "mmd.0"])
+def test_damage_of_a_file_of_two_writers(tmp_path, name):
+    path = write_file_of_two_writers(tmp_path / "two.bp")
+    (path / name).write_bytes((path / name).read_bytes()[:-1])
+    refused(path, name)
+    (path / name).unlink()
+    refused(path, rf"{name} is missing")
+
+
+@pytest.mark.parametrize("name", ["md.0", "md.idx", "mmd.0"])
+def test_small_changes_of_metadata(good, tmp_path, name):
+    """One changed byte, or eight: it is refused, or it does not matter."""
+    path = Path(shutil.copytree(good, tmp_path / "changed.bp"))
+    content = (good / name).read_bytes()
+    expected = survey(good)
+    draw = random.Random(name)
+    refusals = 0
+    for _ in range(25):
+        start, length = draw.randrange(len(content)), draw.choice([1, 8])
+        new = bytearray(content)
+        new[start : start + length] = draw.randbytes(length)
+        (path / name).write_bytes(new[: len(content)])
+        begin = time.monotonic()
+        try:
+            found = survey(path)
+        except StoreError:
+            refusals += 1
+        else:
+            assert found == expected
+        assert time.monotonic() - begin < 10
+    assert refusals > 8
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    name=st.sampled_from(["md.0", "md.idx", "mmd.0"]),
+    share=st.floats(0, 1, exclude_max=True),
+    new=st.binary(min_size=1, max_size=64)
+    | st.integers(0, 2**64 - 1).map(lambda n: n.to_bytes(8, "little")),
+)
+def test_any_metadata_are_compared_without_trouble(good, copy, name, share, new):
+    content = (good / name).read_bytes()
+    start = int(share * len(content))
+    (copy / name).write_bytes(content[:start] + new + content[start + len(new) :])
+    with contextlib.suppress(StoreError):
+        check_container(copy)
+    (copy / name).write_bytes(content)
+
+
+def change(path: Path, name: str, start: int, new: bytes) -> None:
+    content = bytearray((path / name).read_bytes())
+    content[start : start + len(new)] = new
+    (path / name).write_bytes(content)
+
+
+def test_what_the_values_themselves_betray(tmp_path):
+    """Numbers in the range they were written in, and impossible all the same."""
+
+    def write(name: str, **new: list[NDArray]) -> Path:
+        writer = Writer(tmp_path / f"{name}.bp", stats=0)
+        writer.write_split("trainset", make_split(3, 0, alike=True) | new, flush=False)
+        writer.close()
+        return tmp_path / f"{name}.bp"
+
+    index = [np.zeros((2, 5), dtype=np.int64) for _ in range(3)]
+    assert survey(write("good", edge_index=index, edge_attr=[np.ones((5, 1))] * 3))
+    index[1] = np.full((2, 5), 6)
+    refused(
+        write("edge", edge_index=index, edge_attr=[np.ones((5, 1))] * 3),
+        r"data\.0 .*trainset/edge_index of an atom that its graph does not have",
+    )
+    positions = [np.zeros((6, 3)), np.zeros((6, 3)), np.full((6, 3), np.nan)]
+    refused(write("nan", pos=positions), r"data\.0 .*NaN or infinity in trainset/pos")
+    refused(
+        write("rows", pos=[np.zeros((5, 3)), np.zeros((7, 3)), np.zeros((6, 3))]),
+        r"data\.0 .*rows in trainset/pos",
+    )
+
+
+def test_file_that_was_never_closed(copy):
+    change(copy, "md.idx", 39, b"\1")
+    refused(copy, r"md\.idx says that the file was never closed")
+
+
+def test_file_of_two_steps(tmp_path):
+    writer = Writer(tmp_path / "steps.bp")
+    for _ in range(2):
+        writer.engine.BeginStep()
+        writer.engine.EndStep()
+    writer.close()
+    refused(tmp_path / "steps.bp", r"md\.idx has 2 steps")
+
+
+def test_what_is_no_file_of_hydragnn(tmp_path):
+    refused(tmp_path / "nowhere.bp", r"md\.idx is missing or empty")
+    (tmp_path / "text.bp").write_text("text")
+    refused(tmp_path / "text.bp", r"md\.idx is missing or empty")
+    writer = Writer(tmp_path / "other.bp")
+    writer.put("temperature", np.ones(3), (3,), 0, 0)
+    writer.close()
+    refused(tmp_path / "other.bp", r"no trainset; it is not in HydraGNN's layout")
+
+
+def test_unknown_versions_are_left_to_adios2(copy):
+    change(copy, "md.idx", 38, b"\3")
+    assert read_index(copy / "md.idx") is None
+    (copy / "data.0").write_bytes(b"")
+    check_container(copy)
+
+
+# The guards behind the comparison of the files, which lets none of these pass.
+
+
+def test_child_that_waits_is_noticed(copy):
+    if not Path("/proc/self/io").exists():
+        pytest.skip("needs Linux, which counts the reads of a process")
+    (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
+    start = time.monotonic()
+    with pytest.raises(StoreError, match=r"data\.0.* wait for bytes that are not there"):
+        _ask_child(copy, limit=600)
+    assert time.monotonic() - start < 10
+
+
+def test_child_that_takes_too_long_is_ended(copy):
+    (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
+    with pytest.raises(StoreError, match=r"md\.0 .* read for longer than 0 s"):
+        _ask_child(copy, limit=0.3)
+
+
+def test_child_that_crashes_is_survived(copy):
+    (copy / "mmd.0").write_bytes((copy / "mmd.0").read_bytes()[:1000])
+    with pytest.raises(StoreError, match=r"md\.0 .* makes ADIOS2 (crash|fail)"):
+        _ask_child(copy, limit=60)
+
+
+def test_lookup3():
+    """The values its author gives."""
+    assert lookup3(b"") == (0xDEADBEEF, 0xDEADBEEF)
+    assert lookup3(b"Four score and seven years ago") == (0x17770551, 0xCE7226E6)
