@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.graph_sources import HydragnnSource
+from hydragnn_flow.config.graph_sources import HydragnnSource, MeshSource, VoronoiSource
 from hydragnn_flow.config.sources import Source
 
 Mode = Literal["memory", "random", "stream"]
@@ -63,6 +63,8 @@ class DataConfig(Section):
             raise ValueError("val and test leave nothing to train on; give smaller shares")
         if split.by == "group" and getattr(source, "group", None) is None:
             raise ValueError("by = group needs source.group, the key of each structure's group")
+        if split.by == "composition" and isinstance(source, (VoronoiSource, MeshSource)):
+            raise ValueError("by = composition needs structures of atoms; draw at random")
         if split.by != "random" and len(given) == 2:
             raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
         return split

@@ -129,6 +129,7 @@ class ShardSeries:
                 name=self._name,
                 profile=self._profile,
                 targets=self._targets,
+                node_features=self._described.node_features,
             )
         self._open.append(split, columns)
 

@@ -28,7 +28,7 @@ SOURCES = ("emt_alloys", *cases.FORMATS)
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of three structures, so that small files are cut."""
-    monkeypatch.setattr("hydragnn_flow.data.sources.structures.LEAST", 3)
+    monkeypatch.setattr("hydragnn_flow.data.sources.structures._LEAST", 3)
     monkeypatch.setattr("hydragnn_flow.data.sources.emt_alloys._PER_PART", 3)
 
 

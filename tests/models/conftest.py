@@ -36,6 +36,7 @@ def manifest() -> Manifest:
             "max_neighbours": None,
             "elements": [COPPER, GOLD],
             "node_features": ["atomic_number", "magnetic_moment"],
+            "keys": {},
             "splits": {},
             "statistics": {
                 "degree_histogram": [0] * 12 + [1, 4, 5, 4, 1],

@@ -289,6 +289,7 @@ def _write(
             name=name,
             profile=config.profile,
             targets=targets,
+            node_features=records[0]["node_features"],
         )
     directories = [Path(request["directory"]) for request in requests.values()]
     todo = {n: request for n, request in requests.items() if not (directories[n] / RECORD).exists()}

@@ -114,6 +114,7 @@ def write_request(
     name: str,
     profile: str,
     targets: Mapping[str, Target],
+    node_features: Sequence[str],
 ) -> dict[str, Any]:
     """The task to write the graphs of some finished reading tasks to the shards of the store."""
     return {
@@ -126,6 +127,7 @@ def write_request(
         "name": name,
         "profile": profile,
         "targets": {key: target.model_dump() for key, target in targets.items()},
+        "node_features": list(node_features),
     }
 
 
@@ -200,7 +202,8 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         name=request["name"],
         profile=request["profile"],
         described=Description(
-            targets={name: Target(**target) for name, target in request["targets"].items()}
+            targets={name: Target(**target) for name, target in request["targets"].items()},
+            node_features=request["node_features"],
         ),
     )
     try:

@@ -14,9 +14,9 @@ from hydragnn_flow.data.reading.shard import ShardFile
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.describe import Content, Description, find_targets, make_manifest
-from hydragnn_flow.data.store.layout import lies_in_rows, split_keys, split_lengths
+from hydragnn_flow.data.store.foreign import survey
+from hydragnn_flow.data.store.layout import lies_in_rows, split_keys
 from hydragnn_flow.data.store.manifest import Key, Manifest, Shard, SplitSize
-from hydragnn_flow.data.store.probe import probe
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import StoreError
 
@@ -29,11 +29,10 @@ def foreign_manifest(path: Path) -> Manifest:
     StoreError
         Where it is damaged or not in HydraGNN's layout.
     """
-    probe(path)
+    lengths = {split: found.graphs for split, found in survey(path).splits.items()}
+    if not lengths.get(TRAIN):
+        raise StoreError(f"{path} has no {TRAIN}; it is not in HydraGNN's layout")
     with Bp5File(path) as file:
-        lengths = split_lengths(file)
-        if not lengths.get(TRAIN):
-            raise StoreError(f"{path} has no {TRAIN}; it is not in HydraGNN's layout")
         keys = {
             split: {key: _describe(file, split, key) for key in split_keys(file, split)}
             for split, graphs in lengths.items()

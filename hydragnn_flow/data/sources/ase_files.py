@@ -21,7 +21,7 @@ from ase.io.formats import (
 )
 
 from hydragnn_flow.data.sources.labels import Level
-from hydragnn_flow.data.sources.structures import Found, StructureSource
+from hydragnn_flow.data.sources.structures import Found, StructureSource, cut
 from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
 from hydragnn_flow.errors import InputError
 
@@ -44,17 +44,17 @@ class AseFiles(StructureSource):
     be read from the beginning, each file is one part.
     """
 
-    def count(self, file: Path) -> int:
+    def ranges(self, file: Path) -> list[tuple[int, int]]:
         format = _format(file)
+        if format in _COUNTS:
+            return cut(_COUNTS[format](file))
         if get_ioformat(format).single:
-            return 1  # nobody wants thousands of such files opened to be told so
-        if format in _MARKS:
-            return _count_marks(file, _MARKS[format])
-        count = _COUNTS.get(format)
-        return count(file) if count else sum(1 for _ in _iread(file, format))
-
-    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
-        return super().ranges(file, n) if _format(file) in _COUNTS else [(0, n)]
+            n = 1  # nobody wants thousands of such files opened to be told so
+        elif format in _MARKS:
+            n = _count_marks(file, _MARKS[format])
+        else:
+            n = sum(1 for _ in _iread(file, format))
+        return [(0, n)] if n else []
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         format = _format(file)
@@ -79,8 +79,9 @@ def _format(file: Path) -> str:
         Where ASE does not know.
     """
     try:
+        # ASE compares hundreds of patterns; with thousands of files that is worth doing once.
         format = filetype(str(file), read=False)
-        if format in ioformats and ioformats[format].single:
+        if format in _COUNTS or (format in ioformats and ioformats[format].single):
             return format
     except UnknownFileTypeError:
         pass
@@ -88,8 +89,8 @@ def _format(file: Path) -> str:
         return str(get_ioformat(filetype(str(file))).name)
     except UnknownFileTypeError:
         raise InputError(
-            f"{file} is of no format ASE knows, or empty; convert it, or leave it out by a pattern "
-            "such as *.extxyz"
+            f"{file} is of no format ASE knows; convert it, or leave it out by a pattern such as "
+            "*.extxyz"
         ) from None
 
 

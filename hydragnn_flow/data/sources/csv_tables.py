@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hydragnn_flow.config.sources import CsvSource
 from hydragnn_flow.data.sources.single import from_cif, from_file
-from hydragnn_flow.data.sources.structures import Found, StructureSource, lookup
+from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, lookup
 from hydragnn_flow.errors import InputError
 
 # The CIF of a large cell is longer than the 128 kB a cell of a table may have by default.
@@ -28,7 +28,7 @@ class CsvTables(StructureSource):
         named = (self._path(row, table) for table in tables for _, row in _rows(table))
         return [*tables, *(path for path in named if path is not None)]
 
-    def count(self, file: Path) -> int:
+    def ranges(self, file: Path) -> list[tuple[int, int]]:
         n = 0
         for origin, row in _rows(file):
             path = self._path(row, file)
@@ -38,7 +38,7 @@ class CsvTables(StructureSource):
                     "from the folder of the table"
                 )
             n += 1
-        return n
+        return cut(n)
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         for origin, row in islice(_rows(file), start, stop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import reprlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from hydragnn_flow.config.sources import JsonSource
 from hydragnn_flow.data.sources.single import from_dict
-from hydragnn_flow.data.sources.structures import Found, StructureSource, lookup
+from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, lookup
 from hydragnn_flow.errors import InputError
 
 _WORTH_TWICE = 64 << 20
@@ -34,8 +35,6 @@ class JsonRecords(StructureSource):
     last is kept: counting it, and reading its parts one after the other, reads it once.
     """
 
-    most_ranges = 16
-
     def __init__(self, config: JsonSource, folder: Path) -> None:
         super().__init__(config, folder)
         self._structure = config.structure
@@ -44,18 +43,14 @@ class JsonRecords(StructureSource):
             self._keys.append(config.group)
         self._last: _Document | None = None
 
-    def count(self, file: Path) -> int:
-        return len(self._document(file).records)
-
-    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
-        if self._document(file).n_bytes > _WORTH_TWICE:
-            return [(0, n)]
-        return super().ranges(file, n)
+    def ranges(self, file: Path) -> list[tuple[int, int]]:
+        document = self._document(file)
+        return cut(len(document.records), 1 if document.n_bytes > _WORTH_TWICE else 16)
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         for number, record in enumerate(self._document(file).records[start:stop], start):
             if not isinstance(record, dict):
-                raise TypeError(f"a record must be a mapping of keys, got {record!r:.40}")
+                raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
             origin = f"{file}: structure {number}"
             structure = lookup(record, self._structure, origin, "structure")
             yield Found(from_dict(structure), self._values(record))

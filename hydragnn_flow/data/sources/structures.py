@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import ase
 
@@ -18,7 +19,7 @@ from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 _ROLES: tuple[Role, ...] = ("train", "val", "test")
-LEAST = 256
+_LEAST = 256
 """Structures that make a task worth its start."""
 
 
@@ -44,8 +45,6 @@ class StructureSource(ABC):
     """
 
     node_features = ("atomic_number",)
-    most_ranges: ClassVar[int] = 64
-    """Ranges a file is cut into at most."""
 
     def __init__(self, config: StructureFiles, folder: Path) -> None:
         self.units = {name: target.unit for name, target in config.targets.items()}
@@ -54,8 +53,11 @@ class StructureSource(ABC):
         self._labels = LabelCheck(self.units)
 
     @abstractmethod
-    def count(self, file: Path) -> int:
-        """Number of structures in a file, found without reading them where that is possible."""
+    def ranges(self, file: Path) -> list[tuple[int, int]]:
+        """Count the structures of a file and cut them into ranges, which cover them all, in order.
+
+        Counts without reading the structures where that is possible.
+        """
 
     @abstractmethod
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
@@ -63,10 +65,6 @@ class StructureSource(ABC):
 
         May raise anything; what is no InputError is taken for a structure that cannot be read.
         """
-
-    def ranges(self, file: Path, n: int) -> list[tuple[int, int]]:
-        """Cut the ``n`` structures of a file into ranges."""
-        return ranges(n, LEAST, self.most_ranges)
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
@@ -101,29 +99,31 @@ class StructureSource(ABC):
         }
 
     def _parts(self, role: Role, files: Sequence[Path]) -> list[Part]:
+        for file in files:
+            if file.stat().st_size == 0:
+                raise _empty(file)
         # What is wrong with all structures shows in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
         parts, first = [], 0
         for file in files:
-            n = self._counted(file)
-            cuts = self.ranges(file, n)
+            cuts = self._cuts(file)
             parts += [Part(role, str(file), start, stop, first) for start, stop in cuts]
-            first += n
+            first += cuts[-1][1]
         return parts
 
-    def _counted(self, file: Path) -> int:
+    def _cuts(self, file: Path) -> list[tuple[int, int]]:
         try:
-            n = self.count(file)
+            cuts = self.ranges(file)
         except InputError:
             raise
         except Exception as error:  # parsers raise whatever their lines run into
             raise InputError(
                 f"{file} cannot be read ({_reason(error)}); correct it or leave it out"
             ) from error
-        if n == 0:
+        if not cuts:
             raise _empty(file)
-        return n
+        return cuts
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Labelled]:
         structures = self.structures(file, start, stop)
@@ -151,8 +151,8 @@ class StructureSource(ABC):
                 targets[name] = shaped(value, target.level or found.levels.get(key), n_atoms)
             except (TypeError, ValueError):
                 raise InputError(
-                    f"{origin} has a label {key!r} that is not made of numbers ({value!r:.40}); "
-                    "correct it or drop the target"
+                    f"{origin} has a label {key!r} that is not made of numbers "
+                    f"({reprlib.repr(value)}); correct it or drop the target"
                 ) from None
         self._labels.check(targets, n_atoms, origin)
         group = self._config.group
@@ -160,6 +160,11 @@ class StructureSource(ABC):
         atoms = found.atoms
         atoms.calc = None  # it would be carried along with every structure
         return Labelled(atoms, targets, origin, index, named)
+
+
+def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
+    """Ranges of a file's ``n`` structures, of a size worth a task, and no more than ``most``."""
+    return ranges(n, _LEAST, most)
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str) -> Any:

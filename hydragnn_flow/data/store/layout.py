@@ -10,16 +10,6 @@ from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.errors import StoreError
 
 
-def split_lengths(file: Bp5File) -> dict[str, int]:
-    """Number of graphs of each split in a file, in HydraGNN's order train, validation, test."""
-    names = [
-        name.removesuffix("/ndata") for name in file.attribute_names() if name.endswith("/ndata")
-    ]
-    usual = ("trainset", "valset", "testset")
-    names.sort(key=lambda name: (usual.index(name) if name in usual else len(usual), name))
-    return {name: int(file.attribute(f"{name}/ndata")[0]) for name in names}
-
-
 def split_keys(file: Bp5File, split: str) -> list[str]:
     """The keys of a split's graphs, in their order."""
     return [str(key) for key in file.attribute(f"{split}/keys")]

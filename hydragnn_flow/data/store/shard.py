@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,23 @@ class ShardWriter:
         How integers are stored.
     targets
         The keys that are labels, for the statistics.
+    node_features
+        Names of the columns of ``x``, where known.
     """
 
     def __init__(
-        self, path: Path, *, name: str, profile: Profile, targets: Mapping[str, Target]
+        self,
+        path: Path,
+        *,
+        name: str,
+        profile: Profile,
+        targets: Mapping[str, Target],
+        node_features: Sequence[str] | None = None,
     ) -> None:
         self.path = path
         self.keys: dict[str, Key] = {}
         """What the keys of the graphs written so far are."""
-        self.statistics = Accumulator(targets)
+        self.statistics = Accumulator(targets, node_features)
         """What the graphs written so far add to the store's statistics."""
         self._narrow = profile == "compact"
         self._name = name

@@ -6,7 +6,7 @@ one ever needs all graphs at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,13 +69,18 @@ class Accumulator:
     ----------
     targets
         The keys that are labels.
+    node_features
+        Names of the columns of ``x``, where known.
     """
 
-    def __init__(self, targets: Mapping[str, Target]) -> None:
+    def __init__(
+        self, targets: Mapping[str, Target], node_features: Sequence[str] | None = None
+    ) -> None:
         self._targets = dict(targets)
         self.degrees = np.zeros(1, dtype=np.int64)
         """Number of training atoms by number of incoming edges."""
-        self.elements: set[int] | None = set()
+        known = node_features is None or node_features[0] == "atomic_number"
+        self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self._moments = {name: Moments(target.dim) for name, target in targets.items()}
         energy = targets.get("energy")
@@ -91,10 +96,10 @@ class Accumulator:
         train
             Whether they are graphs to train on; of others only the elements count.
         """
-        numbers = atomic_numbers(columns)
-        if numbers is None:
+        numbers = None if self.elements is None else atomic_numbers(columns)
+        if numbers is None or self.elements is None:
             self.elements = None
-        elif self.elements is not None:
+        else:
             self.elements |= set(np.unique(numbers).tolist())
         if not train:
             return
