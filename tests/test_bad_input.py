@@ -144,7 +144,10 @@ def structures(n: int = 30) -> list[Any]:
 
 
 def with_data(**source: Any) -> dict[str, Any]:
-    return changed("data/source", {"format": "extxyz", "train": "train.xyz", **source})
+    targets = {"energy": "eV", "forces": "eV/Å"}
+    return changed(
+        "data/source", {"format": "ase", "train": "train.xyz", "targets": targets, **source}
+    )
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "nan energy", "nan force", "no forces"])

@@ -32,6 +32,12 @@ XYZ = (
 )
 
 
+@pytest.fixture(autouse=True)
+def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test gives workers, they do the work, however little it is."""
+    monkeypatch.setattr(preparing, "_FEW", 0)
+
+
 def generated(**changes: Any) -> DataConfig:
     source = {"format": "emt_alloys", "structures": 10, "atoms": [8, 16]}
     split = {"val": 0.2, "test": 0.1}
@@ -301,6 +307,11 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
     with pytest.raises(CampaignStopped, match=r"failed 3 times at structures 0 .*SIGKILL"):
         prepare(tmp_path / "s", workers=Dead())
     assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
+
+
+def test_few_structures_need_no_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "_FEW", 10)
+    assert len(prepare(tmp_path / "s", workers=Killed(0))["trainset"]) == 7
 
 
 def test_two_at_once(tmp_path):

@@ -22,7 +22,7 @@ from hydragnn_flow.data.preparing.tasks import (
     write_request,
 )
 from hydragnn_flow.data.preparing.workers import InProcess, Progress, Workers, run_all
-from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Part, fingerprint, open_source
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
@@ -38,6 +38,10 @@ _DECIDING = ("role", "hash", "composition", "group")
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
 _TASKS = 64
 _FEWEST, _MOST = 32, 4096
+# Bytes verified in some seconds; of a larger store each block is, when it is first read.
+_SOON = 8 << 30
+# So many are read here: to start workers would take longer.
+_FEW = 1000
 # Shards this long read as fast as longer ones and are written side by side.
 _SHARD_BYTES = 1 << 30
 
@@ -72,7 +76,7 @@ def prepare_store(
     progress
         Told what is being done, how many are done, and of how many.
     workers
-        Who runs the tasks; by default this process.
+        Who runs the tasks, unless they are few; by default this process.
 
     Returns
     -------
@@ -92,11 +96,13 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         return _reuse(path, provenance)
-    workers = workers or InProcess()
     show = progress or (lambda what, done, total: None)
     with _alone(path) as building, _kept_unless_input_is_wrong(building):
         _begin(building, provenance)
-        units = _read(building, config, cutoff, max_neighbours, seed, show, workers)
+        groups = _tasks(open_source(config, seed).parts())
+        if workers is None or sum(map(_size, groups)) <= _FEW:
+            workers = InProcess()
+        units = _read(building, groups, config, cutoff, max_neighbours, seed, show, workers)
         records = [load_record(unit) for unit in units]
         _check_alike(records)
         division = _divide(config, units, records, seed)
@@ -137,6 +143,8 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
             f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
             "choose another directory or delete it"
         )
+    if sum(file.size for shard in store.manifest.shards for file in shard.files.values()) <= _SOON:
+        verify_payload(store)
     return store
 
 
@@ -191,6 +199,7 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> None:
 
 def _read(
     building: Path,
+    groups: Sequence[Sequence[Part]],
     config: DataConfig,
     cutoff: float,
     max_neighbours: int | None,
@@ -199,8 +208,7 @@ def _read(
     workers: Workers,
 ) -> list[Path]:
     """Read all structures; returns the directories of the finished tasks, in order."""
-    groups = _tasks(open_source(config, seed).parts())
-    sizes = [sum(part.stop - part.start for part in parts) for parts in groups]
+    sizes = [_size(parts) for parts in groups]
     units = [building / f"unit-{number:05d}" for number in range(len(groups))]
     requests = {}
     finished = 0
@@ -224,7 +232,7 @@ def _read(
 
 def _tasks(parts: Sequence[Part]) -> list[list[Part]]:
     """Consecutive parts that make up a task each; the same whatever the machine."""
-    total = sum(part.stop - part.start for part in parts)
+    total = _size(parts)
     size = min(max(-(-total // _TASKS), _FEWEST), _MOST)
     groups: list[list[Part]] = [[]]
     held = 0
@@ -235,6 +243,11 @@ def _tasks(parts: Sequence[Part]) -> list[list[Part]]:
         groups[-1].append(part)
         held += part.stop - part.start
     return groups
+
+
+def _size(parts: Sequence[Part]) -> int:
+    """Number of structures."""
+    return sum(part.stop - part.start for part in parts)
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
