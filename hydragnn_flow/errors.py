@@ -13,6 +13,10 @@ class StoreError(InputError):
     """A store or a HydraGNN `.bp` file that is damaged, incomplete, in use or cannot be written."""
 
 
+class SelectionError(StoreError, IndexError):
+    """Graphs were asked for that a split does not have."""
+
+
 class CampaignStopped(RuntimeError):
     """Something around the campaign keeps its work from being done: a full disk, a broken node.
 

@@ -38,7 +38,7 @@ def predict_path(
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
     if (path / MANIFEST).is_file() or path.suffix == ".bp":
-        return ensemble.predict_store(GraphStore.open(path), split, members=members)
+        return ensemble.predict_store(GraphStore.open(path, mode="random"), split, members=members)
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
