@@ -26,6 +26,17 @@ def write_json(path: Path, values: Any) -> None:
     write_text(path, json.dumps(values, indent=1) + "\n")
 
 
+def same_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that is at ``path`` now.
+
+    Whoever has waited for a lock on a file that its holder may delete asks this.
+    """
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def drop_torn_record(path: Path) -> int:
     """Cut a last line that a crash left without its newline; returns the bytes removed.
 

@@ -145,12 +145,15 @@ def test_kinds_of_indices(split, pool, as_type):
 
 def test_selections_out_of_range(split):
     """ADIOS2 would return zeros."""
-    for wrong in ([POOL], [-POOL - 1], []):
-        with pytest.raises(IndexError):
+    none = rf"trainset has {POOL} graphs, so there is no graph"
+    for wrong in ([POOL], [1, -POOL - 1]):
+        with pytest.raises(StoreError, match=none):
             split.batch(wrong)
-    with pytest.raises(IndexError):
+    with pytest.raises(StoreError, match="trainset: a batch needs at least one graph"):
+        split.batch([])
+    with pytest.raises(IndexError, match=none):
         split[POOL]
-    with pytest.raises(IndexError):
+    with pytest.raises(StoreError, match=none):
         next(split.batches([np.array([0, POOL])]))
     with pytest.raises(TypeError):
         split.batch(np.ones(POOL, dtype=bool))

@@ -30,7 +30,7 @@ from hydragnn_flow.data.store.describe import Content, Description, join_content
 from hydragnn_flow.data.store.manifest import MANIFEST, Target
 from hydragnn_flow.data.store.staging import commit, remove_leftovers
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.files import write_json
+from hydragnn_flow.files import same_file, write_json
 
 _SPLITS = (TRAIN, VALIDATION, TEST)
 _DECIDING = ("role", "hash", "composition", "group")
@@ -161,6 +161,8 @@ def _alone(path: Path) -> Iterator[Path]:
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists() or not same_file(lock, building / "lock"):
+            raise BlockingIOError  # another process has just finished
     except BlockingIOError:
         os.close(lock)
         raise StoreError(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data.reading.index import Rows
+from hydragnn_flow.errors import SelectionError
 
 
 def collate(
@@ -60,24 +61,30 @@ def collate(
     return batch
 
 
-def checked(indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int) -> NDArray[np.int64]:
+def checked(
+    indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int, where: str
+) -> NDArray[np.int64]:
     """Graph indices counted from the front, all within range.
 
     Raises
     ------
-    IndexError
-        For none, or one that is out of range.
+    SelectionError
+        Naming ``where``, for none, or one that is out of range.
     TypeError
         For indices that are no integers.
     """
     numbers = np.asarray(indices).reshape(-1)
     if len(numbers) == 0:
-        raise IndexError("a batch needs at least one graph")
+        raise SelectionError(f"{where}: a batch needs at least one graph; name some")
     if numbers.dtype.kind not in "iu":  # a mask would pass as graphs 0 and 1
         raise TypeError(f"graph indices are integers, not {numbers.dtype}")
     numbers = numbers.astype(np.int64)
-    if numbers.min() < -length or numbers.max() >= length:
-        raise IndexError(f"graph index out of range for {length} graphs: {numbers}")
+    wrong = (numbers < -length) | (numbers >= length)
+    if wrong.any():
+        raise SelectionError(
+            f"{where} has {length} graphs, so there is no graph {numbers[wrong][0]}; "
+            f"choose from 0 to {length - 1}"
+        )
     return np.where(numbers < 0, numbers + length, numbers)
 
 

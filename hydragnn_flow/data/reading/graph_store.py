@@ -53,7 +53,7 @@ class GraphStore:
         for name in manifest.splits:
             graphs = [shard.splits[name].graphs for shard in manifest.shards]
             index = SplitIndex(name, keys, shards, graphs)
-            self._splits[name] = GraphSplit(index, manifest.targets, mode, self._reader)
+            self._splits[name] = GraphSplit(path, index, manifest.targets, mode, self._reader)
 
     @classmethod
     def open(

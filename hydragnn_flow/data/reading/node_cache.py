@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hydragnn_flow.errors import StoreError
+from hydragnn_flow.files import same_file
 
 _RAM = Path("/dev/shm")
 
@@ -76,14 +77,14 @@ def node_entry(
         lock = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for whoever is making the entry
-            if _same_file(lock, _lock_file(path)) and not path.is_dir():
+            if same_file(lock, _lock_file(path)) and not path.is_dir():
                 # Fails where another process is at this point too; then one of the two is first
                 # to come back to it.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _make(path, make)
                 # Not atomic: someone may find nobody using the entry and delete it in between.
                 fcntl.flock(lock, fcntl.LOCK_SH)
-            if _same_file(lock, _lock_file(path)) and path.is_dir():
+            if same_file(lock, _lock_file(path)) and path.is_dir():
                 return NodeEntry(path, lock)
         except BlockingIOError:
             pass
@@ -171,7 +172,7 @@ def _delete_if_unused(path: Path, lock: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    if _same_file(lock, _lock_file(path)):
+    if same_file(lock, _lock_file(path)):
         shutil.rmtree(path.with_name(f"{path.name}.unfinished"), ignore_errors=True)
         shutil.rmtree(path, ignore_errors=True)
         _lock_file(path).unlink(missing_ok=True)
@@ -179,10 +180,3 @@ def _delete_if_unused(path: Path, lock: int) -> None:
 
 def _lock_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ class GraphSplit:
 
     Parameters
     ----------
+    store
+        Path of the store, for messages.
     index
         Where each graph's rows are.
     targets
@@ -43,12 +46,14 @@ class GraphSplit:
 
     def __init__(
         self,
+        store: Path,
         index: SplitIndex,
         targets: Mapping[str, Target],
         mode: Mode,
         open_reader: Callable[[SplitIndex], Reader],
     ) -> None:
         self.name = index.split
+        self._where = f"{store}: {index.split}"
         self.mode: Mode = mode
         self._index = index
         self._targets = targets
@@ -58,7 +63,7 @@ class GraphSplit:
         return len(self._index)
 
     def __getitem__(self, index: int) -> Data:
-        return next(self._graphs(checked([index], len(self))))
+        return next(self._graphs(checked([index], len(self), self._where)))
 
     def __iter__(self) -> Iterator[Data]:
         for first in range(0, len(self), _PASS):
@@ -99,7 +104,7 @@ class GraphSplit:
         Batch
             Equal, field for field, to ``Batch.from_data_list([split[i] for i in indices])``.
         """
-        graphs = checked(indices, len(self))
+        graphs = checked(indices, len(self), self._where)
         return collate(self._reader.take(graphs), self._rows, graphs)
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
@@ -108,7 +113,7 @@ class GraphSplit:
         In mode ``stream`` the parts are known before the first batch is made, and read ahead: what
         is held in memory is the blocks that the next few parts need.
         """
-        chosen = [checked(part, len(self)) for part in parts]
+        chosen = [checked(part, len(self), self._where) for part in parts]
         for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
             yield collate(values, self._rows, graphs)
 
