@@ -153,7 +153,7 @@ def _test(
         row: dict[str, Any] = {"unit": target.unit, "coverage": coverage(reference, predicted)}
         for who, error in errors.items():
             row[f"mae_{who}"] = float(error.mean())
-            if target.level == "graph":
+            if ensemble.calibrations[name].per_atom:  # an average over atoms is none to divide
                 row[f"mae_per_atom_{who}"] = float((error / atoms).mean())
         results[name] = row
     return results

@@ -156,3 +156,17 @@ def test_a_damaged_checkpoint_is_named(
     )
     with pytest.raises(InputError, match=FILE):
         load_checkpoint(path)
+
+
+def test_how_the_store_is_read_changes_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Shared memory, single reads and a staged copy give the same graphs in the same steps."""
+    results = [
+        run_segment(make_spec(tmp_path / name, alloy_store, 2, mode=mode, scratch=scratch))
+        for name, mode, scratch in (
+            ("memory", "memory", None),
+            ("random", "random", None),
+            ("staged", "random", str(tmp_path / "scratch")),
+        )
+    ]
+    assert results[0].status == "ok"
+    assert all(result.history == results[0].history for result in results)
