@@ -79,17 +79,6 @@ def pack(
     return columns
 
 
-def choose(columns: Mapping[str, Column], graphs: NDArray[np.int64]) -> dict[str, Column]:
-    """The columns of some of the graphs, in the order given."""
-    chosen = {}
-    for key, column in columns.items():
-        starts, counts = column.starts()[graphs], column.counts[graphs]
-        ends = np.cumsum(counts)
-        rows = np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())
-        chosen[key] = Column(np.take(column.values, rows, axis=column.dim), column.dim, counts)
-    return chosen
-
-
 def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
     """The shape of an array without the dimension along which graphs follow one another."""
     return value.shape[:dim] + value.shape[dim + 1 :]
@@ -106,8 +95,10 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
     arrays = {}
     for key in keys:
         # PyG treats these names in ways of its own when it makes batches.
-        if "batch" in key or key == "ptr":
+        if "batch" in key or key in ("ptr", "num_nodes"):
             raise InputError(f"{where}: the key {key!r} is reserved by PyG; rename it")
+        if "/" in key:
+            raise InputError(f"{where}: the key {key!r} has a slash; rename it")
         value = stored[key]
         if not isinstance(value, torch.Tensor) or value.ndim == 0:
             raise InputError(f"{where}: {key} is no tensor of one dimension or more; make it one")
@@ -117,6 +108,8 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
         if array.dtype not in _STORED_DTYPES:
             known = ", ".join(dtype.name for dtype in _STORED_DTYPES)
             raise InputError(f"{where}: {key} is {array.dtype}; convert it to one of {known}")
+        if 0 in trailing(array, concatenation_dim(key, array.ndim)):
+            raise InputError(f"{where}: {key} is {list(array.shape)}, without values; leave it out")
         if not np.isfinite(array).all():
             raise InputError(f"{where}: {key} holds NaN or infinity; correct or remove the graph")
         arrays[key] = array

@@ -21,7 +21,7 @@ from hydragnn_flow.data.store.describe import (
     join_contents,
     make_manifest,
 )
-from hydragnn_flow.data.store.manifest import MANIFEST, Profile, Target
+from hydragnn_flow.data.store.manifest import Profile, Target, save_manifest
 from hydragnn_flow.data.store.shard import ShardWriter, describe_keys
 from hydragnn_flow.data.store.staging import commit, new_staging
 from hydragnn_flow.errors import InputError, StoreError
@@ -117,7 +117,7 @@ class ShardSeries:
             self._like = {
                 key: Column(column.values[nothing], column.dim, column.counts[nothing])
                 if column.dim == 0
-                else Column(column.values[:, nothing], column.dim, column.counts[nothing])
+                else Column(column.values[..., nothing], column.dim, column.counts[nothing])
                 for key, column in columns.items()
             }
             self._targets = find_targets(describe_keys(columns), self._described)
@@ -190,6 +190,11 @@ def write_store(
     path = Path(path)
     if path.exists():
         raise StoreError(f"{path} exists; choose another name or delete it first")
+    if TRAIN not in splits:
+        raise no_training_graphs(path)
+    for split in splits:
+        if not split or "/" in split:
+            raise InputError(f"{path}: {split!r} is no name for a split; use one without a slash")
     described = Description(targets, units, cutoff, max_neighbours, node_features, provenance)
     staging = new_staging(path)
     series = ShardSeries(
@@ -207,8 +212,6 @@ def write_store(
                 series.add(split, graph, f"{split}: graph {number}")
             if number < 0 and split == TRAIN:
                 raise no_training_graphs(path)
-        if TRAIN not in splits:
-            raise no_training_graphs(path)
         commit_store(staging, path, series.close(), described, profile)
     except BaseException:
         series.abort()
@@ -221,8 +224,7 @@ def commit_store(
     staging: Path, path: Path, content: Content, described: Description, profile: Profile
 ) -> None:
     """Write the manifest beside finished shards and give the whole its final name."""
-    manifest = make_manifest(content, described, profile)
-    (staging / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
+    save_manifest(staging, make_manifest(content, described, profile))
     commit(staging, path)
 
 

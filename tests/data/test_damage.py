@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hydragnn_flow.data import GraphStore, check_store
 from hydragnn_flow.data.store.bp5 import Bp5Writer
+from hydragnn_flow.data.store.manifest import _checksum as manifest_checksum
+from hydragnn_flow.data.store.manifest import load_manifest
 from hydragnn_flow.errors import InputError, StoreError
 
 FILES = ("data.0", "md.0", "md.idx", "mmd.0", "blocks.npz")
@@ -43,6 +48,12 @@ def missing(path: Path) -> None:
 
 
 DAMAGES = (truncate, empty, garbage, longer, missing)
+
+
+def seal(path: Path, values: dict[str, Any]) -> None:
+    """Write a manifest with a checksum that fits."""
+    values["crc32"] = manifest_checksum(values)
+    path.write_text(json.dumps(values))
 
 
 def use(path: Path) -> None:
@@ -93,20 +104,44 @@ def test_damaged_manifest(copied, no_adios2, damage):
         ({"version": 3}, "version 3 is not the version 2"),
         ({"surprise": 1}, "surprise"),
         ({"splits": {"trainset": {"graphs": "many"}}}, "splits.trainset.graphs"),
+        ({"splits": {"trainset": {"graphs": -1}}}, "splits.trainset.graphs"),
+        ({"splits": {"trainset": {"graphs": 13}}}, "do not add up"),
+        ({"keys": {}}, "x are missing|edge_index, pos, x are missing"),
+        ({"shards": []}, "shards"),
+        ({"shards": [{"path": "../s.bp", "files": {}, "splits": {}}]}, "shards.0.path"),
     ],
 )
 def test_wrong_manifest(copied, no_adios2, change, complaint):
+    """Of another version or making, its checksum in order."""
     path = copied / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(InputError, match=rf"manifest\.json: .*{complaint}"):
+    seal(path, json.loads(path.read_text()) | change)
+    with pytest.raises(StoreError, match=rf"manifest\.json: .*{complaint}"):
         use(copied)
+
+
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changed_bit_of_the_manifest(written, tmp_path, position, bit):
+    content = bytearray((written / "manifest.json").read_bytes())
+    content[int(position * len(content))] ^= 1 << bit
+    (tmp_path / "manifest.json").write_bytes(content)
+    try:
+        changed = json.loads(content) != json.loads((written / "manifest.json").read_bytes())
+    except ValueError:
+        changed = True
+    if changed:
+        with pytest.raises(StoreError, match=r"manifest\.json"):
+            load_manifest(tmp_path)
+    else:
+        load_manifest(tmp_path)
 
 
 def test_manifest_that_contradicts_the_data(copied):
     path = copied / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["splits"]["valset"]["edges"] += 1
-    path.write_text(json.dumps(manifest))
+    for sizes in (manifest["splits"], manifest["shards"][0]["splits"]):
+        sizes["valset"]["edges"] += 1
+    seal(path, manifest)
     with pytest.raises(InputError, match=r"valset has .*contradicts"):
         check_store(copied)
 

@@ -16,6 +16,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import GraphSplit, GraphStore, write_store
 from hydragnn_flow.data import writer as writing
+from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.errors import InputError, StoreError
 
 MODES = ("memory", "random", "stream")
@@ -259,6 +260,44 @@ def test_a_shard_takes_a_limited_number_of_blocks(graph, same, tmp_path, monkeyp
             assert all(same(a, b) for a, b in zip(store["valset"], graphs[:2], strict=True))
 
 
+def test_more_shards_than_files_may_be_open(graph, same, tmp_path, monkeypatch):
+    monkeypatch.setattr("hydragnn_flow.data.store.shard._MOST_BLOCKS", 1)
+    monkeypatch.setattr("hydragnn_flow.data.reading.shard._most_open", lambda: 3)
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
+    graphs = [graph(seed) for seed in range(12)]
+    store = write_store(tmp_path / "s", {"trainset": graphs})
+    assert len(store.manifest.shards) == 12
+
+    def descriptors() -> int:
+        files = [f for f in Path("/proc/self/fd").iterdir() if f.exists()]
+        return sum(str(tmp_path) in str(f.readlink()) for f in files)
+
+    for mode in MODES:
+        with GraphStore.open(tmp_path / "s", mode) as store:
+            split = store["trainset"]
+            assert all(same(a, b) for a, b in zip(split, graphs, strict=True))
+            chosen = np.arange(12)[::-1]
+            (batch,) = split.batches([chosen])
+            assert_equal(batch, Batch.from_data_list([graphs[i] for i in chosen]))
+            assert descriptors() <= 3
+    assert descriptors() == 0
+
+
+def test_one_graph_is_read_without_the_others(stored, monkeypatch):
+    """The blocks of the others are neither verified nor read."""
+    verified = []
+    verify = SplitIndex.verify
+    monkeypatch.setattr(
+        SplitIndex, "verify", lambda self, block: (verified.append(block), verify(self, block))
+    )
+    for mode in ("random", "stream"):
+        split = GraphStore.open(stored, mode)["trainset"]
+        assert len(split.block_bounds) > 5
+        verified.clear()
+        split[POOL - 1]
+        assert verified == [len(split.block_bounds) - 2]
+
+
 def test_isolated_atoms_have_no_edges(tmp_path):
     graph = Data(x=torch.ones(1, 1), pos=torch.zeros(1, 3), edge_index=torch.empty(2, 0).long())
     graph.edge_shifts = torch.empty(0, 3)
@@ -293,6 +332,11 @@ def test_bounds_are_checked_before_adios2_reads(stored):
         for start in (rows - 1, -1):
             with pytest.raises(StoreError, match=r"trainset/pos has .* rows, so rows"):
                 variable.read_into(out, start)
+        edges = file.variable("trainset/edge_index")
+        line = np.empty(3, dtype=edges.dtype)
+        for row in (2, -1):
+            with pytest.raises(StoreError, match="has 2 rows and so no row"):
+                edges.read_into(line, 0, row)
         for wrong in (
             np.empty((2, 2), dtype=np.float32),
             np.empty((2, 3), dtype=np.float64),

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard import ReadInto
-from hydragnn_flow.data.store.manifest import Key
 
-# What whole graphs have (energy, cell) is a few bytes each; one read per graph would cost far more.
+# Of each key of whole graphs.
 _KEEP_BYTES = 64 << 20
 
 
@@ -29,51 +29,58 @@ class DiskReader:
 
     def __init__(self, index: SplitIndex) -> None:
         self._index = index
-        self._kept: dict[str, NDArray[Any]] = {}
-        self._verified = np.zeros(len(index.block_bounds) - 1, dtype=np.bool_)
-        self._all_verified = False
+        self._kept = {
+            key: np.empty((len(index), index.rows(key).each, *described.shape), described.dtype)
+            for key, described in index.keys.items()
+            if _belongs_to_graphs(index, key)
+            and len(index) * index.rows(key).each * index.row_bytes(key) <= _KEEP_BYTES
+        }
+        self._visited = np.zeros(len(index.block_bounds) - 1, dtype=np.bool_)
+        self._all_visited = False
 
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         index = self._index
-        self._verify(graphs)
+        self._visit(graphs)
         runs = self._runs(graphs)
         values = {}
         for key, described in index.keys.items():
             rows = index.rows(key)
-            if rows.pointer is None and described.dim == 0 and self._small(key):
-                values[key] = self._keep(key)[graphs].reshape(-1, *described.shape)
+            if key in self._kept:
+                values[key] = self._kept[key][graphs].reshape(-1, *described.shape)
                 continue
             places = np.zeros(len(graphs) + 1, dtype=np.int64)
             np.cumsum(rows.counts(graphs), out=places[1:])
-            values[key] = out = _empty(described, int(places[-1]))
+            values[key] = out = np.empty(described.array_shape(int(places[-1])), described.dtype)
             self._fill(key, runs, out, places)
         return values
 
     def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
         return (self.take(graphs) for graphs in parts)
 
+    def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
+        """The keys of some graphs, as they are written to a store."""
+        return {
+            key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
+            for key, values in self.take(graphs).items()
+        }
+
     def column(self, key: str) -> NDArray[Any]:
-        n_graphs = len(self._index)
-        out = _empty(self._index.keys[key], self._index.rows(key).start(n_graphs))
-        bounds = self._index.block_bounds
-        for first, last in itertools.pairwise(bounds.tolist()):
-            begin, end = self._index.rows(key).start(first), self._index.rows(key).start(last)
-            dim = self._index.keys[key].dim
-            self.read_into(key, first, last, out.swapaxes(0, dim)[begin:end].swapaxes(0, dim))
+        described, rows = self._index.keys[key], self._index.rows(key)
+        out = np.empty(described.array_shape(rows.start(len(self._index))), described.dtype)
+        for first, last in itertools.pairwise(self._index.block_bounds.tolist()):
+            part = out.swapaxes(0, described.dim)[rows.start(first) : rows.start(last)]
+            self.read_into(key, first, last, part.swapaxes(0, described.dim))
         return out
 
     def read_into(self, key: str, first: int, last: int, out: NDArray[Any]) -> None:
         """Fill ``out`` with the rows of graphs ``first`` to ``last - 1``."""
         graphs = np.arange(first, last)
-        self._verify(graphs)
-        rows = self._index.rows(key)
-        places = rows.starts(np.arange(first, last + 1)) - rows.start(first)
-        self._fill(key, self._runs(graphs), out, places)
+        self._visit(graphs)
+        self._read(key, graphs, out)
 
     def close(self) -> None:
         for shard in self._index.shards:
             shard.close()
-        self._kept.clear()
 
     def _fill(self, key: str, runs: _Runs, out: NDArray[Any], places: NDArray[np.int64]) -> None:
         """Read a key's rows of every run to their places in ``out``."""
@@ -115,26 +122,35 @@ class DiskReader:
         begins, ends = begins[order], ends[order]
         return _Runs(shards[begins], graphs[begins], begins, ends)
 
-    def _verify(self, graphs: NDArray[np.int64]) -> None:
-        """Verify the blocks of some graphs, each before it is first read."""
-        if self._all_verified:
+    def _visit(self, graphs: NDArray[np.int64]) -> None:
+        """Verify the blocks of some graphs, each before it is first read, and keep what is small.
+
+        What whole graphs have is a few bytes each; one read per graph would cost far more, and
+        more than a block at a time would read what nobody may ever want.
+        """
+        if self._all_visited:
             return
-        blocks = np.unique(np.searchsorted(self._index.block_bounds, graphs, side="right") - 1)
-        for block in blocks[~self._verified[blocks]].tolist():
+        bounds = self._index.block_bounds
+        blocks = np.unique(np.searchsorted(bounds, graphs, side="right") - 1)
+        for block in blocks[~self._visited[blocks]].tolist():
             self._index.verify(block)
-            self._verified[block] = True
-        self._all_verified = bool(self._verified.all())
+            first, last = bounds[block : block + 2].tolist()
+            for key, kept in self._kept.items():
+                part = kept[first:last].reshape(-1, *kept.shape[2:])
+                self._read(key, np.arange(first, last), part)
+            self._visited[block] = True
+        self._all_visited = bool(self._visited.all())
 
-    def _small(self, key: str) -> bool:
-        each = self._index.rows(key).each
-        return len(self._index) * each * self._index.row_bytes(key) <= _KEEP_BYTES
+    def _read(self, key: str, graphs: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Fill ``out`` with the rows of consecutive graphs, whose blocks have been verified."""
+        rows = self._index.rows(key)
+        starts = rows.starts(np.append(graphs, graphs[-1] + 1))
+        self._fill(key, self._runs(graphs), out, starts - starts[0])
 
-    def _keep(self, key: str) -> NDArray[Any]:
-        """A key of whole graphs, [n_graphs, rows, ...]."""
-        if key not in self._kept:
-            column = self.column(key)
-            self._kept[key] = column.reshape(len(self._index), -1, *column.shape[1:])
-        return self._kept[key]
+
+def _belongs_to_graphs(index: SplitIndex, key: str) -> bool:
+    """Whether each graph has the same few rows of a key, such as an energy or a cell."""
+    return index.rows(key).pointer is None and index.keys[key].dim == 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +165,3 @@ class _Runs:
     """Where each begins among the graphs that are wanted."""
     ends: NDArray[np.int64]
     """Where each ends among them."""
-
-
-def _empty(key: Key, rows: int) -> NDArray[Any]:
-    return np.empty((*key.shape[: key.dim], rows, *key.shape[key.dim :]), dtype=key.dtype)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hydragnn_flow.data.columns import Column, check_graphs, concatenation_dim
+from hydragnn_flow.data.columns import check_graphs, concatenation_dim
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard import ShardFile
@@ -87,11 +87,7 @@ def _see(index: SplitIndex, statistics: Accumulator, where: str) -> SplitSize:
     bounds = index.block_bounds.tolist()
     for first, last in itertools.pairwise(bounds):
         graphs = np.arange(first, last)
-        values = disk.take(graphs)
-        columns = {
-            key: Column(values[key], described.dim, index.rows(key).counts(graphs))
-            for key, described in index.keys.items()
-        }
+        columns = disk.columns(graphs)
         names = [f"{where}: graph {graph}" for graph in graphs.tolist()]
         check_graphs(columns, names)
         statistics.see(columns, train=index.split == TRAIN)

@@ -57,5 +57,4 @@ def join_lines(pieces: list[list[memoryview]], dtype: np.dtype[Any], key: Key) -
     joined = bytearray().join([piece for line in pieces for piece in line])
     values: NDArray[Any] = np.frombuffer(joined, dtype=dtype)
     rows = values.size // max(math.prod(key.shape), 1)
-    shape = (*key.shape[: key.dim], rows, *key.shape[key.dim :])
-    return values.reshape(shape).astype(key.dtype, copy=False)
+    return values.reshape(key.array_shape(rows)).astype(key.dtype, copy=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +15,22 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.columns import concatenation_dim
 from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
-from hydragnn_flow.data.store.integrity import checksum, damaged
+from hydragnn_flow.data.store.integrity import (
+    checksum,
+    damaged,
+    is_payload,
+    verify_checksum,
+)
 from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
 from hydragnn_flow.data.store.manifest import Shard
 
 ReadInto = Callable[[NDArray[Any], int], None]
 """Fills an array with rows from a given one on."""
+
+_MANY = 4096
+_open: dict[ShardFile, Bp5File] = {}
+"""Files in use, the one used last at the end; a store may have more shards than can be open."""
+_few_open = threading.Lock()
 
 
 class ShardFile:
@@ -35,16 +47,20 @@ class ShardFile:
     def __init__(self, path: Path, shard: Shard) -> None:
         self.path = path
         self._graphs = {split: size.graphs for split, size in shard.splits.items()}
-        self._has_checksums = BLOCKS in shard.files
+        self._has_blocks = BLOCKS in shard.files
+        self._payload = {n: record for n, record in shard.files.items() if is_payload(n)}
+        self._verified: set[int | str] = set()
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
         """Rows of a key in each graph of a split, [n_graphs]."""
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
-        if self._has_checksums:
+        if self._has_blocks:
             for number in self._blocks.numbers(INDEX if key in ("x", "edge_index") else REST):
                 self._verify(int(number))
+        else:
+            self._verify_all()
         if self._lies_in_rows(split, key):
             return np.full(
                 self._graphs[split], self._file.variable(f"{split}/{key}").shape[1], np.int64
@@ -53,7 +69,7 @@ class ShardFile:
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
         """First graph of each block of a split, and the end of the last, [n_blocks + 1]."""
-        return self._blocks.bounds(split) if self._has_checksums else None
+        return self._blocks.bounds(split) if self._has_blocks else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
         """Type in which a key is stored."""
@@ -67,8 +83,7 @@ class ShardFile:
         StoreError
             Where the bytes are not those that were written.
         """
-        if self._has_checksums:
-            self._verify(int(self._blocks.numbers(split)[block]))
+        self._verify(int(self._blocks.numbers(split)[block]))
 
     def reader(self, split: str, key: str) -> ReadInto:
         """A function that fills an array with a key's rows from a given one on, as stored."""
@@ -80,18 +95,22 @@ class ShardFile:
         return _line_by_line(variable)
 
     def close(self) -> None:
-        """Let go of the file."""
-        if "_file" in self.__dict__:
-            self._file.close()
-            del self._file
+        """Let go of the file; it is opened again when it is needed."""
+        with _few_open:
+            _open.pop(self, None)
 
     @cached_property
     def _blocks(self) -> Blocks:
         return Blocks.load(self.path / BLOCKS)
 
-    @cached_property
+    @property
     def _file(self) -> Bp5File:
-        return Bp5File(self.path)
+        with _few_open:
+            file = _open.pop(self, None) or Bp5File(self.path)
+            _open[self] = file
+            while len(_open) > _most_open():
+                _open.pop(next(iter(_open)))
+        return file
 
     def _lies_in_rows(self, split: str, key: str) -> bool:
         name = f"{split}/{key}"
@@ -100,10 +119,25 @@ class ShardFile:
         return self._in_rows[name]
 
     def _verify(self, number: int) -> None:
-        begin, end = self._blocks.extent(number)
-        payload = self.path / "data.0"
-        if checksum(payload, begin, end) != self._blocks.crc32[number]:
-            raise damaged(payload, "has changed since it was written (its checksum differs)")
+        if number not in self._verified:
+            begin, end = self._blocks.extent(number)
+            payload = self.path / "data.0"
+            if checksum(payload, begin, end) != self._blocks.crc32[number]:
+                raise damaged(payload, "has changed since it was written (its checksum differs)")
+            self._verified.add(number)
+
+    def _verify_all(self) -> None:
+        """A file that came to the store as HydraGNN wrote it has no table of blocks."""
+        for name, record in self._payload.items():
+            if name not in self._verified:
+                verify_checksum(self.path / name, record)
+                self._verified.add(name)
+
+
+def _most_open() -> int:
+    """Files to keep open at a time: half of what the system allows a process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else _MANY
 
 
 def _line_by_line(variable: Bp5Variable) -> ReadInto:

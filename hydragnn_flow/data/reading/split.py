@@ -13,7 +13,6 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.collate import checked, collate
 from hydragnn_flow.data.reading.index import Rows, SplitIndex
 from hydragnn_flow.data.reading.rows import Reader
@@ -116,15 +115,6 @@ class GraphSplit:
         chosen = [checked(part, len(self), self._where) for part in parts]
         for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
             yield collate(values, self._rows, graphs)
-
-    def columns(self, first: int, last: int) -> dict[str, Column]:
-        """The keys of graphs ``first`` to ``last - 1``, as they are written to a store."""
-        graphs = np.arange(first, last)
-        values = self._reader.take(graphs)
-        return {
-            key: Column(values[key], described.dim, self._rows[key].counts(graphs))
-            for key, described in self._index.keys.items()
-        }
 
     def target(self, name: str) -> NDArray[np.float64]:
         """One target over the whole split, in the data's units.

@@ -10,37 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.reading.disk import DiskReader
-from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.rows import Lines, join_lines, lines_of
 
 # Blocks read before they are needed: enough for a disk to work while a batch is computed.
 _AHEAD = 4
 
 
-class StreamReader:
+class StreamReader(DiskReader):
     """Reads blocks whole, each once, and holds one as long as coming batches need it.
 
     How many are held at a time is decided by the order of the graphs: a plan that shuffles within
     windows of neighbouring blocks needs a window's worth, whatever the size of the split.
 
-    Parameters
-    ----------
-    index
-        Where each graph's rows are.
     """
-
-    def __init__(self, index: SplitIndex) -> None:
-        self._index = index
-        self._disk = DiskReader(index)
-
-    def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        return self._disk.take(graphs)
-
-    def column(self, key: str) -> NDArray[Any]:
-        return self._disk.column(key)
-
-    def close(self) -> None:
-        self._disk.close()
 
     def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
         parts = list(parts)
@@ -70,7 +52,7 @@ class StreamReader:
     def _load(self, block: int) -> dict[str, Lines]:
         """Read a block; runs in the thread that reads ahead."""
         first, last = self._index.block_bounds[block : block + 2].tolist()
-        values = self._disk.take(np.arange(first, last))
+        values = self.take(np.arange(first, last))
         return {key: lines_of(values[key], self._index.keys[key].dim) for key in values}
 
     def _join(

@@ -182,9 +182,13 @@ class Bp5File:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; nothing can be read after."""
-        self._engine.Close()
+        """Let go of the file; what still reads a variable of it may finish.
+
+        ADIOS2 frees everything with its context. Its own Close would leave a file of timings in
+        the directory for temporary files.
+        """
         self._variables.clear()
+        del self._engine, self._io, self._context
 
     def variable(self, name: str) -> Bp5Variable:
         """One variable of the file."""
@@ -201,7 +205,8 @@ class Bp5File:
                     f"{self.path}: {name} has the type {variable.Type()} and the shape "
                     f"{list(variable.Shape())}, which no graph can hold"
                 )
-            found = Bp5Variable(f"{self.path}: {name}", variable, dtype, self._engine, self._turn)
+            handles = (self._engine, self._io, self._context)
+            found = Bp5Variable(f"{self.path}: {name}", variable, dtype, handles, self._turn)
             self._variables[name] = found
         return found
 
@@ -238,11 +243,17 @@ class Bp5Variable:
     """
 
     def __init__(
-        self, name: str, variable: Any, dtype: np.dtype[Any], engine: Any, turn: threading.Lock
+        self,
+        name: str,
+        variable: Any,
+        dtype: np.dtype[Any],
+        handles: tuple[Any, ...],
+        turn: threading.Lock,
     ) -> None:
         self.shape: tuple[int, ...] = tuple(variable.Shape())
         self.dtype = dtype
-        self._name, self._variable, self._engine, self._turn = name, variable, engine, turn
+        self._name, self._variable, self._turn = name, variable, turn
+        self._handles = handles  # engine, and what must outlive it
         self._zeros = [0] * (len(self.shape) - 1)
 
     def read_into(self, out: NDArray[Any], start: int, row: int | None = None) -> None:
@@ -269,6 +280,11 @@ class Bp5Variable:
             extent, rest = self.shape[0], self.shape[1:]
             selection = [start, *self._zeros], list(out.shape)
         else:
+            if not 0 <= row < self.shape[0]:
+                raise StoreError(
+                    f"{self._name} has {self.shape[0]} rows and so no row {row}; "
+                    "correct the selection"
+                )
             extent, rest = self.shape[1], ()
             selection = [row, start], [1, count]
         if start < 0 or start + count > extent:
@@ -286,7 +302,7 @@ class Bp5Variable:
         try:
             with self._turn:
                 self._variable.SetSelection(selection)
-                self._engine.Get(self._variable, out, adios.Mode.Sync)
+                self._handles[0].Get(self._variable, out, adios.Mode.Sync)
         except (RuntimeError, ValueError) as error:
             raise StoreError(
                 f"{self._name} cannot be read ({error}); restore the file from a copy"

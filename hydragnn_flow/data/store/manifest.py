@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from hydragnn_flow.data.store.integrity import FileRecord
 from hydragnn_flow.errors import StoreError
 
 MANIFEST = "manifest.json"
 VERSION = 2
+_CHECKSUM = "crc32"
 
 Profile = Literal["hydragnn", "compact"]
 
@@ -59,9 +69,9 @@ class Statistics(_Record):
 class SplitSize(_Record):
     """How much a split holds."""
 
-    graphs: int = 0
-    atoms: int = 0
-    edges: int = 0
+    graphs: int = Field(default=0, ge=0)
+    atoms: int = Field(default=0, ge=0)
+    edges: int = Field(default=0, ge=0)
 
     def __add__(self, other: SplitSize) -> SplitSize:
         return SplitSize(
@@ -74,18 +84,22 @@ class SplitSize(_Record):
 class Key(_Record):
     """One key of the graphs: what its tensors are, and how many rows each graph has."""
 
-    dtype: str
+    dtype: str = Field(pattern="^(float32|float64|u?int(8|16|32|64))$")
     """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""
-    dim: int
+    dim: int = Field(ge=0)
     """Dimension along which graphs follow one another."""
-    shape: tuple[int, ...]
+    shape: tuple[PositiveInt, ...]
     """The other dimensions."""
     node: bool
     """Whether each graph has as many rows as atoms."""
     edge: bool
     """Whether each graph has as many rows as edges."""
-    rows: int | None
+    rows: int | None = Field(ge=0)
     """Rows of each graph, where all have the same number."""
+
+    def array_shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of an array with so many rows along ``dim``."""
+        return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
         """What holds of both; for the same key in two parts of a store."""
@@ -105,7 +119,7 @@ class Key(_Record):
 class Shard(_Record):
     """One BP5 directory of the store."""
 
-    path: str
+    path: str = Field(pattern=r"^(\.|\w[\w.-]*)$")
     """Name within the store."""
     files: dict[str, FileRecord]
     """Its files by name; empty for a foreign .bp, which nothing is known about."""
@@ -114,7 +128,7 @@ class Shard(_Record):
 
 
 class Manifest(_Record):
-    """All of manifest.json."""
+    """All of manifest.json but its own checksum, ``crc32``."""
 
     version: Literal[2] = 2
     profile: Profile = "hydragnn"
@@ -135,7 +149,31 @@ class Manifest(_Record):
     statistics: Statistics
     provenance: dict[str, Any]
     """Where the data come from; prepare compares it before it reuses a store."""
-    shards: list[Shard]
+    shards: list[Shard] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Manifest:
+        for name, size in self.splits.items():
+            parts = [shard.splits.get(name, SplitSize()) for shard in self.shards]
+            if sum(parts, SplitSize()) != size:
+                raise ValueError(f"the shards' parts of {name} do not add up to it")
+        missing = {"x", "pos", "edge_index"} - self.keys.keys()
+        if missing:
+            raise ValueError(f"keys: {', '.join(sorted(missing))} are missing")
+        return self
+
+
+def save_manifest(store: Path, manifest: Manifest) -> None:
+    """Write a manifest with its checksum."""
+    values = json.loads(manifest.model_dump_json())
+    values[_CHECKSUM] = _checksum(values)
+    (store / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    """CRC-32 of all else that a manifest says."""
+    rest = {key: value for key, value in values.items() if key != _CHECKSUM}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
 def load_manifest(store: Path) -> Manifest:
@@ -162,6 +200,9 @@ def load_manifest(store: Path) -> Manifest:
             f"{path}: version {version!r} is not the version {VERSION} this release reads; "
             "prepare the store again, or use the release that wrote it"
         )
+    checksum = values.pop(_CHECKSUM, None)
+    if checksum != _checksum(values):
+        raise StoreError(f"{path} has changed since it was written (its checksum differs): {again}")
     try:
         return Manifest.model_validate(values)
     except ValidationError as error:

@@ -168,7 +168,7 @@ class ShardWriter:
 
 
 def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.empty((*key.shape[: key.dim], 0, *key.shape[key.dim :]), dtype=dtype)
+    return np.empty(key.array_shape(0), dtype=dtype)
 
 
 def _holds(dtype: np.dtype[Any], number: int) -> bool:
