@@ -4,6 +4,7 @@ right one, and a pydantic report becomes one sentence naming file and key."""
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +21,7 @@ _IN_PLAIN_WORDS = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
+    "path_type": "must be a path",
     "too_short": "must not be empty",
 }
 
@@ -89,7 +91,9 @@ def explain(error: ValidationError, source: object) -> InputError:
     elif first["loc"][-1:] == ("bool",):
         message = f"must be a number, a word, true or false, got {reprlib.repr(first['input'])}"
     else:
-        message = f"{_IN_PLAIN_WORDS.get(kind, first['msg'])}, got {reprlib.repr(first['input'])}"
+        # "Input should be less than 1", "String should have at least 1 character"
+        said = re.sub(r"^\w+ should ", "must ", first["msg"])
+        message = f"{_IN_PLAIN_WORDS.get(kind, said)}, got {reprlib.repr(first['input'])}"
     key = ".".join(place)
     return InputError(f"{source}: {key}: {message}" if key else f"{source}: {message}")
 

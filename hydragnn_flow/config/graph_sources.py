@@ -47,8 +47,8 @@ class Features(Section):
         return self
 
 
-class GraphFilesSection(Section):
-    """Files of training, validation and test data."""
+class FilesSection(Section):
+    """Files of training, validation and test data, and what is to be learnt from them."""
 
     train: FileName
     """File, glob or directory for training, and for what has no files of its own below."""
@@ -57,10 +57,10 @@ class GraphFilesSection(Section):
     test: FileName | None = None
     """The same for the final test."""
     targets: Targets
-    """Name of each target -> its unit, and where it is found."""
+    """Name of each target -> its unit, or its unit and its key in the files."""
 
 
-class RawSection(GraphFilesSection):
+class RawSection(FilesSection):
     """Text files of columns, one structure each."""
 
     node_features: Features
@@ -131,7 +131,7 @@ class CfgSource(RawSection):
     format: Literal["cfg"]
 
 
-class PygSource(GraphFilesSection):
+class PygSource(FilesSection):
     """Files `.pt` of PyG graphs: one `Data`, a list of them, or what InMemoryDataset saves.
 
     Nodes have the columns of `x`, or else `z` as their chemical elements. Edges are kept where the
@@ -171,7 +171,7 @@ class HydragnnSource(Section):
         return self
 
 
-class VoronoiSource(GraphFilesSection):
+class VoronoiSource(FilesSection):
     """Voronoi graphs of point sets: grains, cells or particles of a microstructure.
 
     A `.npz` holds one set: `points` [n, d] with d of 2 or 3, and further arrays. A `.csv` holds one
@@ -200,7 +200,7 @@ class VoronoiSource(GraphFilesSection):
         return box
 
 
-class MeshSource(GraphFilesSection):
+class MeshSource(FilesSection):
     """Finite-element meshes in any format meshio reads: nodes are mesh points, edges those of the
     elements (of higher-order elements, those between their corners)."""
 

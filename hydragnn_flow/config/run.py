@@ -14,6 +14,7 @@ from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.search import SearchConfig
+from hydragnn_flow.config.sources import GeneratedSource
 from hydragnn_flow.errors import InputError
 
 # The store is built once for all trials from these, so no trial may change them.
@@ -66,6 +67,7 @@ class RunConfig(Section):
         base = self.network_with({})
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
+        _check_targets(self.data, base)
         if self.ensemble.size > self.search.trials:
             raise ValueError(
                 f"ensemble.size = {self.ensemble.size} is more than search.trials = "
@@ -117,6 +119,42 @@ class RunConfig(Section):
     def rungs(self) -> tuple[int, ...]:
         """Epochs at which a trial is judged."""
         return self.search.rungs(self.network_with({}).Training.num_epoch)
+
+
+def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
+    """Refuse a network whose outputs the data do not have, where the configuration tells."""
+    targets = _levels(data)
+    if targets is None:
+        return
+    architecture, asked = network.Architecture, network.Variables_of_interest
+    if architecture.enable_interatomic_potential:
+        outputs = [("energy", "graph", "Architecture.enable_interatomic_potential")]
+        if architecture.force_weight > 0:
+            outputs.append(("forces", "node", "Architecture.force_weight"))
+    else:
+        key = "Variables_of_interest.output_names"
+        outputs = [(*output, key) for output in zip(asked.output_names, asked.type, strict=True)]
+    for name, level, key in outputs:
+        if name not in targets:
+            raise ValueError(
+                f"network: {key} needs a target {name!r}, but those of data.source are "
+                f"{', '.join(targets)}; correct the one or the other"
+            )
+        if targets[name] not in (None, level):
+            raise ValueError(
+                f"network: {key} needs {name!r} by {level}, but in data.source it is a target by "
+                f"{targets[name]}; correct the one or the other"
+            )
+
+
+def _levels(data: DataConfig) -> dict[str, str | None] | None:
+    """Level of each target of the data, None where unknown; None where the targets are unknown."""
+    source = data.source
+    if isinstance(source, GeneratedSource):
+        return {"energy": "graph", "forces": "node"}
+    if source.targets is None:
+        return None
+    return {name: target.level for name, target in source.targets.items()}
 
 
 def _copy(values: Any) -> Any:

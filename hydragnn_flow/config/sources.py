@@ -9,15 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.graph_sources import (
     CfgSource,
+    FilesSection,
     HydragnnSource,
     LsmsSource,
     MeshSource,
     PygSource,
     VoronoiSource,
 )
-from hydragnn_flow.config.targets import Targets
-
-FileName = Annotated[str, Field(min_length=1)]
 
 
 class GeneratedSource(Section):
@@ -53,17 +51,9 @@ class GeneratedSource(Section):
         return atoms
 
 
-class StructureFiles(Section):
+class StructureFiles(FilesSection):
     """What all formats of labelled structures in files have in common."""
 
-    train: FileName
-    """File, glob or directory for training, and for what has no files of its own below."""
-    val: FileName | None = None
-    """The same for validation."""
-    test: FileName | None = None
-    """The same for the final test."""
-    targets: Targets
-    """Name of each target -> its unit, or its unit and its key in the files."""
     group: str | None = Field(default=None, min_length=1)
     """Key of what names the group a structure belongs to."""
 

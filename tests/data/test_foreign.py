@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import struct
@@ -199,6 +200,14 @@ def test_file_of_hydragnn(shared_data):
     }
     assert found.splits["trainset"].atoms == 40 * 32
     assert found.splits["trainset"].edges == 40 * 640
+
+
+def test_looking_through_leaves_nothing_behind(tmp_path):
+    """ADIOS2 would write timings, for each time it closes a file, where the temporary files are."""
+    path = write_file(tmp_path / f"traceless-{os.getpid()}.bp")
+    assert survey(path)
+    assert not list(Path("/tmp").glob(f"{path.name}_*"))
+    assert sorted(part.name for part in path.iterdir()) == sorted(FILES)
 
 
 def cut(share: float) -> Callable[[bytes], bytes]:

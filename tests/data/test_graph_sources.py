@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from hydragnn_flow.config.graph_sources import (
     PygSource,
     VoronoiSource,
 )
-from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.data import GraphStore, atoms_to_graph
 from hydragnn_flow.data.columns import pack
 from hydragnn_flow.data.elements import element_edges
 from hydragnn_flow.data.sources import fingerprint, open_source
@@ -38,6 +40,7 @@ from hydragnn_flow.data.sources.cfg import CfgFiles
 from hydragnn_flow.data.sources.hydragnn import StoredGraphs
 from hydragnn_flow.data.sources.lsms import LsmsFiles
 from hydragnn_flow.data.sources.mesh import MeshFiles
+from hydragnn_flow.data.sources.pt_files import load_graphs
 from hydragnn_flow.data.sources.pyg import PygFiles
 from hydragnn_flow.data.sources.voronoi import VoronoiFiles
 from hydragnn_flow.data.tessellation import tessellate
@@ -127,7 +130,7 @@ def pyg_graph(n: int, edges: bool = True) -> Data:
     rng = torch.Generator().manual_seed(n)
     graph = Data(
         x=torch.rand(n, 2, generator=rng),
-        pos=torch.rand(n, 3, generator=rng, dtype=torch.float64) * 3,
+        pos=torch.rand(n, 3, generator=rng, dtype=torch.float64) * 1.7,  # all within the cutoff
         y=torch.rand(1, 2, generator=rng),
         forces=torch.rand(n, 3, generator=rng),
         smiles="CO",
@@ -289,6 +292,49 @@ def test_the_configuration_opens_it(case):
     assert type(found) is SOURCES[section["format"]][1]
     assert found.parts() == source(folder, **section).parts()
     assert fingerprint(config)["files"] == len(found.files())
+
+
+@pytest.mark.parametrize("case", ["pyg", "voronoi", "mesh", "hydragnn"], indirect=True)
+def test_edges_longer_than_the_radius_are_refused(case, same):
+    folder, section = case
+    found = source(folder, **section)
+    for part in found.parts():
+        for record in found.read(part):
+            graph = record.graph(CUTOFF, None)
+            senders, receivers = graph.edge_index
+            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
+            longest = max(vectors.double().norm(dim=1).tolist(), default=0.0)
+            assert same(record.graph(longest, None), graph)
+            if longest:
+                with pytest.raises(InputError) as error:
+                    record.graph(0.99 * longest, None)
+                said = re.fullmatch(
+                    r"(.*) has an edge of length (\S+), but .* Architecture.radius = (\S+); set "
+                    r"Architecture.radius to the longest edge of all graphs \((\S+) or more\), .*",
+                    str(error.value),
+                )
+                assert said is not None
+                assert said[1] == record.origin
+                expected = [longest, 0.99 * longest, longest]
+                assert [float(number) for number in said.groups()[1:]] == pytest.approx(
+                    expected, rel=1e-5
+                )
+
+
+def test_a_missing_file_is_named_for_what_it_is_for(tmp_path):
+    for files, missing, said in (
+        (cfg_files, "0.bulk", "where the graph features of 0.cfg should be"),
+        (mesh_files, "loads.csv", "cannot be read as a CSV"),
+        (cfg_files, "2.bulk", "add it, allow reading it"),
+    ):
+        folder = tmp_path / missing
+        folder.mkdir()
+        values = {"source": files(folder), "path": folder, "split": {"test": 0.2}}
+        (folder / missing).unlink()
+        with pytest.raises(InputError) as error:
+            fingerprint(DataConfig.model_validate(values))
+        assert str(folder / missing) in str(error.value)
+        assert said in str(error.value)
 
 
 # LSMS
@@ -610,6 +656,9 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
     torch.save([pyg_graph(2)], path)
     path.write_bytes(path.read_bytes()[:700] if damage == "truncated" else damage)
     refused(tmp_path, PYG, "graphs.pt", "cannot be read as a file of PyG graphs")
+    with pytest.raises(InputError) as error:
+        load_graphs(path)
+    assert "weights_only" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -685,7 +734,7 @@ def test_hydragnns_own_file(shared_data):
     for i in sorted({int(key.split("/")[1]) for key in reference if key.startswith("trainset")}):
         part = Part("train", str(folder / "hydragnn_cuau.bp"), i, i + 1, 0)
         (a,), (b,) = plain.read(part), packed.read(part)
-        one, two = a.graph(CUTOFF, None), b.graph(CUTOFF, None)
+        one, two = a.graph(5.0, None), b.graph(5.0, None)
         for key in ("x", "pos", "cell", "edge_index", "edge_shifts", "edge_attr"):
             assert np.array_equal(one[key].numpy(), reference[f"trainset/{i}/{key}"]), key
         assert one.pbc.tolist() == [1, 1, 1]
@@ -712,6 +761,25 @@ def test_hydragnn_refuses(written, tmp_path):
     for changes in ({"targets": {"e": "eV"}}, {"targets": {"e": energy, "f": force}}, {}):
         with pytest.raises(InputError, match=r"output_dim needs|e needs a level"):
             validate(HydragnnSource, {**section, **changes, "output_dim": [1]}, "run.yaml")
+
+
+def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch):
+    opened = []
+    open_store = GraphStore.open
+
+    def count(path: Path, *arguments: Any) -> GraphStore:
+        opened.append(path)
+        return open_store(path, *arguments)
+
+    monkeypatch.setattr(GraphStore, "open", count)
+    section = {"format": "hydragnn", "file": copied.name}
+    parts = source(copied.parent, **section).parts()
+    for part in parts:
+        assert list(source(copied.parent, **section).read(part))
+    assert opened == [copied]
+    os.utime(copied / "manifest.json", (0, 0))
+    assert source(copied.parent, **section).parts() == parts
+    assert opened == [copied, copied]
 
 
 def test_keys_of_a_store_get_names_and_units(written, store):
@@ -1046,6 +1114,16 @@ def test_a_quad_that_is_a_triangle(tmp_path):
     (graph,) = graphs(source(tmp_path, **MESH, loose_points="drop"))
     assert graph.edge_index.shape == (2, 2 * 5)
     assert sorted(graph.edge_attr[:, 1].tolist()) == [1.0] * 8 + [2.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("a.off", "Expected the first line to be `OFF`."), ("a.vtu", "as vtu"), ("a.txt", "format")],
+)
+def test_what_meshio_says_is_told_once(tmp_path, capfd, name, reason):
+    (tmp_path / name).write_text("<no mesh>\n")
+    refused(tmp_path, {**MESH, "train": name}, name, "cannot be read as a mesh", reason)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_mesh_refuses(tmp_path):

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import ase
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
@@ -18,6 +19,9 @@ from hydragnn_flow.errors import InputError
 
 Role = Literal["train", "val", "test"]
 """What an input is for; ``train`` also gives the splits that have no input of their own."""
+
+# What single precision may add to a length, relative.
+_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class Labelled:
     """Position among all structures of its role: the graph's ``graph_id``."""
     group: str | None = None
     """The group it belongs to, where the source names groups."""
+    x: NDArray[np.float64] | None = None
+    """Node features [n_atoms, n_features] in place of the atomic numbers; with these, the elements
+    of ``atoms`` do not count."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """The structure's graph, as :func:`atoms_to_graph` builds it.
@@ -59,7 +66,9 @@ class Labelled:
             Naming file and structure, where it cannot be a graph.
         """
         try:
-            return atoms_to_graph(self.atoms, cutoff, max_neighbours, self.index, self.targets)
+            return atoms_to_graph(
+                self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
+            )
         except InputError as error:
             # It knows the structure by its number in the whole input, the user by that in a file.
             said = str(error).removeprefix(f"structure {self.index} ")
@@ -80,7 +89,23 @@ class ReadyGraph:
     """The group it belongs to, where the source names groups."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """The graph; it has its edges already."""
+        """The graph, with the edges that it has already.
+
+        Raises
+        ------
+        InputError
+            Naming file and graph, where an edge is longer than the cutoff: networks would pass
+            over it in silence.
+        """
+        senders, receivers = self.data.edge_index
+        vectors = self.data.pos[receivers] - self.data.pos[senders] + self.data.edge_shifts
+        longest = torch.linalg.norm(vectors, dim=1).max().item() if len(vectors) else 0.0
+        if longest > cutoff * (1 + _ROUNDING):
+            raise InputError(
+                f"{self.origin} has an edge of length {longest:.6g}, but networks see none beyond "
+                f"Architecture.radius = {cutoff:g}; set Architecture.radius to the longest edge "
+                f"of all graphs ({longest:.6g} or more), or remove such edges"
+            )
         return self.data
 
 

@@ -42,7 +42,7 @@ class CsvTables(StructureSource):
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         for origin, row in islice(_rows(file), start, stop):
-            text = lookup(row, self._column, origin, "structure")
+            text = lookup(row, self._column, origin, "structure", "structure")
             path = self._path(row, file)
             yield Found(from_cif(text) if path is None else from_file(path), row)
 

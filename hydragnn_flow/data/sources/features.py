@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
-from hydragnn_flow.data.graphs import atoms_to_graph
-from hydragnn_flow.data.sources.base import Labelled
 from hydragnn_flow.errors import InputError
 
 ATOMIC_NUMBER = "atomic_number"
 """The node feature that chooses a chemical element."""
 _HEAVIEST = 118
-
-
-@dataclass(frozen=True)
-class Featured(Labelled):
-    """A structure whose nodes have features of their own; its edges follow from the cutoff."""
-
-    x: NDArray[np.float64] = field(kw_only=True)
-    """Node features [n_atoms, n_features]; the elements of ``atoms`` do not count."""
-
-    def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """The structure's graph, with ``x`` in place of atomic numbers.
-
-        Raises
-        ------
-        InputError
-            Naming file and structure, where it cannot be a graph.
-        """
-        try:
-            return atoms_to_graph(
-                self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
-            )
-        except InputError as error:
-            said = str(error).removeprefix(f"structure {self.index} ")
-            raise InputError(f"{self.origin} {said}") from None
 
 
 def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:

@@ -5,9 +5,43 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+from hydragnn_flow.config.graph_sources import FilesSection
+from hydragnn_flow.data.sources.base import Role
 from hydragnn_flow.errors import InputError
+
+
+def files_by_role(
+    section: FilesSection, folder: Path, suffixes: Collection[str] = ()
+) -> dict[Role, list[Path]]:
+    """The files of each role that has some, training first.
+
+    Parameters
+    ----------
+    section
+        Says what they are called.
+    folder
+        Directory of the data.
+    suffixes
+        Endings of the files to take from a directory or a glob; by default all.
+
+    Raises
+    ------
+    InputError
+        As :func:`find_files`, and where no file has such an ending.
+    """
+    names: dict[Role, str | None] = {
+        "train": section.train,
+        "val": section.val,
+        "test": section.test,
+    }
+    return {
+        role: _chosen(name, folder, f"data.source.{role}", suffixes)
+        for role, name in names.items()
+        if name is not None
+    }
 
 
 def find_files(name: str, folder: Path, key: str) -> list[Path]:
@@ -67,6 +101,19 @@ def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
     """
     size = max(least, -(-n // most))
     return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> list[Path]:
+    found = find_files(name, folder, key)
+    if not suffixes or found == [folder / name]:
+        return found
+    chosen = [path for path in found if path.suffix.lower() in suffixes]
+    if not chosen:
+        raise InputError(
+            f"{folder / name} ({key}) has no files that end in {', '.join(sorted(suffixes))}; "
+            "name a directory or pattern that has some"
+        )
+    return chosen
 
 
 def _natural(path: Path) -> tuple[list[str | int], str]:

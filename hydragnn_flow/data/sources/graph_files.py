@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from hydragnn_flow.config.graph_sources import GraphFilesSection
+from hydragnn_flow.config.graph_sources import FilesSection
 from hydragnn_flow.data.sources.base import Part, Record, Role
-from hydragnn_flow.data.sources.files import find_files
+from hydragnn_flow.data.sources.files import files_by_role
 from hydragnn_flow.data.sources.labels import LabelCheck
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -30,7 +30,7 @@ class GraphFiles(ABC):
 
     def __init__(
         self,
-        section: GraphFilesSection,
+        section: FilesSection,
         folder: Path,
         suffixes: Collection[str] = (),
     ) -> None:
@@ -91,25 +91,4 @@ class GraphFiles(ABC):
 
     @cached_property
     def _by_role(self) -> dict[Role, list[Path]]:
-        names: dict[Role, str | None] = {
-            "train": self._section.train,
-            "val": self._section.val,
-            "test": self._section.test,
-        }
-        return {
-            role: self._find(name, f"data.source.{role}")
-            for role, name in names.items()
-            if name is not None
-        }
-
-    def _find(self, name: str, key: str) -> list[Path]:
-        found = find_files(name, self._folder, key)
-        if not self._suffixes or found == [self._folder / name]:
-            return found
-        chosen = [path for path in found if path.suffix.lower() in self._suffixes]
-        if not chosen:
-            raise InputError(
-                f"{self._folder / name} ({key}) has no files that end in "
-                f"{', '.join(sorted(self._suffixes))}; name a directory or pattern that has some"
-            )
-        return chosen
+        return files_by_role(self._section, self._folder, self._suffixes)

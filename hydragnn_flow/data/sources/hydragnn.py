@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +59,7 @@ class StoredGraphs:
     def files(self) -> list[Path]:
         """Every file of the store."""
         assert self._store  # which says what is wrong where there is none
-        return sorted(path for path in self._path.rglob("*") if path.is_file())
+        return _files(self._path)
 
     def parts(self) -> list[Part]:
         """Ranges of the graphs of each split."""
@@ -117,7 +117,23 @@ class StoredGraphs:
 
     @cached_property
     def _store(self) -> GraphStore:
-        return GraphStore.open(self._path, "random")
+        described = [(path, path.stat()) for path in _files(self._path)]
+        return _open(
+            self._path, tuple((path, found.st_size, found.st_mtime_ns) for path, found in described)
+        )
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+@lru_cache(maxsize=1)
+def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
+    """The store; kept for all tasks of this process, as opening a `.bp` means to read it through.
+
+    ``state`` is what its files are, so that others in their place are opened anew.
+    """
+    return GraphStore.open(path, "random")
 
 
 def unpack(

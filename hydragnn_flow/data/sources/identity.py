@@ -46,8 +46,11 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
             if total <= _CONTENT_UP_TO:
                 checksum = _add_content(file, checksum)
     except OSError as error:
+        # A source knows what a file is for, and who names it.
+        open_source(config, 0).parts()
         raise InputError(
-            f"{error.filename} cannot be read ({error.strerror}); correct or remove it"
+            f"{error.filename} cannot be read ({error.strerror}); add it, allow reading it, or "
+            "leave out what needs it"
         ) from None
     return {"files": len(sizes), "bytes": total, "crc32": checksum}
 

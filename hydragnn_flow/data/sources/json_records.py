@@ -52,7 +52,7 @@ class JsonRecords(StructureSource):
             if not isinstance(record, dict):
                 raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
             origin = f"{file}: structure {number}"
-            structure = lookup(record, self._structure, origin, "structure")
+            structure = lookup(record, self._structure, origin, "structure", "structure")
             yield Found(from_dict(structure), self._values(record))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:

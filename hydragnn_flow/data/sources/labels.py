@@ -77,7 +77,8 @@ class LabelCheck:
                 raise InputError(
                     f"{origin} has a label {name!r} of shape {list(label.shape)}, which does not "
                     "fit its number of atoms or the structures before it; correct it, or say with "
-                    f"targets.{name}.level whether it belongs to the graph or to each node"
+                    "graph or node whether it belongs to the structure or to each atom in "
+                    f"data.source.targets.{name}.level"
                 )
 
 

@@ -9,10 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import meshio
 import numpy as np
 import pandas as pd
-from meshio import extension_to_filetypes
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import MeshSource
@@ -41,6 +39,8 @@ class MeshFiles(GraphFiles):
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
+        from meshio import extension_to_filetypes  # other formats do without it
+
         super().__init__(section, folder, suffixes=extension_to_filetypes)
         self._mesh = section
 
@@ -139,14 +139,18 @@ def read_mesh(path: Path) -> Any:
     InputError
         Where meshio cannot.
     """
-    said = io.StringIO()
+    import meshio
+
+    reasons, outcome = io.StringIO(), io.StringIO()
     try:
         # meshio prints what is wrong and leaves the interpreter.
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(reasons), contextlib.redirect_stderr(outcome):
             return meshio.read(path)
     except (Exception, SystemExit) as error:
-        reason = str(error) if isinstance(error, Exception) else said.getvalue()
-        reason = " ".join(reason.split()) or type(error).__name__
+        reason = str(error)
+        if isinstance(error, SystemExit):
+            reason = reasons.getvalue().strip() or outcome.getvalue()
+        reason = " ".join(reason.split()).removeprefix("Error: ") or type(error).__name__
         raise InputError(
             f"{path} cannot be read as a mesh ({reason}); give a file meshio can read"
         ) from None

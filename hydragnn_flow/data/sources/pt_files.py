@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ def load_graphs(path: Path) -> Sequence[Data]:
         Where it cannot be read, or holds anything else; classes that could run code are not loaded
         but named.
     """
-    with torch.serialization.safe_globals(_PARTS_OF_DATA):
+    with torch.serialization.safe_globals(_PARTS_OF_DATA), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is refused below
         try:
             # Mapped where it can be, so that a range of a large file costs no more than its share.
             content: Any = torch.load(
@@ -79,8 +81,11 @@ def _why_refused(path: Path, error: Exception) -> str:
             f"holds {', '.join(sorted(unsafe))}, which is no part of a plain torch_geometric Data "
             "and could run code when loaded; save plain Data instead"
         )
-    reason = str(error).strip().splitlines() or [type(error).__name__]
-    return f"cannot be read as a file of PyG graphs ({reason[0]}); save it again"
+    reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+    # Of what it does not know torch says how to load it all the same, running code that is in it.
+    if not reason or "weights_only" in str(error):
+        reason = "it is no file of torch.save"
+    return f"cannot be read as a file of PyG graphs ({reason}); save it again"
 
 
 def _describe(content: object) -> str:

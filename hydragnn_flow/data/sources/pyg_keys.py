@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.data.graphs import assemble_graph
 from hydragnn_flow.data.neighbours import Neighbours
-from hydragnn_flow.data.sources.base import ReadyGraph, Record
-from hydragnn_flow.data.sources.features import Featured, check_elements, named, named_rows
+from hydragnn_flow.data.sources.base import Labelled, ReadyGraph, Record
+from hydragnn_flow.data.sources.features import check_elements, named, named_rows
 from hydragnn_flow.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -89,7 +89,7 @@ def graph_record(
     cell, pbc = _box(arrays, origin)
     if "edge_index" not in arrays:
         atoms = ase.Atoms(numbers=np.zeros(n, dtype=int), positions=positions, cell=cell, pbc=pbc)
-        return Featured(atoms, dict(targets), origin, index, x=x)
+        return Labelled(atoms, dict(targets), origin, index, x=x)
     edges = _edges(arrays, positions, bool(pbc.any()), origin)
     edge_attr = None
     if "edge_attr" in arrays:

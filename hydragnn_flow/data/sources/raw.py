@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import Features, RawSection
-from hydragnn_flow.data.sources.base import Record
-from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, Featured, node_features
+from hydragnn_flow.data.sources.base import Labelled, Record
+from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, node_features
 from hydragnn_flow.data.sources.graph_files import GraphFiles
 from hydragnn_flow.errors import InputError
 
@@ -60,7 +60,7 @@ class RawFiles(GraphFiles):
             name: scaled[target.key or name] for name, target in self._columns.targets.items()
         }
         self._labels.check(targets, len(atoms), origin)
-        return Featured(atoms, targets, origin, index, x=x), names
+        return Labelled(atoms, targets, origin, index, x=x), names
 
 
 def pick(features: Features, table: NDArray[np.float64], where: str) -> Quantities:

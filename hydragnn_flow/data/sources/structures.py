@@ -13,12 +13,11 @@ import ase
 
 from hydragnn_flow.config.sources import StructureFiles
 from hydragnn_flow.data.sources.base import Labelled, Part, Role
-from hydragnn_flow.data.sources.files import find_files, ranges
+from hydragnn_flow.data.sources.files import files_by_role, ranges
 from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
-_ROLES: tuple[Role, ...] = ("train", "val", "test")
 _LEAST = 256
 """Structures that make a task worth its start."""
 
@@ -91,12 +90,7 @@ class StructureSource(ABC):
             )
 
     def _inputs(self) -> dict[Role, list[Path]]:
-        names = {role: getattr(self._config, role) for role in _ROLES}
-        return {
-            role: find_files(name, self._folder, f"data.source.{role}")
-            for role, name in names.items()
-            if name is not None
-        }
+        return files_by_role(self._config, self._folder)
 
     def _parts(self, role: Role, files: Sequence[Path]) -> list[Part]:
         for file in files:
@@ -146,7 +140,7 @@ class StructureSource(ABC):
         targets = {}
         for name, target in self._config.targets.items():
             key = target.key or name
-            value = lookup(found.values, key, origin, "label")
+            value = lookup(found.values, key, origin, "label", f"targets.{name}.key")
             try:
                 targets[name] = shaped(value, target.level or found.levels.get(key), n_atoms)
             except (TypeError, ValueError):
@@ -156,7 +150,9 @@ class StructureSource(ABC):
                 ) from None
         self._labels.check(targets, n_atoms, origin)
         group = self._config.group
-        named = None if group is None else str(lookup(found.values, group, origin, "group"))
+        named = None
+        if group is not None:
+            named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
         atoms.calc = None  # it would be carried along with every structure
         return Labelled(atoms, targets, origin, index, named)
@@ -167,8 +163,8 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
     return ranges(n, _LEAST, most)
 
 
-def lookup(values: Mapping[str, Any], key: str, origin: str, what: str) -> Any:
-    """A value a structure must have.
+def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
+    """A value a structure must have; ``setting`` within the source's section names its key.
 
     Raises
     ------
@@ -176,11 +172,12 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str) -> Any:
         Beginning with ``origin`` and naming the nearest key there is.
     """
     if key not in values:
-        near = difflib.get_close_matches(key, list(values), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(values) or 'nothing'}"
+        known = [name for name in values if name]  # a table's index has none
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'nothing'}"
         raise InputError(
             f"{origin} has no {what} {key!r} ({hint}); "
-            f"add the {what}, remove the structure, or correct data.source"
+            f"correct data.source.{setting}, add the {what}, or remove the structure"
         )
     if values[key] is None:
         raise InputError(

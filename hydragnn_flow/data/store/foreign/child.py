@@ -35,7 +35,10 @@ class Fault(Exception):
 
 
 class File:
-    """A BP5 file, of which nothing is believed."""
+    """A BP5 file, of which nothing is believed.
+
+    It is never closed: that would leave a file of timings in the directory for temporary files.
+    """
 
     def __init__(self, path: str) -> None:
         self._context = adios.ADIOS()
@@ -121,10 +124,6 @@ class File:
                     f"holds {name} from {least} to {most} instead of from {said['Min']} to "
                     f"{said['Max']}, as was written",
                 )
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._engine.Close()
 
     def _variable(self, name: str) -> Any:
         variable = self._io.InquireVariable(name)
@@ -260,7 +259,6 @@ def main() -> None:
     try:
         file = File(sys.argv[1])
         splits = {name: survey_split(file, name) for name in file.splits()}
-        file.close()
     except Fault as fault:
         json.dump({"fault": fault.args}, answer)
     else:
