@@ -60,13 +60,12 @@ def run_segment(
     torch.set_num_threads(spec.threads)
     result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
-    _forget_peak_memory(device)
     trainer: Trainer | None = None
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
-        trainer = Trainer(
-            spec, network, _open_store(spec.store, spec.mode, spec.scratch), device, world
-        )
+        store = _open_store(spec.store, spec.mode, spec.scratch)
+        _forget_peak_memory(device)  # now that an earlier segment's store is gone
+        trainer = Trainer(spec, network, store, device, world)
         result.from_epoch = trainer.progress.epoch
         trainer.run(should_stop)
         if world.is_first:
@@ -123,10 +122,20 @@ def _forget_peak_memory(device: torch.device) -> None:
 
 
 def _peak_memory_gib(device: torch.device) -> float:
+    """Most memory of its own that the process has had since the measurement began [GiB].
+
+    Pages of files, the libraries and a store in memory among them, are the node's and not the
+    process's. Linux keeps the peak of all pages only; those of files, which hardly ever become
+    fewer, are subtracted as they are at the end. So what was read of a store for the first time
+    after the peak is missing from the answer. Other systems count everything.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     if _CLEAR_REFS.exists():
-        peak = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(peak.split()[1]) / 2**20
+        lines = _STATUS.read_text().splitlines()
+        fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]
+        kib = {name: int(value) for name, value, _ in fields}
+        own = kib["VmHWM:"] - kib["RssFile:"] - kib["RssShmem:"]
+        return max(own, kib["RssAnon:"]) / 2**20
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

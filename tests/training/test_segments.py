@@ -10,7 +10,7 @@ import pytest
 import torch
 from segment_cases import NETWORK, make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
@@ -170,3 +170,18 @@ def test_how_the_store_is_read_changes_nothing(tmp_path: Path, alloy_store: Grap
     ]
     assert results[0].status == "ok"
     assert all(result.history == results[0].history for result in results)
+
+
+def test_peak_memory_is_the_process_s_own(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """The pages of a store in memory are the node's; each process would count them again."""
+    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
+    for graph in (graph for graphs in splits.values() for graph in graphs):
+        graph.wide = torch.rand(graph.num_nodes, 100_000)
+    wide = write_store(tmp_path / "wide.gs", splits, cutoff=4.0)
+    size = 4 * wide["trainset"].n_atoms.sum() * 100_000 / 2**30
+    assert size > 0.05
+    peaks = {
+        mode: run_segment(make_spec(tmp_path / mode, wide, 2, mode=mode)).peak_memory_gib
+        for mode in ("random", "memory")
+    }
+    assert abs(peaks["memory"] - peaks["random"]) < 0.3 * size

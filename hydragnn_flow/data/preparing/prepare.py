@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -21,14 +23,15 @@ from hydragnn_flow.data.preparing.tasks import (
     split_file,
     write_request,
 )
-from hydragnn_flow.data.preparing.workers import InProcess, Progress, Workers, run_all
+from hydragnn_flow.data.preparing.workers import NoWorkers, Progress, Workers, run_all
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Part, fingerprint, open_source
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
-from hydragnn_flow.data.store.describe import Content, Description, join_contents, make_manifest
-from hydragnn_flow.data.store.manifest import MANIFEST, Target
-from hydragnn_flow.data.store.staging import commit, remove_leftovers
+from hydragnn_flow.data.store.describe import Content, Description, join_contents
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.staging import remove_leftovers
+from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import same_file, write_json
 
@@ -86,8 +89,8 @@ def prepare_store(
     Raises
     ------
     InputError
-        Where the input is at fault (naming file and structure), or ``path`` holds something else:
-        a store of other data or settings, a damaged store, no store.
+        Where the input is at fault (naming file and structure), no worker will come, or ``path``
+        holds something else: a store of other data or settings, a damaged store, no store.
     CampaignStopped
         Where the processes of a task are lost again and again.
     """
@@ -95,18 +98,21 @@ def prepare_store(
     remove_leftovers(path)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
-        return _reuse(path, provenance)
+        store = _reuse(path, provenance)
+        # What workers wrote that outlived their driver, and the end of this preparation.
+        shutil.rmtree(_building(path), ignore_errors=True)
+        return store
     show = progress or (lambda what, done, total: None)
     with _alone(path) as building, _kept_unless_input_is_wrong(building):
-        _begin(building, provenance)
+        tasks = _begin(building, provenance)
         groups = _tasks(open_source(config, seed).parts())
-        if workers is None or sum(map(_size, groups)) <= _FEW:
-            workers = InProcess()
-        units = _read(building, groups, config, cutoff, max_neighbours, seed, show, workers)
+        if sum(map(_size, groups)) <= _FEW:
+            workers = None
+        units = _read(tasks, groups, config, cutoff, max_neighbours, seed, show, workers)
         records = [load_record(unit) for unit in units]
         _check_alike(records)
         division = _divide(config, units, records, seed)
-        content = _write(building, config, path.name, units, records, show, workers)
+        content = _write(tasks, config, path.name, units, records, show, workers)
         described = Description(
             targets={name: Target(**found) for name, found in records[0]["targets"].items()},
             units=records[0]["units"],
@@ -115,7 +121,9 @@ def prepare_store(
             node_features=records[0]["node_features"],
             provenance={**provenance, "division": division},
         )
-        _commit(building, path, content, described, config)
+        staging = _together(tasks, content)
+        commit_store(staging, path, content, described, config.profile)
+        shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path, mode="random")
 
 
@@ -148,10 +156,15 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
     return store
 
 
+def _building(path: Path) -> Path:
+    """The directory in which a store is being built."""
+    return path.with_name(f".{path.name}.preparing")
+
+
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
     """The directory in which the store is being built, for one process at a time."""
-    building = path.with_name(f".{path.name}.preparing")
+    building = _building(path)
     try:
         building.mkdir(parents=True, exist_ok=True)
         lock = os.open(building / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -160,18 +173,27 @@ def _alone(path: Path) -> Iterator[Path]:
             f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists() or not same_file(lock, building / "lock"):
-            raise BlockingIOError  # another process has just finished
-    except BlockingIOError:
-        os.close(lock)
-        raise StoreError(
-            f"{path} is being prepared by another process; wait for it, or choose another directory"
-        ) from None
-    try:
+        _lock(lock, path)
         yield building
     finally:
         os.close(lock)
+
+
+def _lock(lock: int, path: Path) -> None:
+    busy = StoreError(
+        f"{path} is being prepared by another process; wait for it, or choose another directory"
+    )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise busy from None
+        raise StoreError(
+            f"{path} is on a file system that cannot lock files ({error.strerror}); "
+            "choose a directory on another"
+        ) from error
+    if path.exists() or not same_file(lock, _building(path) / "lock"):
+        raise busy  # it has just finished
 
 
 @contextmanager
@@ -179,39 +201,46 @@ def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
     """Keep finished tasks for the next time; input that is at fault will be other input then."""
     try:
         yield
-    except StoreError:
+    except (StoreError, NoWorkers):
         raise
     except OSError as error:
         raise cannot_write(building, error) from error
     except InputError:
         shutil.rmtree(building, ignore_errors=True)
         raise
+    finally:
+        if not any(building.glob(f"*/[!.]*/{RECORD}")):
+            shutil.rmtree(building, ignore_errors=True)
 
 
-def _begin(building: Path, provenance: Mapping[str, Any]) -> None:
-    """Forget tasks that were finished for other data or settings."""
-    plan = building / "plan.json"
-    if plan.exists() and json.loads(plan.read_text(encoding="utf-8")) == provenance:
-        return
+def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
+    """The directory of the tasks; those for other data or settings are forgotten.
+
+    Each combination has a directory of its own: a worker that outlives its driver may still finish
+    a task for what was wanted before.
+    """
+    text = json.dumps(provenance, sort_keys=True)
+    tasks = building / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     for entry in building.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-    write_json(plan, provenance)
+        if entry.is_dir() and entry != tasks:
+            shutil.rmtree(entry, ignore_errors=True)
+    tasks.mkdir(exist_ok=True)
+    return tasks
 
 
 def _read(
-    building: Path,
+    tasks: Path,
     groups: Sequence[Sequence[Part]],
     config: DataConfig,
     cutoff: float,
     max_neighbours: int | None,
     seed: int,
     show: Progress,
-    workers: Workers,
+    workers: Workers | None,
 ) -> list[Path]:
     """Read all structures; returns the directories of the finished tasks, in order."""
     sizes = [_size(parts) for parts in groups]
-    units = [building / f"unit-{number:05d}" for number in range(len(groups))]
+    units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
     requests = {}
     finished = 0
     for number, (unit, parts) in enumerate(zip(units, groups, strict=True)):
@@ -284,20 +313,20 @@ def _divide(
 
 
 def _write(
-    building: Path,
+    tasks: Path,
     config: DataConfig,
     name: str,
     units: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
     show: Progress,
-    workers: Workers,
+    workers: Workers | None,
 ) -> Content:
     """Write the shards; returns what they hold."""
     targets = {key: Target(**found) for key, found in records[0]["targets"].items()}
     requests = {}
     for number, group in enumerate(_shards(units, records)):
         requests[number] = write_request(
-            building / f"shard-{number:05d}",
+            tasks / f"shard-{number:05d}",
             number,
             group,
             _SPLITS,
@@ -334,17 +363,12 @@ def _shards(units: Sequence[Path], records: Sequence[Mapping[str, Any]]) -> list
     return groups
 
 
-def _commit(
-    building: Path, path: Path, content: Content, described: Description, config: DataConfig
-) -> None:
-    """Bring the shards together, write the manifest beside them, and give it all its name."""
-    store = building / "store"
-    store.mkdir(exist_ok=True)
+def _together(tasks: Path, content: Content) -> Path:
+    """Bring the shards together; returns their directory."""
+    staging = tasks / "store"
+    staging.mkdir(exist_ok=True)
     for shard in content.shards:
-        if not (store / shard.path).exists():  # moved before this process began
-            folder = building / shard.path.split(".")[0]
-            (folder / shard.path).rename(store / shard.path)
-    manifest = make_manifest(content, described, config.profile)
-    (store / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
-    commit(store, path)
-    shutil.rmtree(building, ignore_errors=True)
+        if not (staging / shard.path).exists():  # moved before this process began
+            folder = tasks / shard.path.split(".")[0]
+            (folder / shard.path).rename(staging / shard.path)
+    return staging

@@ -52,20 +52,33 @@ def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         Nothing; the result is in the task's directory.
+
+    Raises
+    ------
+    InputError
+        Where the input is at fault.
+    StoreError
+        Where the result cannot be written, or the directory of all tasks is gone: whoever wanted
+        the result wants it no more.
     """
     target = Path(request["directory"])
     if (target / RECORD).exists():
         return {}
     building = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
     try:
+        building.mkdir()
         work: Callable[[Mapping[str, Any], Path], dict[str, Any]]
         work = _read if request["task"] == "read" else _write
         write_json(building / RECORD, work(request, building))
         fsync_path(building)
         building.rename(target)
     except OSError as error:
+        if not target.parent.is_dir():  # a new driver wants other data, or has finished
+            raise StoreError(
+                f"{target.parent} was deleted while the store was being prepared; "
+                "give the same command again"
+            ) from error
         if not (target / RECORD).exists():  # otherwise someone else was faster
             raise cannot_write(target, error) from error
     finally:
@@ -212,7 +225,7 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
                 if len(graphs):
-                    series.append(name, _columns(index, disk, graphs))
+                    series.append(name, disk.columns(graphs))
         content = series.close()
     except BaseException:
         series.abort()
@@ -254,16 +267,8 @@ def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitInd
 def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
     disk = DiskReader(index)
     for first, last in itertools.pairwise(index.block_bounds.tolist()):
-        yield _columns(index, disk, np.arange(first, last))
+        yield disk.columns(np.arange(first, last))
     disk.close()
-
-
-def _columns(index: SplitIndex, disk: DiskReader, graphs: NDArray[np.int64]) -> dict[str, Column]:
-    values = disk.take(graphs)
-    return {
-        key: Column(values[key], described.dim, index.rows(key).counts(graphs))
-        for key, described in index.keys.items()
-    }
 
 
 def _bytes(index: SplitIndex) -> NDArray[np.int64]:

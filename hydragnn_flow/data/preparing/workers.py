@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
@@ -14,6 +14,10 @@ Progress = Callable[[str, int, int], None]
 
 _ATTEMPTS = 3
 _CHECK_SECONDS = 1.0
+
+
+class NoWorkers(InputError):
+    """No worker will come; the input may be in order."""
 
 
 class Workers(Protocol):
@@ -28,23 +32,8 @@ class Workers(Protocol):
         ...
 
 
-class InProcess:
-    """This process alone, one task after the other."""
-
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        try:
-            future.set_result(run_task(request))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def check(self) -> None:
-        """Always here."""
-
-
 def run_all(
-    workers: Workers,
+    workers: Workers | None,
     requests: Mapping[int, Mapping[str, Any]],
     done: Callable[[int], None],
 ) -> None:
@@ -56,7 +45,7 @@ def run_all(
     Parameters
     ----------
     workers
-        Who runs them.
+        Who runs them; None for this process, one after the other.
     requests
         The tasks by number.
     done
@@ -66,42 +55,56 @@ def run_all(
     ------
     InputError
         Of a task whose input is at fault.
+    NoWorkers
+        Where no worker will come.
     CampaignStopped
         Where the process of a task was lost again and again.
     """
-    waiting: dict[Future[dict[str, Any]], int] = {}
-    attempts = dict.fromkeys(requests, 1)
-    numbers = iter(requests)
-    if isinstance(workers, InProcess):  # each ends before the next begins, and is shown then
-        for number in numbers:
-            workers.submit(requests[number]).result()
+    if workers is None:
+        for number, request in requests.items():
+            run_task(request)
             done(number)
         return
-    for number in numbers:
-        waiting[workers.submit(requests[number])] = number
+    attempts = dict.fromkeys(requests, 1)
+    waiting = {_submit(workers, request): number for number, request in requests.items()}
     while waiting:
         ended, _ = wait(waiting, timeout=_CHECK_SECONDS, return_when=FIRST_COMPLETED)
         if not ended:
-            workers.check()
+            _check(workers)
         for future in ended:
             number = waiting.pop(future)
             error = future.exception()
-            if isinstance(error, InputError):
-                _cancel(list(waiting))
-                raise error
             if error is None:
                 done(number)
-            elif attempts[number] < _ATTEMPTS:
-                attempts[number] += 1
-                waiting[workers.submit(requests[number])] = number
-            else:
-                _cancel(list(waiting))
+                continue
+            if isinstance(error, InputError):
+                _cancel(waiting)
+                raise error
+            _check(workers)  # a pool without workers fails whatever it is given
+            if attempts[number] == _ATTEMPTS:
+                _cancel(waiting)
                 raise CampaignStopped(
                     f"preparing the store failed {_ATTEMPTS} times at {requests[number]['what']}: "
                     f"{error}; see whether the nodes have enough memory, then start again"
                 ) from error
+            attempts[number] += 1
+            waiting[_submit(workers, requests[number])] = number
 
 
-def _cancel(futures: Sequence[Future[dict[str, Any]]]) -> None:
+def _submit(workers: Workers, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    try:
+        return workers.submit(request)
+    except InputError as error:
+        raise NoWorkers(str(error)) from error
+
+
+def _check(workers: Workers) -> None:
+    try:
+        workers.check()
+    except InputError as error:
+        raise NoWorkers(str(error)) from error
+
+
+def _cancel(futures: Iterable[Future[dict[str, Any]]]) -> None:
     for future in futures:
         future.cancel()

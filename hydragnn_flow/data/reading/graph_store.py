@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import get_args
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data.reading.arena import share_split
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.foreign import foreign_manifest
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
 from hydragnn_flow.data.reading.rows import Reader
 from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.reading.shared import share_split
 from hydragnn_flow.data.reading.split import GraphSplit
 from hydragnn_flow.data.reading.stream import StreamReader
 from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
@@ -27,8 +29,8 @@ class GraphStore:
     """Material graphs on disk, in splits: ``store["trainset"]``.
 
     Made by :meth:`open`, which reads the manifest and verifies sizes and metadata. Payload is
-    verified when it is first read. A context manager; without one, the end of the process lets go
-    of what is shared with other processes.
+    verified when it is first read. A context manager; without one, what is shared with other
+    processes is let go of when neither the store nor a split of it is held any more.
     """
 
     def __init__(
@@ -42,18 +44,20 @@ class GraphStore:
         self.path = path
         self.manifest = manifest
         self.mode: Mode = mode
-        self._scratch = scratch
-        self._entry: NodeEntry | None = None
+        self._staged: NodeEntry | None = None
         keys = {key: value for key, value in manifest.keys.items() if key not in without}
-        self._identity = _identity(path, manifest, list(keys))
-        folder = self._staged() if scratch is not None and mode != "memory" else path
+        folder = path
+        if scratch is not None and mode != "memory":
+            self._staged = _stage(path, manifest, scratch)
+            folder = self._staged.path
         shards = [ShardFile(folder / shard.path, shard) for shard in manifest.shards]
         self._shards = shards
+        reading = _Reading(mode, _identity(path, manifest, list(keys)), scratch, self._staged)
         self._splits = {}
         for name in manifest.splits:
             graphs = [shard.splits[name].graphs for shard in manifest.shards]
             index = SplitIndex(name, keys, shards, graphs)
-            self._splits[name] = GraphSplit(path, index, manifest.targets, mode, self._reader)
+            self._splits[name] = GraphSplit(path, index, manifest.targets, mode, reading)
 
     @classmethod
     def open(
@@ -89,8 +93,13 @@ class GraphStore:
         ------
         StoreError
             Naming the file that is missing, damaged or no store.
+        InputError
+            Where there is no such mode.
         """
         path = Path(path)
+        modes = get_args(Mode)
+        if mode not in modes:
+            raise InputError(f"{path}: mode {mode!r} is not one of {', '.join(modes)}; give one")
         if not path.exists():
             raise StoreError(f"{path} does not exist; prepare the store or correct the path")
         if not (path / MANIFEST).exists() and path.suffix == ".bp":
@@ -133,30 +142,44 @@ class GraphStore:
             split.close()
         for shard in self._shards:
             shard.close()
-        if self._entry is not None:
-            self._entry.release()
-            self._entry = None
+        if self._staged is not None:
+            self._staged.release()
 
-    def _reader(self, index: SplitIndex) -> Reader:
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the splits of a store are read; not the store itself, which would then hold itself."""
+
+    mode: Mode
+    identity: str
+    scratch: Path | None
+    staged: NodeEntry | None
+    """Copy the shards are read from, kept as long as a split is held."""
+
+    def __call__(self, index: SplitIndex) -> Reader:
         if self.mode == "memory":
-            return share_split(index, self._identity, self._scratch)
+            return share_split(index, self.identity, self.scratch)
         return StreamReader(index) if self.mode == "stream" else DiskReader(index)
 
-    def _staged(self) -> Path:
-        """A verified copy of the shards on the scratch directory."""
-        assert self._scratch is not None
-        size = sum(file.size for shard in self.manifest.shards for file in shard.files.values())
 
-        def copy(directory: Path) -> None:
-            for shard in self.manifest.shards:
-                target = directory / shard.path
-                shutil.copytree(self.path / shard.path, target)
-                verify_presence(target, shard.files)
-                for name, record in shard.files.items():
-                    verify_checksum(target / name, record)
+def _stage(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
+    """A verified copy of the shards on the scratch directory."""
+    files = {shard.path: sorted((path / shard.path).iterdir()) for shard in manifest.shards}
+    size = sum(file.stat().st_size for shard in files.values() for file in shard)
 
-        self._entry = node_entry(f"{self._identity}-shards", size, copy, [self._scratch])
-        return self._entry.path
+    def copy(directory: Path) -> None:
+        for shard in manifest.shards:
+            target = directory / shard.path
+            target.mkdir(exist_ok=True)  # a HydraGNN file is the directory itself
+            for file in files[shard.path]:
+                shutil.copyfile(file, target / file.name)
+            verify_presence(target, shard.files)
+            for name, record in shard.files.items():
+                verify_checksum(target / name, record)
+
+    name = f"{_identity(path, manifest, [])}-shards"
+    remedy = "name a larger scratch directory or leave it out"
+    return node_entry(name, size, copy, [scratch], remedy)
 
 
 def verify_payload(store: GraphStore) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
+from numpy.typing import NDArray
 
-from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.store.bp5 import Bp5File
+from hydragnn_flow.data.store.integrity import verify_checksum
+from hydragnn_flow.data.store.layout import read_counts
+from hydragnn_flow.data.store.manifest import Key, SplitSize
+from hydragnn_flow.errors import InputError, StoreError
+
+_PURPOSE = {"train": "to train on", "val": "to validate with"}
+_SETS = {"val": "validation set", "test": "test set"}
+_WHY = {
+    "duplicate_of": ("is also in the", "are also in the"),
+    "group_in": ("is of a group in the", "are of groups in the"),
+}
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
@@ -18,58 +32,163 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``path``, ``version``, ``splits`` (graphs, atoms, edges by name), ``targets`` (level, dim,
-        unit by name), ``elements`` (symbols), ``node_features``, ``cutoff`` [Å],
-        ``max_neighbours``, ``avg_num_neighbors``, ``bytes`` on disk, ``provenance``.
+        ``path``, ``version``, ``profile``, ``shards`` (their number), ``splits`` (graphs, atoms,
+        edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
+        with words for numbers that differ between graphs), ``units`` (by key), ``elements``
+        (symbols), ``node_features``, ``cutoff`` [unit of ``pos``], ``max_neighbours``,
+        ``avg_num_neighbors``, ``bytes`` on disk, ``left_out`` (sentences), ``duplicates`` (by
+        split), ``provenance``.
     """
     manifest = store.manifest
     return {
         "path": str(store.path),
         "version": manifest.version,
+        "profile": manifest.profile,
+        "shards": len(manifest.shards),
         "splits": {name: size.model_dump() for name, size in manifest.splits.items()},
         "targets": {name: target.model_dump() for name, target in manifest.targets.items()},
+        "keys": {
+            name: {"dtype": key.dtype, "shape": _shape(key)} for name, key in manifest.keys.items()
+        },
+        "units": dict(manifest.units),
         "elements": [chemical_symbols[number] for number in manifest.elements],
         "node_features": list(manifest.node_features),
         "cutoff": manifest.cutoff,
         "max_neighbours": manifest.max_neighbours,
         "avg_num_neighbors": manifest.statistics.avg_num_neighbors,
         "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
+        "left_out": left_out(store),
+        "duplicates": dict(manifest.provenance.get("division", {}).get("duplicates", {})),
         "provenance": dict(manifest.provenance),
     }
 
 
-def check_store(path: Path | str) -> dict[str, Any]:
+def left_out(store: GraphStore) -> list[str]:
+    """A sentence for each reason for which structures of the input are not in the store."""
+    reasons = store.manifest.provenance.get("division", {}).get("left_out", {})
+    sentences = []
+    for reason, n in reasons.items():
+        role, rest = reason.split("_", 1)
+        why, other = rest.rsplit("_", 1)
+        one, several = _WHY[why]
+        structures = f"{n} {'structure' if n == 1 else 'structures'} {_PURPOSE[role]}"
+        sentences.append(
+            f"{structures} {one if n == 1 else several} {_SETS[other]} and "
+            f"{'was' if n == 1 else 'were'} left out"
+        )
+    return sentences
+
+
+def check_store(
+    path: Path | str, progress: Callable[[str, int, int], None] | None = None
+) -> dict[str, Any]:
     """Verify every checksum of a store, then read all of it and count.
+
+    Parameters
+    ----------
+    path
+        The store, or a HydraGNN ``.bp``: that one has no checksums, and is read and compared with
+        itself where it is opened.
+    progress
+        Told what is being done, how much is done, and of how much: megabytes verified, graphs read.
 
     Returns
     -------
     dict
-        ``path``, ``files`` (names within the store that were verified; none for a HydraGNN file,
-        which has no checksums), ``bytes`` verified, ``graphs`` read.
+        ``path``, ``files`` (names within the store that were verified; none for a HydraGNN file),
+        ``bytes`` verified, ``graphs`` read.
 
     Raises
     ------
-    InputError
+    StoreError
         Naming what is damaged.
     """
-    store = GraphStore.open(path, mode="random")
-    verify_payload(store)
+    show = progress or (lambda what, done, total: None)
+    with GraphStore.open(path, mode="random") as store:
+        files = {
+            f"{shard.path}/{name}": record
+            for shard in store.manifest.shards
+            for name, record in shard.files.items()
+        }
+        total = sum(record.size for record in files.values())
+        verified = 0
+        for name, record in files.items():
+            verify_checksum(store.path / name, record)
+            verified += record.size
+            show("MB verified", verified // 10**6, total // 10**6)
+        if files:
+            _read_all(store, show)
+        return {
+            "path": str(store.path),
+            "files": sorted(files),
+            "bytes": total,
+            "graphs": sum(size.graphs for size in store.manifest.splits.values()),
+        }
+
+
+def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
+    """Read every key of every graph, and count what is there."""
+    total = sum(size.graphs for size in store.manifest.splits.values())
+    read = 0
     for name, size in store.manifest.splits.items():
-        split = store[name]
-        counted = (len(split.n_atoms), int(np.sum(split.n_atoms)), int(np.sum(split.n_edges)))
-        if counted != (size.graphs, size.atoms, size.edges):
-            raise InputError(
-                f"{store.path}: {name} has {counted[0]} graphs, {counted[1]} atoms and "
-                f"{counted[2]} edges, which its manifest contradicts; prepare the store again"
+        try:
+            if size.graphs:
+                _compare(store, name)
+            split, counted = store[name], SplitSize()
+            for first, last in itertools.pairwise(split.block_bounds.tolist()):
+                batch = split.batch(np.arange(first, last))
+                counted += SplitSize(
+                    graphs=last - first, atoms=len(batch.x), edges=batch.edge_index.shape[1]
+                )
+                read += last - first
+                show("graphs read", read, total)
+        except InputError:
+            raise
+        except (ValueError, TypeError, LookupError, RuntimeError, MemoryError) as error:
+            raise StoreError(
+                f"{store.path}: {name} is not what its manifest says "
+                f"({' '.join(str(error).split())}); prepare the store again or restore a copy"
+            ) from error
+        if counted != size:
+            raise StoreError(
+                f"{store.path}: {name} has {counted.graphs} graphs, {counted.atoms} atoms and "
+                f"{counted.edges} edges, which its manifest contradicts; prepare the store again "
+                "or restore a copy"
             )
-    files = {
-        f"{shard.path}/{name}": record.size
-        for shard in store.manifest.shards
-        for name, record in shard.files.items()
-    }
-    return {
-        "path": str(store.path),
-        "files": sorted(files),
-        "bytes": sum(files.values()),
-        "graphs": sum(size.graphs for size in store.manifest.splits.values()),
-    }
+
+
+def _compare(store: GraphStore, split: str) -> None:
+    """Compare the keys of a split with what the manifest says of them; raise ValueError."""
+    counts: dict[str, list[NDArray[np.int64]]] = {key: [] for key in store.manifest.keys}
+    for shard in store.manifest.shards:
+        if not shard.splits[split].graphs:
+            continue
+        with Bp5File(store.path / shard.path) as file:
+            for key, described in store.manifest.keys.items():
+                found = file.variable(f"{split}/{key}")
+                counts[key].append(read_counts(file, split, key))
+                dim = described.dim
+                alike = found.shape[:dim] + found.shape[dim + 1 :] == described.shape
+                if not alike or not np.can_cast(found.dtype, described.dtype, "safe"):
+                    raise ValueError(f"{key} is {found.dtype}, {list(found.shape)} in {shard.path}")
+    for key, described in store.manifest.keys.items():
+        rows = np.concatenate(counts[key])
+        expected: list[int | NDArray[np.int64]] = []
+        if described.node:
+            expected.append(store[split].n_atoms)
+        if described.edge:
+            expected.append(store[split].n_edges)
+        if described.rows is not None:
+            expected.append(described.rows)
+        if not all(np.all(rows == each) for each in expected):
+            raise ValueError(f"{key} has another number of rows")
+
+
+def _shape(key: Key) -> list[int | str]:
+    """The shape of a graph's tensor."""
+    rows: int | str = "any" if key.rows is None else key.rows
+    if key.node:
+        rows = "nodes"
+    elif key.edge:
+        rows = "edges"
+    return [*key.shape[: key.dim], rows, *key.shape[key.dim :]]

@@ -2,29 +2,36 @@
 
 An entry is a directory under a base directory of this user's. Whoever uses it holds a shared lock
 on a file beside it, which the system drops however the process ends; whoever finds nobody holding
-one may delete the entry.
+one may delete the entry. While it is made, and again while it is deleted, its directory is called
+``.unfinished``, so that what bears the entry's name is complete.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import fcntl
 import os
 import random
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hydragnn_flow.data.reading.free_memory import free_memory
+from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.files import same_file
 
 _RAM = Path("/dev/shm")
 
+_held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
+"""What gives back each entry in use, by the descriptor of its lock."""
+
 
 class NodeEntry:
-    """One entry in use; :meth:`release` gives it back, at the latest the end of the process does.
+    """One entry in use, until :meth:`release`, or nobody holds this object, or the process ends.
 
     Attributes
     ----------
@@ -34,22 +41,26 @@ class NodeEntry:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
-        self._lock = lock
-        self._owner = os.getpid()
-        atexit.register(self.release)
+        self._release = weakref.finalize(self, _give_back, path, lock, os.getpid())
+        _held[lock] = self._release
 
     def release(self) -> None:
         """Stop using the entry; the last process of the node to do so deletes it."""
-        atexit.unregister(self.release)
-        if self._lock < 0 or os.getpid() != self._owner:  # a fork shares the lock, not the duty
-            return
-        _delete_if_unused(self.path, self._lock)
-        os.close(self._lock)
-        self._lock = -1
+        self._release()
+
+
+def release_all() -> None:
+    """Give back every entry in use, for a process about to leave without Python's clean-up."""
+    for release in list(_held.values()):
+        release()
 
 
 def node_entry(
-    name: str, size: int, make: Callable[[Path], None], directories: Sequence[Path]
+    name: str,
+    size: int,
+    make: Callable[[Path], None],
+    directories: Sequence[Path],
+    remedy: str = "free some room or name another scratch directory",
 ) -> NodeEntry:
     """Get an entry, making it where no process of this node has made it yet.
 
@@ -63,26 +74,29 @@ def node_entry(
         Called with the directory to fill; while it runs, other processes that want the entry wait.
     directories
         Where to keep it: the first that has it or has room for it.
+    remedy
+        What to do where none has room, for the message.
 
     Raises
     ------
     StoreError
-        Where there is no room or no right to write.
+        Where there is no room, no right to write, or no way to lock files.
     """
-    bases = [_own(directory) for directory in directories]
+    bases = _usable(directories)
     for base in bases:
         _sweep(base, keep=name)
     while True:
-        path = _place(bases, name, size)
+        path = _place(bases, name, size, remedy)
         lock = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for whoever is making the entry
-            if same_file(lock, _lock_file(path)) and not path.is_dir():
+            if not path.is_dir():
                 # Fails where another process is at this point too; then one of the two is first
-                # to come back to it.
+                # to come back to it. Neither this change of lock nor the next is atomic: in
+                # between, someone else may make the entry, or find it unused and delete it.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _make(path, make)
-                # Not atomic: someone may find nobody using the entry and delete it in between.
+                if same_file(lock, _lock_file(path)) and not path.is_dir():
+                    _make(path, make, remedy)
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if same_file(lock, _lock_file(path)) and path.is_dir():
                 return NodeEntry(path, lock)
@@ -101,38 +115,59 @@ def shared_memory() -> list[Path]:
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
 
 
-def _place(bases: Sequence[Path], name: str, size: int) -> Path:
-    """Where the entry is, or else where there is room for it."""
+def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
+    """Where the entry is or is being made, or else where there is room for it."""
     for base in bases:
-        if (base / name).is_dir() or (base / f"{name}.unfinished").is_dir():
-            return base / name
+        path = base / name
+        if path.is_dir() or _unfinished(path).is_dir():
+            return path
     for base in bases:
-        if shutil.disk_usage(base).free > size:
+        if _room(base) > size:
             return base / name
     places = " and ".join(str(base.parent) for base in bases)
     raise StoreError(
         f"{places}: no room for the {size / 2**30:.1f} GiB of graphs that the processes of this "
-        "node would share; free some, name another scratch directory, or read the store with mode "
-        "'stream' or 'random'"
+        f"node would share; {remedy}"
     )
 
 
-def _make(path: Path, make: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f"{path.name}.unfinished")
+def _room(base: Path) -> float:
+    """Bytes a directory can take; files in memory count as memory of the job that writes them."""
+    free = shutil.disk_usage(base).free
+    return min(free, free_memory()) if base.parent == _RAM else free
+
+
+def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
+    unfinished = _unfinished(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir()
         make(unfinished)
+        fsync_tree(unfinished)  # on a disk, what is complete must be so after a power cut too
         unfinished.rename(path)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise StoreError(
             f"{path.parent} cannot take the graphs that the processes of this node would share "
-            f"({error.strerror}); free some room or name another scratch directory"
+            f"({error.strerror}); {remedy}"
         ) from error
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _usable(directories: Sequence[Path]) -> list[Path]:
+    """This user's directory in each of ``directories`` where entries can be kept."""
+    usable: list[Path] = []
+    problem: StoreError | None = None
+    for directory in directories:
+        try:
+            usable.append(_own(directory))
+        except StoreError as error:
+            problem = error
+    if problem is not None and not usable:
+        raise problem
+    return usable
 
 
 def _own(base: Path) -> Path:
@@ -150,14 +185,22 @@ def _own(base: Path) -> Path:
             f"{own} belongs to someone else or is open to others; delete it or name another "
             "scratch directory"
         )
+    try:
+        with tempfile.TemporaryFile(dir=own) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+    except OSError as error:
+        raise StoreError(
+            f"{own} does not take files with locks ({error.strerror}); name a scratch directory on "
+            "a disk of the node"
+        ) from error
     return own
 
 
 def _sweep(base: Path, keep: str) -> None:
-    """Delete what killed processes left behind."""
+    """Delete what killed processes left behind, but not a complete entry called ``keep``."""
     for lock_file in base.glob("*.lock"):
         path = lock_file.with_suffix("")
-        if path.name == keep:
+        if path.name == keep and path.is_dir():
             continue
         try:
             lock = os.open(lock_file, os.O_RDWR)
@@ -167,16 +210,32 @@ def _sweep(base: Path, keep: str) -> None:
         os.close(lock)
 
 
+def _give_back(path: Path, lock: int, owner: int) -> None:
+    _held.pop(lock, None)
+    if os.getpid() == owner:  # a fork shares the lock, not the duty
+        _delete_if_unused(path, lock)
+    os.close(lock)
+
+
 def _delete_if_unused(path: Path, lock: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    if same_file(lock, _lock_file(path)):
-        shutil.rmtree(path.with_name(f"{path.name}.unfinished"), ignore_errors=True)
-        shutil.rmtree(path, ignore_errors=True)
+    if not same_file(lock, _lock_file(path)):
+        return
+    unfinished = _unfinished(path)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.rename(unfinished)  # killed from here on, nobody takes the rest for the whole
+    shutil.rmtree(unfinished, ignore_errors=True)
+    if not (path.exists() or unfinished.exists()):
         _lock_file(path).unlink(missing_ok=True)
 
 
 def _lock_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unfinished")

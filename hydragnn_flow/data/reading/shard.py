@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ ReadInto = Callable[[NDArray[Any], int], None]
 """Fills an array with rows from a given one on."""
 
 _MANY = 4096
-_open: dict[ShardFile, Bp5File] = {}
+_open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
 """Files in use, the one used last at the end; a store may have more shards than can be open."""
 _few_open = threading.Lock()
 

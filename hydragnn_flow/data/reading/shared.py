@@ -1,0 +1,134 @@
+"""A split's arrays in memory, one copy for all processes of a node."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.reading.disk import DiskReader
+from hydragnn_flow.data.reading.index import SplitIndex
+from hydragnn_flow.data.reading.memory import MemoryReader
+from hydragnn_flow.data.reading.node_cache import node_entry, shared_memory
+from hydragnn_flow.data.reading.rows import lines_of
+from hydragnn_flow.data.store.manifest import Key
+
+_REMEDY = (
+    "free some room, name another scratch directory, or read the store with mode 'stream' or "
+    "'random'"
+)
+
+
+def share_split(index: SplitIndex, identity: str, scratch: Path | None) -> MemoryReader:
+    """Map a split into memory, reading it from disk where no process of this node has yet.
+
+    Every block is verified before it is read. Processes map the same pages, which stay as long as
+    one of them uses them; so trials that follow each other on a node find the data there. The
+    files of the store are closed again.
+
+    Parameters
+    ----------
+    index
+        Where each graph's rows are.
+    identity
+        What no other data have.
+    scratch
+        Fast local directory to use where memory for files is short.
+
+    Raises
+    ------
+    StoreError
+        Where the data are damaged or there is no room for them.
+    """
+    disk = DiskReader(index)
+    directories = shared_memory()
+    if scratch is not None:
+        directories[-1] = scratch
+    try:
+        types = {key: _stored_type(index, key) for key in index.keys}
+        totals = {key: index.rows(key).start(len(index)) for key in index.keys}
+        size = sum(
+            dtype.itemsize * int(np.prod(index.keys[key].array_shape(totals[key])))
+            for key, dtype in types.items()
+        )
+
+        def fill(directory: Path) -> None:
+            with ExitStack() as stack:
+                files = {
+                    key: stack.enter_context(
+                        _ArrayFile(directory / f"{key}.npy", dtype, index.keys[key], totals[key])
+                    )
+                    for key, dtype in types.items()
+                }
+                for first, last in itertools.pairwise(index.block_bounds.tolist()):
+                    for key, file in files.items():
+                        begin, end = index.rows(key).start(first), index.rows(key).start(last)
+                        part = np.empty(index.keys[key].array_shape(end - begin), types[key])
+                        disk.read_into(key, first, last, part)
+                        file.write(begin, part)
+
+        entry = node_entry(f"{identity}-{index.split}", size, fill, directories, _REMEDY)
+    finally:
+        disk.close()
+    try:
+        arrays = {key: _open(entry.path / f"{key}.npy") for key in index.keys}
+        return MemoryReader(index, arrays, entry.release)
+    except BaseException:
+        entry.release()
+        raise
+
+
+def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
+    """Type of a key's values of all graphs, as narrow as the shards have them."""
+    types = {
+        shard.dtype(index.split, key)
+        for shard, first, last in zip(index.shards, index.first, index.first[1:], strict=False)
+        if last > first and index.rows(key).start(int(last)) > index.rows(key).start(int(first))
+    }
+    return np.result_type(*types) if types else np.dtype(index.keys[key].dtype)
+
+
+class _ArrayFile:
+    """A ``.npy`` file of a key, written in parts.
+
+    Not through a map of it: on a full disk that would end the process, and its pages would count
+    as memory of whoever makes it.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], key: Key, rows: int) -> None:
+        self._dim, self._rows = key.dim, rows
+        self._row_bytes = dtype.itemsize * int(np.prod(key.shape[key.dim :]))
+        self._file = path.open("wb")
+        header = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": key.array_shape(rows),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+        self._begin = self._file.tell()
+
+    def __enter__(self) -> _ArrayFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, begin: int, part: NDArray[Any]) -> None:
+        """Put a part where its rows begin."""
+        if part.size == 0:
+            return
+        for number, line in enumerate(lines_of(part, self._dim)):
+            self._file.seek(self._begin + (number * self._rows + begin) * self._row_bytes)
+            self._file.write(line)
+
+
+def _open(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r")
+    except ValueError:  # nothing in it that could be mapped
+        array = np.load(path)
+    return array
