@@ -38,7 +38,7 @@ RunDir = Annotated[
 Store = Annotated[
     Path,
     typer.Argument(
-        help="GraphStore: its directory, or a .bp of HydraGNN's.",
+        help="GraphStore: its directory, that of a run that has one, or a .bp of HydraGNN's.",
         metavar="PATH",
         show_default=False,
     ),
@@ -185,43 +185,66 @@ def store_info(path: Store) -> None:
     """Say what a store holds."""
     from hydragnn_flow.data import GraphStore, store_summary
 
-    with _using(path):
-        summary = store_summary(GraphStore.open(path))
+    with _using(path), GraphStore.open(_store_of(path), mode="random") as store:
+        summary = store_summary(store)
     table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
     for name, size in summary["splits"].items():
         table.add_row(name, *(f"{size[key]:,}" for key in ("graphs", "atoms", "edges")))
     console.print(table)
+    keys = Table("key", "type", "shape in a graph", "unit")
+    for name, key in summary["keys"].items():
+        shape = Text(f"[{', '.join(map(str, key['shape']))}]")
+        keys.add_row(name, key["dtype"], shape, summary["units"].get(name, ""))
+    console.print(keys)
+    of_atoms = bool(summary["elements"])
+    per = {"graph": "structure", "node": "atom"} if of_atoms else {"graph": "graph", "node": "node"}
     targets = ", ".join(
-        f"{name} [{target['unit'] or 'unit unknown'}] per {_PER[target['level']]}"
+        f"{name} [{target['unit'] or 'unit unknown'}] per {per[target['level']]}"
         for name, target in summary["targets"].items()
     )
     cutoff, cap = summary["cutoff"], summary["max_neighbours"]
-    reach = "unknown" if cutoff is None else f"{cutoff} Å" + (f", nearest {cap}" if cap else "")
-    for key, value in (
+    reach = "unknown"
+    if cutoff is not None:
+        reach = f"{cutoff} {summary['units'].get('pos', '')}".rstrip()
+        reach += f", nearest {cap}" if cap else ""
+    duplicates = (f"{n} in {name}" for name, n in summary["duplicates"].items() if n)
+    for title, value in (
         ("targets", targets or "none"),
+        ("features", ", ".join(summary["node_features"])),
         ("elements", " ".join(summary["elements"])),
         ("cutoff", reach),
         ("neighbours", f"{summary['avg_num_neighbors']:.1f} on average"),
-        ("size", f"{summary['bytes'] / 1e6:.1f} MB"),
+        ("duplicates", ", ".join(duplicates)),
+        ("left out", "; ".join(summary["left_out"])),
+        ("profile", summary["profile"]),
+        ("size", f"{summary['bytes'] / 1e6:.1f} MB in {_counted(summary['shards'], 'shard')}"),
     ):
-        _say(f"{key:<11}{value}")
+        if value:
+            _say(f"{title:<11}{value}")
 
 
 @store_app.command("check")
 def store_check(path: Store) -> None:
     """Verify every checksum and read every graph of a store."""
     from hydragnn_flow.data import check_store
+    from hydragnn_flow.report.progress import CampaignView
 
     with _using(path):
-        checked = check_store(path)
-    _say(
-        f"{path}: sound; {len(checked['files'])} files, {checked['bytes'] / 1e6:.1f} MB, "
-        f"{checked['graphs']} graphs"
-    )
+        store = _store_of(path)
+        size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+        with CampaignView(console) as view:
+            checked = check_store(store, view.step if size > _LONG else None)
+    graphs = _counted(checked["graphs"], "graph")
+    if checked["files"]:
+        files = _counted(len(checked["files"]), "file")
+        _say(f"{store}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
+    else:
+        _say(f"{store}: {graphs} read and plausible; a HydraGNN file has no checksums")
 
 
-_PER = {"graph": "structure", "node": "atom"}
 _RUNS = Path("runs")
+# Bytes from which on to check a store takes long enough for a progress bar.
+_LONG = 1 << 30
 # The system refuses these without naming a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -230,6 +253,20 @@ def _existing(run_dir: Path) -> Path:
     if not (run_dir / "run.yaml").is_file():
         raise InputError(f"{run_dir}: is not the directory of a run (no run.yaml); check the path")
     return run_dir
+
+
+def _store_of(path: Path) -> Path:
+    """A store, or that of a run."""
+    if not (path / "run.yaml").is_file():
+        return path
+    store = path / "store.gs"
+    if not store.exists():
+        raise InputError(f"{path}: is a run whose store is not prepared yet; run it again first")
+    return store
+
+
+def _counted(n: int, thing: str) -> str:
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
 def _check_output(out: Path) -> None:

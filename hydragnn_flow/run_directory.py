@@ -57,7 +57,7 @@ class RunDirectory:
         """Refuse a directory that belongs to another configuration.
 
         Another number of trials, or another ensemble, may be asked for as long as no member has
-        been trained.
+        been trained; all that the store does not depend on, as long as the search has not begun.
 
         Raises
         ------
@@ -85,10 +85,16 @@ class RunDirectory:
                 f"{file}: is damaged; restore it from a copy, or delete the run directory to start "
                 f"over"
             )
-        if not self.journal.exists() and not self.store.exists():
+        if self.ensemble.exists():
+            free = {"data.path"}
+        elif self.journal.exists():
+            free = {"data.path", "search.trials", "ensemble"}
+        elif self.store.exists():
+            # Of the network the store has the neighbour lists; prepare_store compares them.
+            free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}
+        else:
             return  # its driver was stopped before it had done anything
-        free = set() if self.ensemble.exists() else {"search.trials", "ensemble"}
-        difference = _first_difference(before, _resolved(config), "", free | {"data.path"})
+        difference = _first_difference(before, _resolved(config), "", free)
         if difference is not None:
             raise InputError(
                 f"{file}: belongs to another configuration ({difference} differs); choose another "
@@ -107,13 +113,15 @@ class RunDirectory:
     def clear(self, remove: bool) -> None:
         """Take away what a driver puts into a new directory, and the directory itself on request.
 
-        Only for a run that has not begun its search.
+        Only for a run that has not begun its search. Where its store is prepared, or some of it,
+        everything stays.
         """
-        for folder in (self.store.name, f".{self.store.name}.preparing", "parsl"):
-            shutil.rmtree(self.path / folder, ignore_errors=True)
+        if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
+            return
+        shutil.rmtree(self.path / "parsl", ignore_errors=True)
         for name in (CONFIG, "driver.json", "driver.lock"):
             (self.path / name).unlink(missing_ok=True)
-        if remove:
+        if remove and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def wall_seconds(self) -> float:

@@ -174,7 +174,8 @@ def test_data_files(console: Console, monkeypatch: pytest.MonkeyPatch, damage: s
 
 def test_a_target_the_data_do_not_have(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     ase.io.write(console.folder / "train.xyz", structures())
-    file = console.write(with_data(targets={"energy": "eV", "dipole": "Debye"}))
+    targets = {"energy": "eV", "forces": "eV/Å", "dipole": "Debye"}
+    file = console.write(with_data(targets=targets))
     console.refuses(
         monkeypatch,
         *("run", file, "--run-dir", console.run, "--data", console.folder),
@@ -192,6 +193,38 @@ def test_an_output_the_data_do_not_have(console: Console, monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.parametrize(
+    ("targets", "network", "names"),
+    [
+        ({"energy": "eV"}, {}, ["force_weight", "'forces'"]),
+        ({"forces": "eV/Å"}, {}, ["enable_interatomic_potential", "'energy'"]),
+        (
+            {"energy": {"unit": "eV", "level": "node"}, "forces": "eV/Å"},
+            {},
+            ["'energy' by graph", "by node"],
+        ),
+        (
+            {"gap": {"unit": "eV", "level": "graph"}},
+            {"output_names": ["gap"], "type": ["node"]},
+            ["output_names", "'gap' by node", "by graph"],
+        ),
+    ],
+)
+def test_a_network_for_other_targets_is_refused_before_anything_is_read(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    targets: dict[str, Any],
+    network: dict[str, Any],
+    names: list[str],
+) -> None:
+    config = with_data(targets=targets)
+    if network:
+        config["network"]["Architecture"]["enable_interatomic_potential"] = False
+        config["network"]["Variables_of_interest"] = network
+    command = ("run", console.write(config), "--run-dir", console.run, "--data", console.folder)
+    console.refuses(monkeypatch, *command, names=["campaign.yaml", "data.source", *names])
+
+
 def test_no_data_directory(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     console.refuses(
         monkeypatch,
@@ -201,11 +234,41 @@ def test_no_data_directory(console: Console, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_too_few_validation_structures(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was prepared stays, and the corrected command goes on with it."""
+    wrong = ("run", console.write(changed("ensemble/level", 0.999)), "--run-dir", console.run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Console, "snapshot", lambda self: {})  # the store is new
+        console.refuses(patch, *wrong, names=["ensemble.level", "999"])
+    store = console.run / "store.gs"
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    assert before
+    command = ["prepare", str(console.write(CONFIG)), "--run-dir", str(console.run)]
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *command])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    config = console.write(changed("seed", 99))
     console.refuses(
-        monkeypatch,
-        *("run", console.write(changed("ensemble/level", 0.999)), "--run-dir", console.run),
-        names=["ensemble.level", "999"],
+        monkeypatch, "run", config, "--run-dir", console.run, names=["run.yaml", "seed"]
     )
+
+
+def test_structures_that_are_left_out_are_told(
+    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = structures(40)
+    ase.io.write(console.folder / "train.xyz", made[:32])
+    ase.io.write(console.folder / "test.xyz", made[30:])
+    config = with_data(test="test.xyz")
+    config["data"]["split"] = {"val": 0.4}
+    command = ["prepare", console.write(config), "--run-dir", console.run, "--data", console.folder]
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, command)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    told = "2 structures to train on are also in the test set and were left out"
+    assert told in capsys.readouterr().out.splitlines()
 
 
 def test_more_members_than_finished_trials() -> None:

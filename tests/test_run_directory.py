@@ -78,6 +78,37 @@ def test_wall_time_leaves_out_when_nobody_drove(
     assert directory.wall_seconds() == 100 + 0 + 30
 
 
+def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path: Path) -> None:
+    for kept in ("store.gs/manifest.json", ".store.gs.preparing/0a/unit-00000/record.json"):
+        directory = RunDirectory(tmp_path / kept.split("/")[0])
+        directory.claim(CONFIG)
+        (directory.path / kept).parent.mkdir(parents=True)
+        (directory.path / kept).touch()
+        directory.clear(remove=True)
+        assert (directory.path / kept).exists()
+        directory.check(CONFIG)
+    directory = RunDirectory(tmp_path / "run")
+    directory.claim(CONFIG)
+    (directory.path / "thesis.tex").touch()
+    directory.clear(remove=True)
+    assert [entry.name for entry in directory.path.iterdir()] == ["thesis.tex"]
+    (directory.path / "thesis.tex").unlink()
+    directory.claim(CONFIG)
+    directory.clear(remove=True)
+    assert not directory.path.exists()
+
+
+def test_until_the_search_begins_only_the_store_binds(directory: RunDirectory) -> None:
+    directory.journal.unlink()
+    directory.store.mkdir()
+    network = json.loads(json.dumps(CONFIG.network))
+    network["Training"]["Optimizer"]["learning_rate"] = 0.1
+    directory.check(CONFIG.model_copy(update={"network": network}))
+    directory.check(configured(ensemble={"level": 0.8}, data={"mode": "random"}))
+    message = refusal(lambda: directory.check(configured(seed=2)))
+    assert "(seed differs)" in message
+
+
 def test_a_run_stopped_before_it_began_binds_nobody(directory: RunDirectory) -> None:
     """A mistake in the configuration, a run stopped at once, the mistake corrected."""
     directory.journal.unlink()

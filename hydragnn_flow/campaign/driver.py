@@ -22,6 +22,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.plan import Budget, oversized, plan_epoch
+from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
@@ -81,7 +82,10 @@ def run_campaign(
     Raises
     ------
     InputError
-        If something the user gave is wrong; nothing has been started then.
+        If something the user gave is wrong; no trial has been started then.
+    StoreError
+        If the store is damaged, now or while trials read it; with it restored, the same call goes
+        on.
     """
     directory = _directory(config, run_directory)
     with _shown(view) as shown:
@@ -112,7 +116,10 @@ def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
-    """Own the run directory; where the input turns out wrong, what was new is taken away again."""
+    """Own the run directory; where the input turns out wrong, what was new is taken away again.
+
+    What was prepared of the store stays: it has nothing to do with mistakes elsewhere.
+    """
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -160,6 +167,8 @@ def _prepare(
         view.step,
         PoolWorkers(site.node, pools),
     )
+    for sentence in left_out(store):
+        view.say(sentence)
     n_val, level = len(store["valset"]), config.ensemble.level
     if n_val < needed_for_level(level):
         raise InputError(

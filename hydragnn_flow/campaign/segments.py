@@ -18,6 +18,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network, read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.plan import Budget
+from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import CostModel, Estimate, Work
@@ -193,8 +194,16 @@ def _teaches(result: SegmentResult, epochs: int) -> bool:
 
 
 def results_of(future: Future[Any], tasks: Sequence[Task]) -> list[SegmentResult]:
-    """A bundle's results; where the worker itself was lost, results that say so."""
+    """A bundle's results; where the worker itself was lost, results that say so.
+
+    Raises
+    ------
+    StoreError
+        If a segment could not read the store: no trial is to blame, and none could go on.
+    """
     error = future.exception()
+    if isinstance(error, StoreError):
+        raise error
     if error is None:
         results: list[SegmentResult] = future.result()
         return results

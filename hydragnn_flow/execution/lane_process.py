@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.data import run_task
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.data.reading.node_cache import release_all
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.runner import run_segment
@@ -31,7 +32,10 @@ def _serve() -> None:
     def read() -> None:
         for line in sys.stdin:
             requests.put(line)
-        os._exit(0)  # the worker is gone, so nobody wants the rest
+        try:
+            release_all()  # the node's copy of the store, which the exit below would leave there
+        finally:
+            os._exit(0)  # the worker is gone, so nobody wants the rest
 
     threading.Thread(target=read, daemon=True).start()
     stop = threading.Event()
@@ -58,7 +62,7 @@ def _prepare(request: dict[str, Any]) -> dict[str, Any]:
     try:
         run_task(request)
     except InputError as error:
-        return {"refused": type(error).__name__, "reason": str(error)}
+        return _refusal(error)
     except Exception as error:
         traceback.print_exc()
         return {"error": _one_line(error)}
@@ -86,10 +90,16 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     except Busy as busy:
         result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "interrupted", str(busy))
         return result.to_dict()
+    except StoreError as error:
+        return _refusal(error)
     except Exception as error:
         with (folder / "log").open("a") as log:
             traceback.print_exc(file=log)
         return {"error": _one_line(error)}
+
+
+def _refusal(error: InputError) -> dict[str, Any]:
+    return {"refused": type(error).__name__, "reason": str(error)}
 
 
 def _one_line(error: Exception) -> str:

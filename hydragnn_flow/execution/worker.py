@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution.lane import Lane, LaneDied
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
@@ -48,6 +49,12 @@ def run_bundle(node: Node, bundle: str, specs: Sequence[SegmentSpec]) -> list[Se
     -------
     list of SegmentResult
         In the order of ``specs``; a segment whose process dies has a result that says so.
+
+    Raises
+    ------
+    StoreError
+        If a segment cannot read the store, which is no fault of its own. What the others have
+        done is in their checkpoints.
     """
     gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
     return _run_all(node, bundle, [Job(spec, (gcd,)) for spec in specs])
@@ -95,6 +102,12 @@ def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
     ends: list[SegmentResult] = []
     ending = threading.Lock()
 
+    def end_all() -> None:
+        # What the others say from here on is the consequence.
+        if len(lanes) > 1:
+            for lane in lanes:
+                lane.kill()
+
     def run_rank(rank: int) -> SegmentResult | None:
         request = {
             "spec": job.spec.to_dict(),
@@ -103,15 +116,17 @@ def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
             "rendezvous": rendezvous,
             "device": "cuda" if node.device == "hip" else node.device,
         }
-        result = _ask(lanes[rank], request, job.spec, started)
+        try:
+            result = _ask(lanes[rank], request, job.spec, started)
+        except StoreError:
+            end_all()
+            raise
         if result.status == "ok":
             return result
         with ending:
-            # What the others say from here on is the consequence.
             ends.append(result)
-            if len(ends) == 1 and len(lanes) > 1:
-                for lane in lanes:
-                    lane.kill()
+            if len(ends) == 1:
+                end_all()
         return None
 
     with tempfile.TemporaryDirectory() as meeting, ThreadPoolExecutor(len(lanes)) as pool:
@@ -127,10 +142,12 @@ def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
 
 
 def _ask(lane: Lane, request: dict[str, Any], spec: SegmentSpec, started: float) -> SegmentResult:
-    """Have a lane run its rank; however that ends is a result."""
+    """Have a lane run its rank; however that ends is a result, unless the store is at fault."""
     status: Status
     try:
         answer = lane.call(request)
+        if "refused" in answer:
+            raise StoreError(answer["reason"])
         if "error" not in answer:
             return SegmentResult(**answer)
         status, reason = "error", str(answer["error"])

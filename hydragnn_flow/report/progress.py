@@ -77,8 +77,9 @@ class CampaignView:
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
-        share = done / total if total else 1.0
-        if not self.console.is_terminal and share >= self._logged.get(stage, 0.0) + _LOG_SHARE:
+        share, logged = done / total if total else 1.0, self._logged.get(stage, 0.0)
+        worth_a_line = share >= logged + _LOG_SHARE or logged < share == 1.0
+        if not self.console.is_terminal and worth_a_line:
             self._logged[stage] = share
             self.say(f"{stage}: {done}/{total} {note}".rstrip())
 

@@ -17,7 +17,7 @@ from hydragnn_flow.campaign.segments import MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.errors import CampaignStopped, StoreError
 from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -50,7 +50,7 @@ class FakePools:
             for result in results:
                 result.bundle = bundle
             future.set_result(results)
-        except ConnectionError as error:
+        except (ConnectionError, StoreError) as error:
             future.set_exception(error)
         return future
 
@@ -192,6 +192,27 @@ def test_where_nothing_ever_works_the_trials_keep_their_chance(
     trials, _ = run(campaign(), well)
     assert len(trials) == TRIALS
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
+
+
+def test_a_damaged_store_stops_the_run_and_blames_no_trial(
+    campaign: Callable[[], Context],
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        raise StoreError("store.gs/shard-00000.bp/data.0 has changed; restore a copy")
+
+    context = campaign()
+    with pytest.raises(StoreError, match="restore a copy"):
+        run(context, machine)
+    assert list(context.directory.results()) == []
+    trials, _ = run(campaign(), well)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    context = campaign()
+    recorded = list(context.directory.results())
+    with pytest.raises(StoreError, match="restore a copy"):
+        MemberPhase(context, trials[:MEMBERS]).run(FakePools(machine))  # type: ignore[arg-type]
+    assert list(context.directory.results()) == recorded
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
+    assert all(not member.reason for member in members)
 
 
 def test_a_verdict_stands_after_a_restart(campaign: Callable[[], Context]) -> None:

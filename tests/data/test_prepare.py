@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import multiprocessing
 import os
@@ -20,9 +21,10 @@ import pytest
 import torch
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store, write_store
+from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.data.sources import open_source
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 
@@ -216,8 +218,9 @@ def _prepare_and_die(path: Path, after: int, where: str) -> None:
         (9, "store.shard.describe_files"),
         (9, "preparing.tasks.write_json"),
         (9, "preparing.prepare.divide"),
-        (9, "preparing.prepare.make_manifest"),
-        (9, "preparing.prepare.commit"),
+        (9, "preparing.prepare.commit_store"),
+        (9, "writer.save_manifest"),
+        (9, "writer.commit"),
         (9, "store.staging.fsync_tree"),
     ],
 )
@@ -231,8 +234,9 @@ def test_killed_at_any_moment(tmp_path, after, where):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert not path.exists()
-    done = list(tmp_path.glob(".s.preparing/*/record.json"))
-    before = {entry: entry.stat().st_mtime_ns for entry in done}
+    done = list(tmp_path.glob(".s.preparing/*/*/record.json"))
+    in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
+    assert done or after == 0 or in_the_first_task
     ran = []
 
     class Counting(Killed):
@@ -240,7 +244,6 @@ def test_killed_at_any_moment(tmp_path, after, where):
             ran.append(request["directory"])
             return super().submit(request)
 
-    assert all(entry.stat().st_mtime_ns == before[entry] for entry in done)
     store = prepare(path, generated(structures=200), workers=Counting(-1))
     assert not {str(entry.parent) for entry in done} & set(ran)
     assert list(tmp_path.iterdir()) == [path]
@@ -309,6 +312,105 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
     assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
 
 
+class Gone:
+    """Workers of which some tasks are run, until the scheduler refuses all further ones."""
+
+    def __init__(self, how: str) -> None:
+        self.left, self.how = 3, how
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        if self.left:
+            self.left -= 1
+            future.set_result(run_task(request))
+        elif self.how == "refused at once":
+            self.check()
+        elif self.how == "tasks fail":
+            future.set_exception(RuntimeError("executor is in a bad state"))
+        return future
+
+    def check(self) -> None:
+        raise InputError("site slurm: gets no workers for its pool 'gcd': QOSMaxSubmitJob")
+
+
+@pytest.mark.parametrize("how", ["refused at once", "tasks fail", "nothing comes"])
+def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, how):
+    with pytest.raises(InputError, match="gets no workers"):
+        prepare(tmp_path / "s", generated(structures=200), workers=Gone(how))
+    assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.json"))) == 3
+    assert len(prepare(tmp_path / "s", generated(structures=200))["trainset"]) == 140
+
+
+def test_no_worker_from_the_start_leaves_nothing(tmp_path):
+    workers = Gone("tasks fail")
+    workers.left = 0
+    with pytest.raises(InputError, match="gets no workers"):
+        prepare(tmp_path / "s", workers=workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Recorded(Killed):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.requests: list[dict[str, Any]] = []
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        self.requests.append(dict(request))
+        return super().submit(request)
+
+
+def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
+    """It ends its task after the next driver has begun, for the settings of the one before."""
+    old = Recorded()
+    process = ThreadPoolExecutor(1).submit(
+        prepare, tmp_path / "s", generated(structures=80), cutoff=3.0, workers=old
+    )
+    process.result(60)
+    shutil.rmtree(tmp_path / "s")
+
+    class Late(Recorded):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            if not self.requests:
+                with pytest.raises(StoreError, match="was deleted"):
+                    run_task(old.requests[0])
+                # Nor where its directory is there still, as for one that has just been begun.
+                Path(old.requests[0]["directory"]).parent.mkdir()
+                run_task(old.requests[0])
+            return super().submit(request)
+
+    store = prepare(tmp_path / "s", generated(structures=80), cutoff=5.0, workers=Late())
+    expected = prepare(tmp_path / "t", generated(structures=80), cutoff=5.0)
+    for name in store.splits:
+        assert store[name].n_edges.tolist() == expected[name].n_edges.tolist()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"s", "t"}
+
+
+def test_an_orphan_of_a_finished_preparation_leaves_nothing(tmp_path):
+    workers = Recorded()
+    prepare(tmp_path / "s", workers=workers)
+    with pytest.raises(StoreError, match="was deleted"):
+        run_task(workers.requests[0])
+    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
+
+
+def test_leftovers_of_a_finished_preparation_are_removed(tmp_path):
+    prepare(tmp_path / "s")
+    (tmp_path / ".s.preparing" / "0a0a" / ".unit-00000.host-1").mkdir(parents=True)
+    prepare(tmp_path / "s")
+    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(StoreError, match=r"cannot lock files \(No locks available\)"):
+        prepare(tmp_path / "s")
+
+
 def test_few_structures_need_no_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "_FEW", 10)
     assert len(prepare(tmp_path / "s", workers=Killed(0))["trainset"]) == 7
@@ -339,7 +441,7 @@ def test_unfinished_work_of_other_settings_is_not_used(tmp_path):
     )
     process.start()
     process.join()
-    assert list(tmp_path.glob(".s.preparing/unit-*"))
+    assert list(tmp_path.glob(".s.preparing/*/unit-*"))
     store = prepare(path, generated(structures=200), seed=1)
     assert store.manifest.provenance["seed"] == 1
     other = prepare(tmp_path / "t", generated(structures=200), seed=1)
@@ -362,6 +464,9 @@ def test_duplicates_stay_together_and_out_of_training(tmp_path):
     division = store.manifest.provenance["division"]
     assert division["left_out"] == {"train_duplicate_of_test": 3}
     assert division["graphs"]["testset"] == 3
+    said = "3 structures to train on are also in the test set and were left out"
+    assert left_out(store) == store_summary(store)["left_out"] == [said]
+    assert store_summary(store)["duplicates"] == division["duplicates"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,9 @@ import psutil
 import pytest
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution import Job, Node, run_bundle, run_wave, sole_driver, worker
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.placement import Gcd
@@ -110,6 +114,66 @@ lane = Lane({})
 print(lane._process.pid, flush=True)
 time.sleep(600)
 """
+
+
+TRAINING_WORKER = """
+import json, sys, time
+from hydragnn_flow.execution.lane import Lane
+lane = Lane({})
+spec = json.loads(sys.argv[1])
+answer = lane.call({"spec": spec, "rank": 0, "world": 1, "rendezvous": "", "device": "cpu"})
+print(lane._process.pid, answer["status"], flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lane_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+    """Its worker ends, as at the end of every campaign, and the node has its memory back."""
+    data = DataConfig.model_validate(
+        {
+            "source": {"format": "emt_alloys", "structures": 12, "atoms": [8, 8]},
+            "split": {"val": 0.2, "test": 0.2},
+        }
+    )
+    store = prepare_store(data, 4.0, None, os.getpid(), tmp_path / "store.gs")  # nobody else's
+    spec = json.dumps(make_spec(tmp_path / "t", store, 1).to_dict())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", TRAINING_WORKER, spec], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid, status = parent.stdout.readline().split()
+    assert status == "ok"
+    lane = psutil.Process(int(pid))
+    locks = [Path(file.path) for file in lane.open_files() if file.path.endswith(".lock")]
+    entries = [lock.with_suffix("") for lock in locks]
+    assert entries
+    assert all(entry.is_dir() for entry in entries)
+    parent.kill()
+    parent.wait()
+    lane.wait(timeout=30)
+    assert not any(entry.exists() for entry in entries)
+
+
+@pytest.fixture
+def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
+    """It opens, and its data are not those that were written."""
+    path = tmp_path / "damaged.gs"
+    shutil.copytree(alloy_store.path, path)
+    payload = path / "shard-00000.bp" / "data.0"
+    payload.write_bytes(bytes(byte ^ 0xFF for byte in payload.read_bytes()))
+    return GraphStore.open(path)
+
+
+def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: GraphStore) -> None:
+    spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
+    with pytest.raises(StoreError, match=r"data\.0 has changed since it was written"):
+        run_bundle(NODE, "b", [spec])
+
+
+def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
+    spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
+    with pytest.raises(StoreError, match=r"data\.0 has changed since it was written"):
+        run_wave(NODE, "b", [Job(spec, (0, 1))])
 
 
 def test_lanes_end_with_their_worker() -> None:

@@ -1,0 +1,129 @@
+"""`store info` and `store check`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from hydragnn_flow import cli
+from hydragnn_flow.data import GraphStore, check_store, write_store
+from hydragnn_flow.data.store.manifest import Manifest, Target, save_manifest
+from hydragnn_flow.errors import StoreError
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: object, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capsys.readouterr()
+        assert end.value.code == code, said
+        return said.err if code else said.out
+
+    return run
+
+
+@pytest.fixture
+def copied(alloy_store: GraphStore, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(alloy_store.path, tmp_path / "store.gs"))
+
+
+def mesh(number: int) -> Data:
+    """A graph of something else than atoms."""
+    torch.manual_seed(number)
+    ring = torch.arange(5)
+    return Data(
+        x=torch.rand(5, 2),
+        pos=torch.rand(5, 3),
+        edge_index=torch.stack([ring, ring.roll(1)]),
+        heat=torch.rand(1),
+    )
+
+
+def test_info_says_what_a_store_holds(command: Command, alloy_store: GraphStore) -> None:
+    said = " ".join(command("store", "info", alloy_store.path).split())
+    for expected in (
+        "forces │ float32 │ [nodes, 3] │ eV/Å",
+        "edge_index │ int64 │ [2, edges]",
+        "energy [eV] per structure, forces [eV/Å] per atom",
+        "features atomic_number",
+        "cutoff 4.0 Å",
+        "profile hydragnn",
+        "in 1 shard",
+    ):
+        assert expected in said, expected
+    assert "left out" not in said
+
+
+def test_info_of_graphs_that_are_not_atoms(command: Command, tmp_path: Path) -> None:
+    graphs = {"trainset": [mesh(0), mesh(1)], "valset": [mesh(2)]}
+    target = {"heat": Target(level="graph", dim=1, unit="W")}
+    write_store(tmp_path / "s", graphs, targets=target, node_features=["t", "p"], cutoff=2.5)
+    said = command("store", "info", tmp_path / "s")
+    assert "cutoff     2.5\n" in said
+    assert "heat [W] per graph" in said
+    assert "features   t, p\n" in said
+    assert "elements" not in said
+    assert "Å" not in said
+
+
+def test_a_run_directory_stands_for_its_store(command: Command, copied: Path) -> None:
+    run = copied.parent
+    (run / "run.yaml").touch()
+    assert str(copied) in command("store", "info", run).replace("\n ", "")
+    assert command("store", "check", run).startswith(f"{copied}: sound; ")
+    shutil.rmtree(copied)
+    assert "not prepared" in command("store", "info", run, code=2)
+
+
+def test_check_of_a_long_store_shows_how_far_it_is(
+    command: Command, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(command("store", "check", copied).splitlines()) == 1
+    monkeypatch.setattr(cli, "_LONG", 0)
+    said = command("store", "check", copied)
+    assert "graphs read: 24/24" in said
+    assert "MB verified: " in said
+
+
+def test_check_of_a_hydragnn_file_promises_no_more_than_it_did(
+    command: Command, copied: Path
+) -> None:
+    (copied / "shard-00000.bp" / "blocks.npz").unlink()
+    said = command("store", "check", copied / "shard-00000.bp")
+    assert "24 graphs read and plausible; a HydraGNN file has no checksums" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("pos", {"shape": [4]}),
+        ("forces", {"shape": [3, 1]}),
+        ("energy", {"rows": 2}),
+        ("edge_attr", {"edge": False, "node": True}),
+        ("edge_index", {"dim": 0}),
+        ("pos", {"dim": 7}),
+        ("pos", {"dtype": "int64"}),
+        ("cell", {"rows": None, "node": True}),
+    ],
+)
+def test_check_reads_all_that_the_manifest_promises(
+    copied: Path, key: str, change: dict[str, Any]
+) -> None:
+    values = json.loads((copied / "manifest.json").read_text())
+    del values["crc32"]
+    values["keys"][key] |= change
+    save_manifest(copied, Manifest.model_validate(values))
+    with pytest.raises(StoreError, match=str(copied)) as caught:
+        check_store(copied)
+    assert "\n" not in str(caught.value)
