@@ -20,6 +20,21 @@ torch.set_num_threads(1)
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--hydragnn",
+        type=Path,
+        metavar="PATH",
+        help="checkout of HydraGNN, whose own reader is then to open our stores",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hydragnn") and config.rootpath != REPOSITORY:
+        # Before it knows this option, pytest takes a path after a blank for one with tests.
+        raise pytest.UsageError("write --hydragnn=PATH, with the sign, for the settings to be ours")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The public data sets kept beside a development checkout; not part of the repository."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class Workspace:
             self.say(f"writing {self.settings.tiny:,} tiny graphs, once")
             unfinished = self.folder / path.name
             write_store(unfinished, {SPLIT: tiny_graphs(self.settings.tiny)})
+            shutil.rmtree(path, ignore_errors=True)
             unfinished.replace(path)
         return path
 

@@ -38,7 +38,7 @@ class HydraGNN:
     def __init__(self, checkout: Path, file: Path, split: str, preload: bool) -> None:
         self.name = "HydraGNN, preload=True" if preload else "HydraGNN from disk"
         reader = load_reader(checkout)
-        self._dataset = reader.AdiosDataset(str(file), split, OneProcess(), preload=preload)
+        self._dataset = reader.AdiosDataset(str(file), split, _OneProcess(), preload=preload)
         # HydraGNN adds the name of the data set to each graph, a key that no other peer has to
         # make. Without a name it does not.
         self._dataset.dataset_name = None
@@ -48,7 +48,7 @@ class HydraGNN:
         return Batch.from_data_list([self._dataset[index] for index in indices.tolist()])
 
 
-class OneProcess:
+class _OneProcess:
     """What an MPI communicator of one process answers."""
 
     def Get_rank(self) -> int:
@@ -67,7 +67,7 @@ def load_reader(checkout: Path) -> Any:
         return sys.modules[_READER]
     if not (checkout / "hydragnn" / "utils" / "datasets" / "adiosdataset.py").is_file():
         sys.exit(f"{checkout} is no checkout of HydraGNN; correct --hydragnn")
-    one = OneProcess()
+    one = _OneProcess()
     _stand_in("mpi4py", MPI=_stand_in("mpi4py.MPI", COMM_WORLD=one, COMM_SELF=one))
     # Packages whose __init__ imports all of HydraGNN: found as folders, not run.
     for package in ("hydragnn", "hydragnn.utils.datasets"):

@@ -28,6 +28,7 @@ def manifest() -> Manifest:
         "gap": {"level": "graph", "dim": 2, "unit": "eV"},
         "charge": {"level": "node", "dim": 1, "unit": "e"},
     }
+    described = {"dtype": "float32", "dim": 0, "shape": [1], "node": True, "edge": False}
     return Manifest.model_validate(
         {
             "targets": targets,
@@ -36,7 +37,7 @@ def manifest() -> Manifest:
             "max_neighbours": None,
             "elements": [COPPER, GOLD],
             "node_features": ["atomic_number", "magnetic_moment"],
-            "keys": {},
+            "keys": dict.fromkeys(("x", "pos", "edge_index"), {**described, "rows": None}),
             "splits": {},
             "statistics": {
                 "degree_histogram": [0] * 12 + [1, 4, 5, 4, 1],
@@ -52,7 +53,7 @@ def manifest() -> Manifest:
                 },
             },
             "provenance": {},
-            "shards": [],
+            "shards": [{"path": "shard-00000.bp", "files": {}, "splits": {}}],
         }
     )
 
