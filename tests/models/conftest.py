@@ -37,7 +37,7 @@ def manifest() -> Manifest:
             "max_neighbours": None,
             "elements": [COPPER, GOLD],
             "node_features": ["atomic_number", "magnetic_moment"],
-            "keys": dict.fromkeys(("x", "pos", "edge_index"), {**described, "rows": None}),
+            "keys": {key: {**described, "rows": None} for key in ("x", "pos", "edge_index")},
             "splits": {},
             "statistics": {
                 "degree_histogram": [0] * 12 + [1, 4, 5, 4, 1],
