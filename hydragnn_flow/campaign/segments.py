@@ -21,7 +21,7 @@ from hydragnn_flow.data.plan import Budget
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
-from hydragnn_flow.placement import CostModel, Estimate, Work
+from hydragnn_flow.placement import CostModel, Estimate, Gcd, Work
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory, write_network
 from hydragnn_flow.search import TrialRecord
@@ -81,12 +81,15 @@ class Context:
     store: GraphStore
     token: str
     view: CampaignView
+    gcd: Gcd = field(init=False)
+    """What each GCD has for segments."""
     costs: CostModel = field(init=False)
     _works: dict[str, Work] = field(default_factory=dict)
     _bundles: int = 0
 
     def __post_init__(self) -> None:
-        self.costs = CostModel(self.site.node.gcd)
+        self.gcd = self._gcd()
+        self.costs = CostModel(self.gcd)
         history = list(self.directory.results())
         self._bundles = max((int(r.bundle[1:]) for r in history if r.bundle), default=0)
         self._learn(history)
@@ -136,6 +139,15 @@ class Context:
         sizes = self.store.manifest.splits["trainset"]
         budget = Budget.of(load_network(spec.network))
         return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+
+    def _gcd(self) -> Gcd:
+        """The site's GCD, less its share of the store where both are in the node's memory."""
+        node = self.site.node
+        if node.device != "cpu" or self.config.data.mode != "memory":
+            return node.gcd
+        size = sum(f.size for shard in self.store.manifest.shards for f in shard.files.values())
+        held = size / 2**30 / len(node.gcds)
+        return replace(node.gcd, memory_gib=node.gcd.memory_gib - held)
 
     def bundle(self) -> str:
         """A name for the next bundle."""

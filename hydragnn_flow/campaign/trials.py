@@ -63,12 +63,12 @@ class TrialPhase:
         """Give every free GCD a bundle, asking for new trials where too few segments are ready."""
         node = self.context.site.node
         while free > 0:
-            while len(self._ready) < free * node.gcd.share and self._ask():
+            while len(self._ready) < free * self.context.gcd.share and self._ask():
                 pass
             if not self._ready:
                 return
             queue = [Placeable(task, task.estimate) for task in self._ready]
-            bundle, rest = next_bundle(queue, node.gcd, free)
+            bundle, rest = next_bundle(queue, self.context.gcd, free)
             tasks, self._ready = [p.item for p in bundle], [p.item for p in rest]
             specs = [task.sent() for task in tasks]
             running[pools.submit("gcd", run_bundle, node, self.context.bundle(), specs)] = tasks
@@ -83,7 +83,7 @@ class TrialPhase:
 
     def _queue(self, trial: TrialRecord, rung: int) -> None:
         """Make a trial's next segment ready, or fail the trial where none could fit."""
-        rungs, gcd = self.context.config.rungs, self.context.site.node.gcd
+        rungs, gcd = self.context.config.rungs, self.context.gcd
         task = self.context.task(
             "trial",
             trial.number,

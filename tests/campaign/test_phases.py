@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,17 @@ def campaign(tmp_path: Path, store: GraphStore) -> Callable[[], Context]:
 def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
     pools = FakePools(machine)
     return TrialPhase(context).run(pools), pools  # type: ignore[arg-type]
+
+
+def test_a_store_in_memory_leaves_less_for_segments(campaign: Callable[[], Context]) -> None:
+    context = campaign()
+    size = sum(file.size for file in context.store.manifest.shards[0].files.values())
+    assert context.gcd.memory_gib == pytest.approx(8 - size / 2**30 / 2)
+    data = context.config.data.model_copy(update={"mode": "stream"})
+    streaming = replace(context, config=context.config.model_copy(update={"data": data}))
+    assert streaming.gcd.memory_gib == 8
+    on_gpus = replace(context, site=replace(SITE, node=replace(NODE, device="cuda")))
+    assert on_gpus.gcd.memory_gib == 8
 
 
 def test_all_is_well(campaign: Callable[[], Context]) -> None:
