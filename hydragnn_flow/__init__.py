@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from hydragnn_flow.config import RunConfig, load_config
     from hydragnn_flow.data import GraphStore, write_store
     from hydragnn_flow.ensemble import Ensemble
-    from hydragnn_flow.errors import InputError
+    from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
     from hydragnn_flow.execution import load_site
     from hydragnn_flow.models import build_model
 
 _HOMES = {
+    "CampaignStopped": "errors",
     "Ensemble": "ensemble",
     "GraphStore": "data",
     "InputError": "errors",
     "RunConfig": "config",
+    "StoreError": "errors",
     "build_model": "models",
     "load_config": "config",
     "load_site": "execution",
@@ -31,10 +33,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "CampaignStopped",
     "Ensemble",
     "GraphStore",
     "InputError",
     "RunConfig",
+    "StoreError",
     "build_model",
     "load_config",
     "load_site",

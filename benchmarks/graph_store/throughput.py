@@ -19,7 +19,7 @@ from graph_store.report import Line
 from graph_store.workspace import SPLIT, Workspace
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.data.plan import Budget, plan_epoch
+from hydragnn_flow.data.reading.plan import Budget, plan_epoch
 
 _PRELOADED = "HydraGNN, preload=True"
 

@@ -21,8 +21,8 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.plan import Budget, oversized, plan_epoch
 from hydragnn_flow.data.reading.inspection import left_out
+from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
@@ -186,12 +186,10 @@ def _check_budget(network: NetworkConfig, store: GraphStore, view: CampaignView)
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits
         return
-    if budget.oversized == "error":
-        plan_epoch(train, budget, seed=0, epoch=0, world=1)
-    left_out = len(oversized(train, budget)) if budget.oversized == "skip" else 0
-    if left_out:
+    too_large = int((~graphs_kept(train, budget)).sum())
+    if too_large:
         view.say(
-            f"{left_out} of {len(train)} structures to train on are larger than Training.Batching "
+            f"{too_large} of {len(train)} structures to train on are larger than Training.Batching "
             "allows and are left out"
         )
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.worker import run_preparation
@@ -26,9 +25,9 @@ class PoolWorkers:
     def __init__(self, node: Node, pools: Callable[[], Pools]) -> None:
         self._node, self._pools = node, pools
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request: Mapping[str, Any]) -> Future[None]:
         """Have a worker run a task of the preparation."""
-        answer: Future[dict[str, Any]] = Future()
+        answer: Future[None] = Future()
 
         def pass_on(task: Future[Any]) -> None:
             if not answer.set_running_or_notify_cancel():
@@ -36,13 +35,8 @@ class PoolWorkers:
             error = task.exception()
             if error is not None:
                 answer.set_exception(error)
-            elif "refused" in task.result():
-                refusal = StoreError if task.result()["refused"] == "StoreError" else InputError
-                answer.set_exception(refusal(task.result()["reason"]))
-            elif "error" in task.result():
-                answer.set_exception(RuntimeError(task.result()["error"]))
             else:
-                answer.set_result(task.result())
+                answer.set_result(None)
 
         task = self._pools().submit("gcd", run_preparation, self._node, dict(request))
         task.add_done_callback(pass_on)

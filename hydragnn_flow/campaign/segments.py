@@ -17,7 +17,7 @@ import torch
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network, read_json
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.plan import Budget
+from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
@@ -145,8 +145,7 @@ class Context:
         node = self.site.node
         if node.device != "cpu" or self.config.data.mode != "memory":
             return node.gcd
-        size = sum(f.size for shard in self.store.manifest.shards for f in shard.files.values())
-        held = size / 2**30 / len(node.gcds)
+        held = self.store.manifest.bytes / 2**30 / len(node.gcds)
         return replace(node.gcd, memory_gib=node.gcd.memory_gib - held)
 
     def bundle(self) -> str:

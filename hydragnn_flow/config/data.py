@@ -1,4 +1,4 @@
-"""Where the structures come from and how they are split."""
+"""Where the structures come from, how they are split, and how they are kept and read."""
 
 from __future__ import annotations
 

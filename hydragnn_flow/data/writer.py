@@ -156,7 +156,7 @@ def write_store(
 
     The store is built beside ``path`` under a temporary name, forced to disk and renamed: whoever
     finds ``path`` finds all of it. A process killed before leaves only the temporary directory,
-    which ``prepare_store`` clears away.
+    which the next one that writes there clears away.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.errors import StoreError
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lane import Lane, LaneDied
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
@@ -65,19 +65,23 @@ def run_wave(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
     return _run_all(node, bundle, jobs)
 
 
-def run_preparation(node: Node, request: dict[str, Any]) -> dict[str, Any]:
+def run_preparation(node: Node, request: dict[str, Any]) -> None:
     """Run a task of a store's preparation in this worker's lane; a task of the `gcd` pool.
 
-    Returns
-    -------
-    dict
-        Empty; or ``refused``, StoreError or InputError, with the ``reason``; or ``error``.
+    Raises
+    ------
+    InputError, StoreError
+        What the lane refused, and why.
+    LaneDied, RuntimeError
+        Where its process ended, or met anything else.
     """
     gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
-    try:
-        return _lane(node, node.gcds[gcd], 0).call({"prepare": request})
-    except LaneDied as death:
-        return {"error": str(death)}
+    answer = _lane(node, node.gcds[gcd], 0).call({"prepare": request})
+    if "refused" in answer:
+        refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
+        raise refusal(answer["reason"])
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
 
 
 def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:

@@ -33,7 +33,7 @@ class CampaignView:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self._progress = Progress(
-            TextColumn("[bold]{task.description:<9}"),
+            TextColumn("[bold]{task.description:<11}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -18,7 +18,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.data.plan import Budget, Step, plan_epoch, plan_in_order
+from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World

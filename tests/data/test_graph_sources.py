@@ -33,17 +33,17 @@ from hydragnn_flow.config.graph_sources import (
 )
 from hydragnn_flow.data import GraphStore, atoms_to_graph
 from hydragnn_flow.data.columns import pack
-from hydragnn_flow.data.elements import element_edges
 from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.data.sources.base import Part
 from hydragnn_flow.data.sources.cfg import CfgFiles
 from hydragnn_flow.data.sources.hydragnn import StoredGraphs
 from hydragnn_flow.data.sources.lsms import LsmsFiles
 from hydragnn_flow.data.sources.mesh import MeshFiles
+from hydragnn_flow.data.sources.mesh_edges import element_edges
 from hydragnn_flow.data.sources.pt_files import load_graphs
 from hydragnn_flow.data.sources.pyg import PygFiles
+from hydragnn_flow.data.sources.tessellation import tessellate
 from hydragnn_flow.data.sources.voronoi import VoronoiFiles
-from hydragnn_flow.data.tessellation import tessellate
 from hydragnn_flow.errors import InputError
 
 SOURCES: dict[str, tuple[Any, Any]] = {
@@ -240,6 +240,7 @@ def test_conformance(case, same):
     folder, section = case
     found = source(folder, **section)
     parts = found.parts()
+    assert found.found_targets  # of the first graph, which has been read
     assert [Part(**json.loads(json.dumps(dataclasses.asdict(part)))) for part in parts] == parts
     assert parts[0].role == "train"
     assert all(path.is_file() for path in found.files())
@@ -261,10 +262,10 @@ def test_conformance(case, same):
             everything.append(graph)
             origins.append(record.origin)
     assert all(indices == list(range(len(indices))) for indices in ids.values())
-    assert set(found.found_targets) == set(found.units)
-    assert {name: target.unit for name, target in found.found_targets.items()} == found.units
+    units = {name: target.unit for name, target in found.found_targets.items()}
+    assert units == _units(section)
     columns = pack(everything, origins)  # finite, of one layout, edges within the graph
-    assert set(columns) == KEYS | set(found.units)
+    assert set(columns) == KEYS | set(units)
     house = atoms_to_graph(ase.Atoms("H2"), CUTOFF, None)
     for key, value in house.to_dict().items():
         assert columns[key].values.dtype == value.numpy().dtype, key
@@ -274,6 +275,15 @@ def test_conformance(case, same):
     lengths = np.linalg.norm(vectors + columns["edge_shifts"].values, axis=1)
     if section["format"] != "pyg":  # whose edge features are its own
         assert columns["edge_attr"].values[:, 0] == pytest.approx(lengths, rel=1e-5)
+
+
+def _units(section: dict[str, Any]) -> dict[str, str]:
+    if section["format"] == "hydragnn":  # where the store says
+        return {"energy": "eV", "forces": "eV/Å"}
+    return {
+        name: target if isinstance(target, str) else target["unit"]
+        for name, target in section["targets"].items()
+    }
 
 
 def _global(columns: Any) -> Any:
@@ -670,6 +680,7 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
         ({"x": torch.ones(3, 2)}, "'x' has the shape [3, 2], but 2 rows"),
         ({"x": torch.full((2, 2), torch.nan)}, "NaN or infinity in 'x'"),
         ({"x": torch.ones(2, 3)}, "first graph has x_0, x_1"),
+        ({"x": torch.ones(2, 0)}, "'x' has no columns"),
         ({"y": torch.full((1, 2), torch.inf)}, "NaN or infinity in 'y'"),
         ({"y": torch.ones(1, 3)}, "label 'gap' of shape [3]"),
         ({"forces": torch.ones(3, 3)}, "label 'forces' of shape [3, 3]"),
@@ -695,6 +706,21 @@ def test_pyg_refuses_graphs(tmp_path, changes, reason):
     refused(tmp_path, PYG, "graphs.pt: graph 1", reason)
 
 
+def test_a_first_graph_without_features_is_refused(tmp_path):
+    bare = pyg_graph(2)
+    bare.x = torch.ones(2, 0)
+    torch.save([bare, bare], tmp_path / "graphs.pt")
+    with pytest.raises(InputError, match=r"graphs\.pt: graph 0: 'x' has no columns.*give it one"):
+        source(tmp_path, **PYG).parts()
+
+    section = voronoi_files(tmp_path)
+    first = tmp_path / "sets" / "0.npz"
+    with np.load(first) as arrays:
+        np.savez(first, **{**arrays, "angle": np.empty((6, 0))})
+    with pytest.raises(InputError, match=r"0\.npz: 'angle' has no columns.*give it one"):
+        source(tmp_path, **section).parts()
+
+
 def test_targets_of_arrays_need_a_level():
     with pytest.raises(InputError, match=r"gap needs a level.*\{unit: 'eV', level: graph\}$"):
         validate(PygSource, {**PYG, "targets": {"gap": "eV"}}, "run.yaml")
@@ -705,7 +731,6 @@ def test_targets_of_arrays_need_a_level():
 
 def test_a_store_comes_back_as_it_was(written, store, same):
     found = source(written.parent, format="hydragnn", file=written.name)
-    assert found.units == {"energy": "eV", "forces": "eV/Å"}
     assert found.node_features == ["atomic_number"]
     roles = {"train": "trainset", "val": "valset", "test": "testset"}
     assert [part.role for part in found.parts()] == list(roles)

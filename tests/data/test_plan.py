@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.plan import Budget, Step, oversized, plan_epoch, plan_in_order
+from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.errors import InputError
 
 KINDS = ("graphs", "atoms", "edges")
+
+
+def oversized(index: Any, budget: Budget) -> NDArray[np.int64]:
+    """The graphs that are beyond a budget on their own, counted plainly."""
+    sizes = {"graphs": [1] * len(index), "atoms": index.n_atoms, "edges": index.n_edges}
+    beyond = [
+        i
+        for i in range(len(index))
+        if any(sizes[name][i] > limit for name, limit in budget.limits.items())
+    ]
+    return np.array(beyond, dtype=np.int64)
 
 
 @dataclass(frozen=True)

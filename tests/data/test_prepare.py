@@ -507,5 +507,6 @@ def test_leftovers_of_others(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
     os.utime(tmp_path / removed[1], (0, 0))
-    prepare(tmp_path / "s")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "s"])
+    graphs = list(prepare(tmp_path / "t")["trainset"])
+    write_store(tmp_path / "s", {"trainset": graphs})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "s", "t"])

@@ -77,9 +77,6 @@ def test_every_structure_is_as_it_was_written(case):
     source = open_source(values, seed=0)
     assert source.found_targets == {}
     read = read_all(source)
-    assert source.units == {
-        name: {"energy": "eV", "forces": "eV/Å"}[name] for name in source.found_targets
-    }
     assert {(name, t.level, t.dim, t.unit) for name, t in source.found_targets.items()} <= {
         ("energy", "graph", 1, "eV"),
         ("forces", "node", 3, "eV/Å"),

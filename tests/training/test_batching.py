@@ -13,7 +13,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data import writer as writing
-from hydragnn_flow.data.plan import Budget
+from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment

@@ -30,7 +30,6 @@ from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.manifest import Target
-from hydragnn_flow.data.store.staging import remove_leftovers
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import same_file, write_json
@@ -95,7 +94,6 @@ def prepare_store(
         Where the processes of a task are lost again and again.
     """
     path = Path(path)
-    remove_leftovers(path)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance)
@@ -151,7 +149,7 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
             f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
             "choose another directory or delete it"
         )
-    if sum(file.size for shard in store.manifest.shards for file in shard.files.values()) <= _SOON:
+    if store.manifest.bytes <= _SOON:
         verify_payload(store)
     return store
 

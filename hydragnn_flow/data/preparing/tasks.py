@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import Column
@@ -40,18 +39,13 @@ _ALL = "structures"
 """The one split of shards whose graphs have not been divided yet."""
 
 
-def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
+def run_task(request: Mapping[str, Any]) -> None:
     """Run a task, unless its result is there already.
 
     Parameters
     ----------
     request
         As :func:`read_request` or :func:`write_request` makes it.
-
-    Returns
-    -------
-    dict
-        Nothing; the result is in the task's directory.
 
     Raises
     ------
@@ -63,7 +57,7 @@ def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     target = Path(request["directory"])
     if (target / RECORD).exists():
-        return {}
+        return
     building = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)
     try:
@@ -83,7 +77,6 @@ def run_task(request: Mapping[str, Any]) -> dict[str, Any]:
             raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return {}
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:
@@ -207,7 +200,7 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     index = _index(units, [content_of(load_record(unit)) for unit in units])
     split = np.concatenate([np.array(load_split(unit)) for unit in units])
     disk = DiskReader(index)
-    sizes = _bytes(index)
+    sizes = index.graph_bytes(np.arange(len(index)))
     series = ShardSeries(
         directory,
         _names(f"shard-{request['number']:05d}"),
@@ -269,15 +262,6 @@ def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
     for first, last in itertools.pairwise(index.block_bounds.tolist()):
         yield disk.columns(np.arange(first, last))
     disk.close()
-
-
-def _bytes(index: SplitIndex) -> NDArray[np.int64]:
-    """Bytes of each graph."""
-    graphs = np.arange(len(index))
-    total = np.zeros(len(index), dtype=np.int64)
-    for key in index.keys:
-        total += index.rows(key).counts(graphs) * index.row_bytes(key)
-    return total
 
 
 def _names(stem: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ class NoWorkers(InputError):
 class Workers(Protocol):
     """Processes that run tasks, such as those of a site's pool."""
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request: Mapping[str, Any]) -> Future[None]:
         """Have one of them run :func:`run_task`; an InputError there is one here."""
         ...
 
@@ -91,7 +91,7 @@ def run_all(
             waiting[_submit(workers, requests[number])] = number
 
 
-def _submit(workers: Workers, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+def _submit(workers: Workers, request: Mapping[str, Any]) -> Future[None]:
     try:
         return workers.submit(request)
     except InputError as error:
@@ -105,6 +105,6 @@ def _check(workers: Workers) -> None:
         raise NoWorkers(str(error)) from error
 
 
-def _cancel(futures: Iterable[Future[dict[str, Any]]]) -> None:
+def _cancel(futures: Iterable[Future[None]]) -> None:
     for future in futures:
         future.cancel()

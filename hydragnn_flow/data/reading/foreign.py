@@ -15,7 +15,7 @@ from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.describe import Content, Description, find_targets, make_manifest
 from hydragnn_flow.data.store.foreign import survey
-from hydragnn_flow.data.store.layout import lies_in_rows, split_keys
+from hydragnn_flow.data.store.layout import lies_in_rows
 from hydragnn_flow.data.store.manifest import Key, Manifest, Shard, SplitSize
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import StoreError
@@ -29,14 +29,19 @@ def foreign_manifest(path: Path) -> Manifest:
     StoreError
         Where it is damaged or not in HydraGNN's layout.
     """
-    lengths = {split: found.graphs for split, found in survey(path).splits.items()}
+    surveyed = survey(path).splits
+    lengths = {split: found.graphs for split, found in surveyed.items()}
     if not lengths.get(TRAIN):
         raise StoreError(f"{path} has no {TRAIN}; it is not in HydraGNN's layout")
     with Bp5File(path) as file:
         keys = {
-            split: {key: _describe(file, split, key) for key in split_keys(file, split)}
-            for split, graphs in lengths.items()
-            if graphs
+            split: {
+                key: _describe(file, split, key)
+                for key, stored in found.keys.items()
+                if stored is not None  # no graph of the split has any
+            }
+            for split, found in surveyed.items()
+            if found.graphs
         }
     sizes = {split: SplitSize(graphs=graphs) for split, graphs in lengths.items()}
     shard = Shard(path=".", files={}, splits=sizes)

@@ -133,6 +133,13 @@ class SplitIndex:
         described = self.keys[key]
         return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
 
+    def graph_bytes(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of each of ``graphs``, as tensors hold them."""
+        size = np.zeros(len(graphs), dtype=np.int64)
+        for key in self.keys:
+            size += self.rows(key).counts(graphs) * self.row_bytes(key)
+        return size
+
     def _ragged(self, key: str) -> Rows:
         pointer = np.zeros(len(self) + 1, dtype=np.int64)
         parts = [shard.counts(self.split, key) for shard in self.shards]
@@ -141,9 +148,5 @@ class SplitIndex:
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
         """Begins of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""
-        graphs = np.arange(first, last)
-        size = np.zeros(len(graphs), dtype=np.int64)
-        for key in self.keys:
-            size += self.rows(key).counts(graphs) * self.row_bytes(key)
-        number = np.cumsum(size) // _STREAM_BYTES
+        number = np.cumsum(self.graph_bytes(np.arange(first, last))) // _STREAM_BYTES
         return np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1]).astype(np.int64)

@@ -31,7 +31,7 @@ ReadInto = Callable[[NDArray[Any], int], None]
 _MANY = 4096
 _open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
 """Files in use, the one used last at the end; a store may have more shards than can be open."""
-_few_open = threading.Lock()
+_open_lock = threading.Lock()
 
 
 class ShardFile:
@@ -97,7 +97,7 @@ class ShardFile:
 
     def close(self) -> None:
         """Let go of the file; it is opened again when it is needed."""
-        with _few_open:
+        with _open_lock:
             _open.pop(self, None)
 
     @cached_property
@@ -106,7 +106,7 @@ class ShardFile:
 
     @property
     def _file(self) -> Bp5File:
-        with _few_open:
+        with _open_lock:
             file = _open.pop(self, None) or Bp5File(self.path)
             _open[self] = file
             while len(_open) > _most_open():

@@ -120,11 +120,6 @@ class Source(Protocol):
     """
 
     @property
-    def units(self) -> Mapping[str, str]:
-        """Name of each target -> its unit."""
-        ...
-
-    @property
     def node_features(self) -> Sequence[str]:
         """What the columns of ``x`` are; ``("atomic_number",)`` for atoms."""
         ...

@@ -22,7 +22,7 @@ _FIRST = ("c_peratom", "fx", "fy", "fz")
 _NOT_AUXILIARY = ("numbers", "positions", "masses", "momenta")
 
 
-class CfgFiles(RawFiles):
+class CfgFiles(RawFiles[CfgSource]):
     """Structures in AtomEye's CFG format.
 
     Parameters
@@ -35,22 +35,20 @@ class CfgFiles(RawFiles):
 
     def __init__(self, section: CfgSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=(".cfg",))
-        self._of_structure = section.graph_features
-        self._of_atoms = section.node_features
 
     def _beside(self, path: Path) -> list[Path]:
-        return [_bulk(path)] if self._of_structure.name else []
+        return [_bulk(path)] if self._section.graph_features.name else []
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
         atoms = _read_cfg(path)
-        of_atoms = pick(self._of_atoms, _table(atoms), f"{path}: an atom")
+        of_atoms = pick(self._section.node_features, _table(atoms), f"{path}: an atom")
         bare = ase.Atoms(
             numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc
         )
         return self._record(bare, of_atoms, self._graph_features(path), path, index)
 
     def _graph_features(self, path: Path) -> Quantities:
-        if not self._of_structure.name:
+        if not self._section.graph_features.name:
             return {}
         side = _bulk(path)
         try:
@@ -60,7 +58,7 @@ class CfgFiles(RawFiles):
                 f"{side}, where the graph features of {path.name} should be, cannot be read "
                 f"({error}); add it or remove graph_features"
             ) from None
-        return pick_from_line(self._of_structure, line, f"{side}: the first line")
+        return pick_from_line(self._section.graph_features, line, f"{side}: the first line")
 
 
 def _bulk(path: Path) -> Path:

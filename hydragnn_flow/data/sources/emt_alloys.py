@@ -55,7 +55,6 @@ class EmtAlloys:
         Where no supercell has a number of atoms within ``config.atoms``.
     """
 
-    units = UNITS
     node_features = ("atomic_number",)
 
     def __init__(self, config: GeneratedSource, seed: int) -> None:

@@ -56,6 +56,30 @@ def named_rows(
     return values.reshape(n_rows, math.prod(values.shape[1:]))
 
 
+def feature_rows(
+    arrays: Mapping[str, Any], name: str, n_nodes: int, origin: str
+) -> NDArray[np.float64]:
+    """One array of node features, by its name, as [n_nodes, n_columns].
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, as :func:`named_rows` and for an array without columns.
+    """
+    values = named_rows(arrays, name, n_nodes, origin)
+    if not values.shape[1]:
+        raise InputError(
+            f"{origin}: {name!r} has no columns, so its nodes have no features; give it one or "
+            "more, which may be a constant"
+        )
+    return values
+
+
+def in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors [n, d] with d up to 3 as [n, 3], the coordinates they lack being zero."""
+    return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
+
+
 def node_features(
     arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
 ) -> tuple[NDArray[np.float64], list[str]]:
@@ -69,12 +93,12 @@ def node_features(
     Raises
     ------
     InputError
-        Beginning with ``origin``, for an array that has not got a row for each node.
+        Beginning with ``origin``, for an array that has not got a row for each node, or no columns.
     """
     columns: list[NDArray[np.float64]] = [np.empty((n_nodes, 0))]
     titles: list[str] = []
     for name in names:
-        columns.append(named_rows(arrays, name, n_nodes, origin))
+        columns.append(feature_rows(arrays, name, n_nodes, origin))
         titles += column_names(name, columns[-1].shape[1])
     x = np.concatenate(columns, axis=1)
     check_elements(x, titles, origin)

@@ -6,16 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import FilesSection
 from hydragnn_flow.data.sources.base import Part, Record, Role
+from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.files import files_by_role
-from hydragnn_flow.data.sources.labels import LabelCheck
+from hydragnn_flow.data.sources.labels import LabelCheck, shaped, units_of
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
+AnySection = TypeVar("AnySection", bound=FilesSection)
 
-class GraphFiles(ABC):
+
+class GraphFiles(ABC, Generic[AnySection]):
     """A source whose every file holds one graph; a subclass says how to read it.
 
     Parameters
@@ -30,15 +37,15 @@ class GraphFiles(ABC):
 
     def __init__(
         self,
-        section: FilesSection,
+        section: AnySection,
         folder: Path,
         suffixes: Collection[str] = (),
     ) -> None:
-        self.units = {name: target.unit for name, target in section.targets.items()}
         self._section = section
         self._folder = folder
         self._suffixes = suffixes
-        self._labels = LabelCheck(self.units)
+        self._labels = LabelCheck(units_of(section.targets))
+        self._features: Sequence[str] | None = None
 
     @abstractmethod
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
@@ -53,10 +60,10 @@ class GraphFiles(ABC):
         """The targets as the records read so far have them."""
         return self._labels.found
 
-    @cached_property
+    @property
     def node_features(self) -> Sequence[str]:
         """What the columns of ``x`` are in the first file, and so have to be in all."""
-        return self._read(self._by_role["train"][0], 0)[1]
+        return self._read_first()
 
     def files(self) -> list[Path]:
         """Every file that is read, in order."""
@@ -69,7 +76,7 @@ class GraphFiles(ABC):
 
     def parts(self) -> list[Part]:
         """One part for each file."""
-        assert self.node_features  # reads the first file
+        self._read_first()
         return [
             Part(role, str(path), 0, 1, first)
             for role, found in self._by_role.items()
@@ -81,6 +88,29 @@ class GraphFiles(ABC):
         record, names = self._read(Path(part.file), part.first)
         self._check_features(names, part.file)
         yield record
+
+    def _targets(
+        self, of_nodes: Mapping[str, Any], of_graph: Mapping[str, Any], n_nodes: int, origin: str
+    ) -> dict[str, NDArray[np.float64]]:
+        """Find the targets among named arrays, each by its level, and check them."""
+        arrays = {"node": of_nodes, "graph": of_graph}
+        targets = {
+            name: shaped(
+                named(arrays[str(target.level)], target.key or name, origin), target.level, n_nodes
+            )
+            for name, target in self._section.targets.items()
+        }
+        self._labels.check(targets, n_nodes, origin)
+        return targets
+
+    def _read_first(self) -> Sequence[str]:
+        """Read the first graph, once, and say what the columns of its ``x`` are.
+
+        What is wrong with all graphs shows in the first, before any others are read.
+        """
+        if self._features is None:
+            self._features = self._read(self._by_role["train"][0], 0)[1]
+        return self._features
 
     def _check_features(self, names: Sequence[str], origin: str) -> None:
         if list(names) != list(self.node_features):

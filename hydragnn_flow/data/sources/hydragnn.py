@@ -15,7 +15,7 @@ from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.base import Part, Record, Role
 from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.files import ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, shaped
+from hydragnn_flow.data.sources.labels import LabelCheck, shaped, units_of
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import Target
@@ -42,11 +42,6 @@ class StoredGraphs:
         self._section = section
 
     @cached_property
-    def units(self) -> Mapping[str, str]:
-        """Name of each target -> its unit."""
-        return {name: target.unit for name, target in self._targets.items()}
-
-    @cached_property
     def node_features(self) -> Sequence[str]:
         """What the columns of ``x`` are."""
         return self._store.manifest.node_features
@@ -58,7 +53,7 @@ class StoredGraphs:
 
     def files(self) -> list[Path]:
         """Every file of the store."""
-        assert self._store  # which says what is wrong where there is none
+        _open_current(self._path)  # which says what is wrong where there is none
         return _files(self._path)
 
     def parts(self) -> list[Part]:
@@ -113,18 +108,27 @@ class StoredGraphs:
 
     @cached_property
     def _labels(self) -> LabelCheck:
-        return LabelCheck(self.units)
+        return LabelCheck(units_of(self._targets))
 
     @cached_property
     def _store(self) -> GraphStore:
-        described = [(path, path.stat()) for path in _files(self._path)]
-        return _open(
-            self._path, tuple((path, found.st_size, found.st_mtime_ns) for path, found in described)
-        )
+        return _open_current(self._path)
 
 
 def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _open_current(path: Path) -> GraphStore:
+    """The store as it is on disk now.
+
+    Raises
+    ------
+    InputError
+        Where there is none, or it cannot be opened.
+    """
+    described = [(file, file.stat()) for file in _files(path)]
+    return _open(path, tuple((file, said.st_size, said.st_mtime_ns) for file, said in described))
 
 
 @lru_cache(maxsize=1)

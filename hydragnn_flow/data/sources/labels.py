@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -80,6 +81,11 @@ class LabelCheck:
                     "graph or node whether it belongs to the structure or to each atom in "
                     f"data.source.targets.{name}.level"
                 )
+
+
+def units_of(targets: Mapping[str, TargetConfig]) -> dict[str, str]:
+    """Name of each target -> its unit."""
+    return {name: target.unit for name, target in targets.items()}
 
 
 def _target(label: NDArray[np.float64], n_atoms: int, unit: str) -> Target | None:

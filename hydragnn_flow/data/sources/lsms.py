@@ -18,7 +18,7 @@ _PROTONS = slice(0, 1)
 _POSITION = slice(2, 5)
 
 
-class LsmsFiles(RawFiles):
+class LsmsFiles(RawFiles[LsmsSource]):
     """Structures in HydraGNN's LSMS text format.
 
     Parameters
@@ -28,10 +28,6 @@ class LsmsFiles(RawFiles):
     folder
         Directory the files are relative to.
     """
-
-    def __init__(self, section: LsmsSource, folder: Path) -> None:
-        super().__init__(section, folder)
-        self._lsms = section
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
         try:
@@ -48,14 +44,16 @@ class LsmsFiles(RawFiles):
                 f"{path} has no atoms with the five columns of the LSMS text format at least; "
                 "correct or remove it"
             )
-        of_structure = pick_from_line(self._lsms.graph_features, header, f"{path}: the first line")
-        of_atoms = pick(self._lsms.node_features, table, f"{path}: an atom")
-        if (name := self._lsms.subtract_protons) is not None:
+        of_structure = pick_from_line(
+            self._section.graph_features, header, f"{path}: the first line"
+        )
+        of_atoms = pick(self._section.node_features, table, f"{path}: an atom")
+        if (name := self._section.subtract_protons) is not None:
             of_atoms[name] = of_atoms[name] - table[:, _PROTONS]
         atoms = ase.Atoms(
             numbers=np.zeros(len(table), dtype=int),
             positions=table[:, _POSITION],
-            cell=self._lsms.cell,
-            pbc=self._lsms.cell is not None,
+            cell=self._section.cell,
+            pbc=self._section.cell is not None,
         )
         return self._record(atoms, of_atoms, of_structure, path, index)

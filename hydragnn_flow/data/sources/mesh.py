@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import MeshSource
-from hydragnn_flow.data.elements import element_edges
 from hydragnn_flow.data.graphs import assemble_graph
 from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import ReadyGraph, Record
-from hydragnn_flow.data.sources.features import named, node_features
+from hydragnn_flow.data.sources.features import in_space, named, node_features
 from hydragnn_flow.data.sources.graph_files import GraphFiles
-from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.data.sources.mesh_edges import element_edges
+from hydragnn_flow.data.sources.tables import read_columns
 from hydragnn_flow.errors import InputError
 
 
-class MeshFiles(GraphFiles):
+class MeshFiles(GraphFiles[MeshSource]):
     """Meshes in any format of meshio.
 
     Nodes are the corners of the elements; edges have their length and the number of elements that
@@ -42,33 +41,24 @@ class MeshFiles(GraphFiles):
         from meshio import extension_to_filetypes  # other formats do without it
 
         super().__init__(section, folder, suffixes=extension_to_filetypes)
-        self._mesh = section
 
     def files(self) -> list[Path]:
         """Every file that is read, in order."""
-        table = [] if self._mesh.table is None else [self._folder / self._mesh.table]
+        table = [] if self._section.table is None else [self._folder / self._section.table]
         return [*super().files(), *table]
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
         origin = str(path)
         mesh = read_mesh(path)
         blocks = [(block.type, block.data) for block in mesh.cells]
-        edges, shared_by, members = element_edges(blocks, self._mesh.elements, path)
+        edges, shared_by, members = element_edges(blocks, self._section.elements, path)
         self._check_points(len(mesh.points), members, path)
         nodes = np.unique(edges)
         n = len(nodes)
-        points = named({"points": mesh.points[nodes]}, "points", origin)
-        positions = np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+        positions = in_space(named({"points": mesh.points[nodes]}, "points", origin))
         fields = {name: np.asarray(values)[nodes] for name, values in mesh.point_data.items()}
-        x, names = node_features(fields, self._mesh.features, n, origin)
-        found = {"node": fields, "graph": self._row(path)}
-        targets = {
-            name: shaped(
-                named(found[str(target.level)], target.key or name, origin), target.level, n
-            )
-            for name, target in self._mesh.targets.items()
-        }
-        self._labels.check(targets, n, origin)
+        x, names = node_features(fields, self._section.features, n, origin)
+        targets = self._targets(fields, self._row(path), n, origin)
         edges = np.searchsorted(nodes, edges)
         both_ways = np.concatenate([edges, edges[:, ::-1]])
         senders, receivers = both_ways.T
@@ -93,7 +83,7 @@ class MeshFiles(GraphFiles):
                 f"{path} has elements of points it does not have (it has {n_points}); correct it"
             )
         loose = np.setdiff1d(np.arange(n_points), members)
-        if len(loose) and self._mesh.loose_points == "refuse":
+        if len(loose) and self._section.loose_points == "refuse":
             raise InputError(
                 f"{path} has {len(loose)} point(s) in no element of the graph, the first being "
                 f"point {loose[0]}; remove them or set data.source.loose_points to drop"
@@ -101,30 +91,26 @@ class MeshFiles(GraphFiles):
 
     def _row(self, path: Path) -> dict[str, NDArray[Any]]:
         """What the table says of a mesh."""
-        if self._mesh.table is None:
+        if self._section.table is None:
             return {}
         row = self._table.get(path.resolve())
         if row is None:
             raise InputError(
-                f"{self._folder / self._mesh.table} has no row for {path}; add one with its path "
-                "seen from the table in the column file"
+                f"{self._folder / self._section.table} has no row for {path}; add one with its "
+                "path seen from the table in the column file"
             )
         return row
 
     @cached_property
     def _table(self) -> dict[Path, dict[str, NDArray[Any]]]:
-        path = self._folder / str(self._mesh.table)
-        try:
-            table = pd.read_csv(path, skipinitialspace=True, dtype={"file": str})
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
-        if "file" not in table.columns:
+        path = self._folder / str(self._section.table)
+        columns = read_columns(path, text=["file"])
+        if "file" not in columns:
             raise InputError(f"{path} has no column 'file' to name the meshes; add it")
-        files = [(path.parent / str(name)).resolve() for name in table["file"]]
+        files = [(path.parent / str(name)).resolve() for name in columns.pop("file")]
         if len(set(files)) != len(files):
             twice = next(file for file in files if files.count(file) > 1)
             raise InputError(f"{path} has two rows for {twice}; remove one")
-        columns = {str(name): table[name].to_numpy() for name in table.columns if name != "file"}
         return {
             file: {name: values[i] for name, values in columns.items()}
             for i, file in enumerate(files)

@@ -9,10 +9,9 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config.graph_sources import PygSource
 from hydragnn_flow.data.sources.base import Part, Record
-from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, column_names, named, named_rows
+from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, column_names, feature_rows
 from hydragnn_flow.data.sources.files import ranges
 from hydragnn_flow.data.sources.graph_files import GraphFiles
-from hydragnn_flow.data.sources.labels import shaped
 from hydragnn_flow.data.sources.pt_files import load_graphs
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.errors import InputError
@@ -22,7 +21,7 @@ _GRAPHS_PER_PART = 1000
 _MOST_PARTS = 16
 
 
-class PygFiles(GraphFiles):
+class PygFiles(GraphFiles[PygSource]):
     """Graphs in `.pt` files.
 
     Parameters
@@ -35,11 +34,10 @@ class PygFiles(GraphFiles):
 
     def __init__(self, section: PygSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=(".pt",))
-        self._pyg = section
 
     def parts(self) -> list[Part]:
         """Ranges of the graphs of each file."""
-        assert self.node_features  # reads the first graph
+        self._read_first()
         parts = []
         for role, found in self._by_role.items():
             first = 0
@@ -67,18 +65,14 @@ class PygFiles(GraphFiles):
     def _record(self, data: Data, index: int, origin: str) -> tuple[Record, Sequence[str]]:
         arrays = tensors(data)
         n = n_nodes(arrays, origin)
-        targets = {
-            name: shaped(named(arrays, target.key or name, origin), target.level, n)
-            for name, target in self._pyg.targets.items()
-        }
-        self._labels.check(targets, n, origin)
+        targets = self._targets(arrays, arrays, n, origin)
         key = "z" if "z" in arrays and "x" not in arrays else "x"
         names = self._names(arrays, key, n, origin)
         return graph_record(arrays, key, names, targets, index, origin), names
 
     def _names(self, arrays: Arrays, key: str, n: int, origin: str) -> Sequence[str]:
-        width = named_rows(arrays, key, n, origin).shape[1]
-        given = [ATOMIC_NUMBER] if key == "z" else self._pyg.node_features
+        width = feature_rows(arrays, key, n, origin).shape[1]
+        given = [ATOMIC_NUMBER] if key == "z" else self._section.node_features
         names = given or column_names("x", width)
         if len(names) != width:
             raise InputError(

@@ -14,7 +14,13 @@ from torch_geometric.data import Data
 from hydragnn_flow.data.graphs import assemble_graph
 from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import Labelled, ReadyGraph, Record
-from hydragnn_flow.data.sources.features import check_elements, named, named_rows
+from hydragnn_flow.data.sources.features import (
+    check_elements,
+    feature_rows,
+    in_space,
+    named,
+    named_rows,
+)
 from hydragnn_flow.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -80,12 +86,12 @@ def graph_record(
         Beginning with ``origin``, where the arrays do not make a graph.
     """
     n = n_nodes(arrays, origin)
-    x = named_rows(arrays, features, n, origin)
+    x = feature_rows(arrays, features, n, origin)
     check_elements(x, names, origin)
     positions = named_rows(arrays, "pos", n, origin)
     if positions.shape[1] not in (2, 3):
         raise InputError(f"{origin}: pos is not [n_nodes, 3] or [n_nodes, 2]; correct it")
-    positions = np.pad(positions, ((0, 0), (0, 3 - positions.shape[1])))
+    positions = in_space(positions)
     cell, pbc = _box(arrays, origin)
     if "edge_index" not in arrays:
         atoms = ase.Atoms(numbers=np.zeros(n, dtype=int), positions=positions, cell=cell, pbc=pbc)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import ase
 import numpy as np
@@ -20,14 +21,11 @@ _PROTONS = "num_of_protons"
 _PER_ATOM = "_scaled_num_nodes"
 
 Quantities = dict[str, NDArray[np.float64]]
+AnyRaw = TypeVar("AnyRaw", bound=RawSection)
 
 
-class RawFiles(GraphFiles):
+class RawFiles(GraphFiles[AnyRaw]):
     """A source of text files, one structure each."""
-
-    def __init__(self, section: RawSection, folder: Path, suffixes: Collection[str] = ()) -> None:
-        super().__init__(section, folder, suffixes)
-        self._columns = section
 
     def _record(
         self,
@@ -53,11 +51,11 @@ class RawFiles(GraphFiles):
         }
         inputs = {
             ATOMIC_NUMBER if name == _PROTONS else name: scaled[name]
-            for name in self._columns.inputs
+            for name in self._section.inputs
         }
         x, names = node_features(inputs, list(inputs), len(atoms), origin)
         targets = {
-            name: scaled[target.key or name] for name, target in self._columns.targets.items()
+            name: scaled[target.key or name] for name, target in self._section.targets.items()
         }
         self._labels.check(targets, len(atoms), origin)
         return Labelled(atoms, targets, origin, index, x=x), names

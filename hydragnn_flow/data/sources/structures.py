@@ -14,7 +14,7 @@ import ase
 from hydragnn_flow.config.sources import StructureFiles
 from hydragnn_flow.data.sources.base import Labelled, Part, Role
 from hydragnn_flow.data.sources.files import files_by_role, ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
+from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped, units_of
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -46,10 +46,9 @@ class StructureSource(ABC):
     node_features = ("atomic_number",)
 
     def __init__(self, config: StructureFiles, folder: Path) -> None:
-        self.units = {name: target.unit for name, target in config.targets.items()}
         self._config = config
         self._folder = folder
-        self._labels = LabelCheck(self.units)
+        self._labels = LabelCheck(units_of(config.targets))
 
     @abstractmethod
     def ranges(self, file: Path) -> list[tuple[int, int]]:

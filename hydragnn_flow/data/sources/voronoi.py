@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import VoronoiSource
 from hydragnn_flow.data.graphs import assemble_graph
 from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import ReadyGraph, Record
-from hydragnn_flow.data.sources.features import named, node_features
+from hydragnn_flow.data.sources.features import in_space, named, node_features
 from hydragnn_flow.data.sources.graph_files import GraphFiles
-from hydragnn_flow.data.sources.labels import shaped
-from hydragnn_flow.data.tessellation import Tessellation, tessellate
+from hydragnn_flow.data.sources.tables import read_columns
+from hydragnn_flow.data.sources.tessellation import Tessellation, tessellate
 from hydragnn_flow.errors import InputError
 
 _AXES = ("x", "y", "z")
 _SIZE = {2: "cell_area", 3: "cell_volume"}
 
 
-class VoronoiFiles(GraphFiles):
+class VoronoiFiles(GraphFiles[VoronoiSource]):
     """Point sets in `.npz` and `.csv` files.
 
     Nodes have the chosen features and the size of their cell; edges have the distance of the two
@@ -40,7 +39,6 @@ class VoronoiFiles(GraphFiles):
 
     def __init__(self, section: VoronoiSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=(".npz", ".csv"))
-        self._voronoi = section
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
         origin = str(path)
@@ -52,12 +50,8 @@ class VoronoiFiles(GraphFiles):
                 "one point at least; correct it"
             )
         n, d = points.shape
-        features, names = node_features(arrays, self._voronoi.features, n, origin)
-        targets = {
-            name: shaped(named(arrays, target.key or name, origin), target.level, n)
-            for name, target in self._voronoi.targets.items()
-        }
-        self._labels.check(targets, n, origin)
+        features, names = node_features(arrays, self._section.features, n, origin)
+        targets = self._targets(arrays, arrays, n, origin)
         box, periodic = self._domain(arrays, d, origin)
         try:
             cells = tessellate(points, box, periodic)
@@ -65,7 +59,7 @@ class VoronoiFiles(GraphFiles):
             raise InputError(f"{origin}: {error}") from None
         graph = assemble_graph(
             np.column_stack([features, cells.volumes]),
-            _in_space(points),
+            in_space(points),
             _lattice(box, periodic),
             np.pad(periodic, (0, 3 - d)),
             _edges(cells),
@@ -79,8 +73,8 @@ class VoronoiFiles(GraphFiles):
         self, arrays: dict[str, NDArray[Any]], d: int, origin: str
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Lowest and highest coordinate of each direction, and which are periodic."""
-        if self._voronoi.box is not None:
-            box = np.array(self._voronoi.box)
+        if self._section.box is not None:
+            box = np.array(self._section.box)
         elif "box" in arrays:
             box = named(arrays, "box", origin)
         else:
@@ -90,12 +84,12 @@ class VoronoiFiles(GraphFiles):
                 f"{origin}: the box is not [lowest, highest] of each of the {d} directions; "
                 "correct it"
             )
-        if unknown := set(self._voronoi.periodic) - set(_AXES[:d]):
+        if unknown := set(self._section.periodic) - set(_AXES[:d]):
             raise InputError(
                 f"{origin} has {d} dimensions, but data.source.periodic names {min(unknown)}; "
                 "correct it"
             )
-        return box, np.array([axis in self._voronoi.periodic for axis in _AXES[:d]])
+        return box, np.array([axis in self._section.periodic for axis in _AXES[:d]])
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -109,11 +103,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        table = pd.read_csv(path, skipinitialspace=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
-    arrays = {str(name): table[name].to_numpy() for name in table.columns}
+    arrays = read_columns(path)
     axes = [axis for axis in _AXES if axis in arrays]
     if axes[:2] != ["x", "y"]:
         raise InputError(f"{path} has no columns x and y for the points' coordinates; add them")
@@ -122,12 +112,7 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _edges(cells: Tessellation) -> Neighbours:
-    return Neighbours(cells.senders, cells.receivers, _in_space(cells.shifts), cells.distances)
-
-
-def _in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors of the plane get a third coordinate of zero."""
-    return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
+    return Neighbours(cells.senders, cells.receivers, in_space(cells.shifts), cells.distances)
 
 
 def _lattice(box: NDArray[np.float64], periodic: NDArray[np.bool_]) -> NDArray[np.float64]:

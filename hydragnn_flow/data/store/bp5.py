@@ -226,10 +226,6 @@ class Bp5File:
             return list(attribute.DataString())
         return [value.item() for value in np.atleast_1d(attribute.Data())]
 
-    def attribute_names(self) -> list[str]:
-        """The names of all attributes."""
-        return list(self._io.AvailableAttributes())
-
 
 class Bp5Variable:
     """One variable of an open file.

@@ -10,11 +10,6 @@ from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.errors import StoreError
 
 
-def split_keys(file: Bp5File, split: str) -> list[str]:
-    """The keys of a split's graphs, in their order."""
-    return [str(key) for key in file.attribute(f"{split}/keys")]
-
-
 def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
     """How many rows of a key each graph has, int64 [n_graphs], without reading their values.
 

@@ -36,7 +36,7 @@ class Target(_Record):
 
     level: Literal["graph", "node"]
     """Whether each graph or each atom has one."""
-    dim: int
+    dim: PositiveInt
     """Number of components."""
     unit: str = ""
     """Unit of the stored numbers; empty where unknown."""
@@ -150,6 +150,11 @@ class Manifest(_Record):
     provenance: dict[str, Any]
     """Where the data come from; prepare compares it before it reuses a store."""
     shards: list[Shard] = Field(min_length=1)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files of the shards; 0 for a HydraGNN file, of which they are not known."""
+        return sum(file.size for shard in self.shards for file in shard.files.values())
 
     @model_validator(mode="after")
     def _adds_up(self) -> Manifest:

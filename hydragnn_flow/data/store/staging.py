@@ -18,6 +18,7 @@ _ABANDONED_AFTER = 24 * 3600.0
 
 def new_staging(path: Path) -> Path:
     """Make an empty directory beside ``path``, named after this process."""
+    remove_leftovers(path)
     owner = f"{socket.gethostname()}-{os.getpid()}"
     staging = path.parent / f"{_prefix(path)}{owner}-{secrets.token_hex(4)}"
     try:

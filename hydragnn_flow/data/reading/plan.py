@@ -27,7 +27,7 @@ WINDOW = 16
 _KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max_edges"}
 
 
-class Index(Protocol):
+class Sizes(Protocol):
     """What a plan needs to know of a split; a ``GraphSplit`` knows it without reading payload."""
 
     @property
@@ -112,7 +112,7 @@ class Step:
 
 
 def plan_epoch(
-    index: Index,
+    index: Sizes,
     budget: Budget,
     seed: int,
     epoch: int,
@@ -169,7 +169,7 @@ def plan_epoch(
     return _steps(index, costs, *_side_by_side(costs, order[turn], owner[turn], world), world)
 
 
-def plan_in_order(index: Index, budget: Budget, world: int) -> list[Step]:
+def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
     """Steps through a split that is read and not trained on: every graph once, unshuffled.
 
     Each rank goes through a range of the split from its beginning to its end. A graph beyond the
@@ -181,9 +181,15 @@ def plan_in_order(index: Index, budget: Budget, world: int) -> list[Step]:
     return _steps(index, costs, *_side_by_side(costs, order, owner, world), world)
 
 
-def oversized(index: Index, budget: Budget) -> Ints:
-    """The graphs that are beyond a budget on their own."""
-    return np.flatnonzero(_Costs.of(index, budget).too_large).astype(np.int64)
+def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
+    """Which graphs a plan holds, [n_graphs].
+
+    Raises
+    ------
+    InputError
+        Naming the graph that is beyond the budget, where that is to be refused or nothing is left.
+    """
+    return _kept(index, budget, _Costs.of(index, budget))
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ class _Costs:
     """Each graph's cost in terms of the limit that decides how many steps there are, [n_graphs]."""
 
     @classmethod
-    def of(cls, index: Index, budget: Budget) -> _Costs:
+    def of(cls, index: Sizes, budget: Budget) -> _Costs:
         limits = np.array(list(budget.limits.values()), dtype=np.int64)
         values = np.stack([_sizes(index, name) for name in budget.limits])
         too_large = np.any(values > limits[:, None], axis=0)
@@ -208,13 +214,13 @@ class _Costs:
         return cls(limits, values, too_large, values[int(fill.argmax())])
 
 
-def _sizes(index: Index, name: str) -> Ints:
+def _sizes(index: Sizes, name: str) -> Ints:
     if name == "graphs":
         return np.ones(len(index), dtype=np.int64)
     return index.n_atoms if name == "atoms" else index.n_edges
 
 
-def _kept(index: Index, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
+def _kept(index: Sizes, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
     """Which graphs take part."""
     if budget.oversized == "single" or not costs.too_large.any():
         return np.ones(len(index), dtype=bool)
@@ -268,7 +274,7 @@ def _side_by_side(costs: _Costs, order: Ints, owner: Ints, world: int) -> tuple[
     return order[turn], owner[turn]
 
 
-def _steps(index: Index, costs: _Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
+def _steps(index: Sizes, costs: _Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
     """Cut a sequence of graphs into steps; deal them to the ranks where they have none yet."""
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
