@@ -125,7 +125,8 @@ def predict(
     structures: Annotated[
         Path,
         typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, or a GraphStore.",
+            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a .bp of "
+            "HydraGNN's.",
             metavar="STRUCTURES",
             show_default=False,
         ),
