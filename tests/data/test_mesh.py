@@ -1,0 +1,191 @@
+"""Meshes: their edges, what is read and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import meshio
+import numpy as np
+import pytest
+from graph_source_cases import graphs, mesh_files, plate, refused, source
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow.config.base import validate
+from hydragnn_flow.config.graph_sources import MeshSource
+from hydragnn_flow.data.sources.mesh_edges import element_edges
+from hydragnn_flow.errors import InputError
+
+CORNERS = np.array(
+    [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], float
+)
+# Element: its points among the corners of a cube and further ones, edges, sum of their lengths.
+ELEMENTS = {
+    "line": ([0, 1], 1, 1.0),
+    "line3": ([0, 1, 8], 1, 1.0),
+    "triangle": ([0, 1, 3], 3, 2 + 2**0.5),
+    "triangle6": ([0, 1, 3, 8, 9, 10], 3, 2 + 2**0.5),
+    "quad": ([0, 1, 2, 3], 4, 4.0),
+    "quad9": ([0, 1, 2, 3, *range(8, 13)], 4, 4.0),
+    "tetra": ([0, 1, 3, 4], 6, 3 + 3 * 2**0.5),
+    "tetra10": ([0, 1, 3, 4, *range(8, 14)], 6, 3 + 3 * 2**0.5),
+    "hexahedron": ([*range(8)], 12, 12.0),
+    "hexahedron20": ([*range(20)], 12, 12.0),
+    "wedge": ([0, 1, 3, 4, 5, 7], 9, 7 + 2 * 2**0.5),
+    "pyramid": ([0, 1, 2, 3, 4], 8, 5 + 2 * 2**0.5 + 3**0.5),
+}
+MESH = {
+    "format": "mesh",
+    "train": "a.vtu",
+    "features": ["t"],
+    "targets": {"t": {"level": "node", "unit": "K"}},
+}
+
+
+def write_mesh(folder: Path, cells: Any, points: np.ndarray = CORNERS, **fields: Any) -> None:
+    fields = fields or {"t": np.arange(float(len(points)))}
+    meshio.Mesh(points, cells, point_data=fields).write(folder / "a.vtu")
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+def test_elements(tmp_path, kind):
+    points, n_edges, length = ELEMENTS[kind]
+    rng = np.random.default_rng(0)
+    write_mesh(tmp_path, [(kind, [points])], np.vstack([CORNERS, rng.random((12, 3))]))
+    (graph,) = graphs(source(tmp_path, **MESH, loose_points="drop"))
+    corners = [point for point in points if point < 8]
+    assert graph.t.ravel().tolist() == sorted(corners[: len(graph.x)])
+    assert graph.edge_index.shape == (2, 2 * n_edges)
+    assert graph.edge_attr[:, 0].sum().item() / 2 == pytest.approx(length, rel=1e-6)
+    assert set(graph.edge_attr[:, 1].tolist()) == {1.0}
+    assert not graph.pbc.any()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from(["quad", "triangle"]), st.randoms())
+def test_edges_of_a_plate(n, m, kind, random):
+    mesh = plate(n, m, kind)
+    cells = [(block.type, block.data) for block in mesh.cells]
+    edges, shared_by, members = element_edges(cells, None, Path("a.vtu"))
+    diagonals = n * m if kind == "triangle" else 0
+    assert len(edges) == n * (m + 1) + m * (n + 1) + diagonals
+    assert (shared_by == 1).sum() == 2 * (n + m)
+    assert shared_by.max() <= 2
+    assert members.tolist() == list(range((n + 1) * (m + 1)))
+    # Elements in another order, begun at another corner and in the other sense.
+    rows = [
+        [*row[k:], *row[:k]][:: random.choice([1, -1])]
+        for row in cells[0][1].tolist()
+        for k in [random.randrange(len(row))]
+    ]
+    random.shuffle(rows)
+    again = element_edges([(kind, np.array(rows))], None, Path("a.vtu"))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(again, (edges, shared_by, members), strict=True)
+    )
+
+
+def test_mesh_nodes_and_targets(tmp_path):
+    found = source(tmp_path, **mesh_files(tmp_path))
+    assert found.node_features == ["temperature", "flux_0", "flux_1", "flux_2"]
+    assert found.files()[-1] == tmp_path / "loads.csv"
+    first, second = graphs(found)
+    mesh = plate(2, 1)
+    assert first.x[:, 0].numpy() == pytest.approx(mesh.point_data["temperature"])
+    assert first.heat.numpy() == pytest.approx(mesh.point_data["flux"])
+    assert first.pos.numpy() == pytest.approx(mesh.points)
+    assert (first.stiffness.item(), second.stiffness.item()) == (7.0, 2.5)
+    assert first.edge_attr.tolist().count([1.0, 2.0]) == 2
+    assert (first.edge_index[1].diff() >= 0).all()
+
+
+def test_boundary_elements_are_no_elements(tmp_path):
+    mesh = plate(2, 2, "triangle")
+    mixed = [*((b.type, b.data) for b in mesh.cells), ("line", [[0, 1], [1, 2]]), ("vertex", [[0]])]
+    write_mesh(tmp_path, mixed, mesh.points)
+    (graph,) = graphs(source(tmp_path, **MESH))
+    assert sorted(set(graph.edge_attr[:, 1].tolist())) == [1.0, 2.0]
+    assert graph.edge_index.shape == (2, 2 * 16)
+    (frame,) = graphs(source(tmp_path, **MESH, elements=["line"], loose_points="drop"))
+    assert frame.edge_index.shape == (2, 4)
+    both = graphs(source(tmp_path, **MESH, elements=["line", "triangle"]))
+    assert both[0].edge_attr[:, 1].max() == 2.0
+
+
+def test_a_quad_that_is_a_triangle(tmp_path):
+    write_mesh(tmp_path, [("quad", [[0, 1, 2, 2], [0, 2, 3, 3]])])
+    (graph,) = graphs(source(tmp_path, **MESH, loose_points="drop"))
+    assert graph.edge_index.shape == (2, 2 * 5)
+    assert sorted(graph.edge_attr[:, 1].tolist()) == [1.0] * 8 + [2.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("a.off", "Expected the first line to be `OFF`."), ("a.vtu", "as vtu"), ("a.txt", "format")],
+)
+def test_what_meshio_says_is_told_once(tmp_path, capfd, name, reason):
+    (tmp_path / name).write_text("<no mesh>\n")
+    refused(tmp_path, {**MESH, "train": name}, name, "cannot be read as a mesh", reason)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_mesh_refuses(tmp_path):
+    write_mesh(tmp_path, [("triangle", [[0, 1, 3]])])
+    refused(tmp_path, MESH, "a.vtu", "5 point(s) in no element", "point 2", "loose_points")
+    dropped = {**MESH, "loose_points": "drop"}
+    refused(tmp_path, {**dropped, "features": ["u"]}, "a.vtu", "no 'u' (it has: t)")
+    refused(tmp_path, {**dropped, "elements": ["tetra"]}, "a.vtu", "has no tetra")
+    write_mesh(tmp_path, [("vertex", [[0]])])
+    refused(tmp_path, dropped, "a.vtu", "has no line, triangle")
+    write_mesh(tmp_path, [("triangle", [[2, 2, 2]])])
+    refused(tmp_path, dropped, "a.vtu", "no edges")
+    for beyond in (-1, 8):
+        write_mesh(tmp_path, [("triangle", [[0, 1, beyond]])])
+        refused(tmp_path, dropped, "a.vtu", "points it does not have (it has 8)")
+    write_mesh(tmp_path, [("VTK_LAGRANGE_TRIANGLE", [[0, 1, 3]])])
+    refused(tmp_path, dropped, "a.vtu", "'VTK_LAGRANGE_TRIANGLE'")
+    write_mesh(tmp_path, [("polygon", [[0, 1, 2, 3]])])
+    refused(tmp_path, dropped, "a.vtu", "'polygon'")
+    write_mesh(tmp_path, [("quad", [[0, 1, 2, 3]])], t=np.array([np.nan] + [0.0] * 7))
+    refused(tmp_path, dropped, "a.vtu", "NaN or infinity in 't'")
+    (tmp_path / "a.vtu").write_text("<VTKFile>")
+    refused(tmp_path, MESH, "a.vtu", "cannot be read as a mesh")
+    (tmp_path / "a.off").write_text("no mesh\n")
+    refused(tmp_path, {**MESH, "train": "a.off"}, "a.off", "cannot be read as a mesh")
+    (tmp_path / "a.txt").write_text("no mesh\n")
+    refused(tmp_path, {**MESH, "train": "a.txt"}, "a.txt", "cannot be read as a mesh")
+
+
+def test_mesh_refuses_tables(tmp_path):
+    section = mesh_files(tmp_path)
+    table = tmp_path / "loads.csv"
+    rows = table.read_text()
+    table.write_text(rows.replace("meshes/a.vtu", "a.vtu"))
+    refused(tmp_path, section, "loads.csv", "no row for", "a.vtu")
+    table.write_text(rows.replace("meshes/a.vtu", "meshes/b.vtu"))
+    refused(tmp_path, section, "loads.csv", "two rows for", "b.vtu")
+    table.write_text(rows.replace("file", "name"))
+    refused(tmp_path, section, "loads.csv", "no column 'file'")
+    table.write_text(rows.replace("2.5", ""))
+    refused(tmp_path, section, "b.vtu", "NaN or infinity in 'stiffness'")
+    table.write_text(rows.replace("2.5", "soft"))
+    refused(tmp_path, section, "'stiffness' does not hold numbers")
+    table.unlink()
+    refused(tmp_path, section, "loads.csv", "cannot be read as a CSV")
+    with pytest.raises(InputError, match="needs a table"):
+        validate(MeshSource, {**section, "table": None}, "run.yaml")
+
+
+def test_all_files_have_the_same_features(tmp_path):
+    section = mesh_files(tmp_path)
+    mesh = plate(3, 2, "triangle")
+    mesh.point_data["flux"] = mesh.point_data["flux"][:, :2]
+    mesh.write(tmp_path / "meshes" / "b.vtu")
+    refused(
+        tmp_path,
+        {**section, "targets": {"stiffness": {"level": "graph", "unit": ""}}},
+        "b.vtu",
+        "flux_0, flux_1",
+        "first graph has",
+    )

@@ -1,0 +1,207 @@
+"""Files of PyG graphs: what is read and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_source_cases import (
+    CUTOFF,
+    PYG,
+    graphs,
+    in_one_folder,
+    pyg_files,
+    pyg_graph,
+    refused,
+    source,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+
+from hydragnn_flow.config.base import validate
+from hydragnn_flow.config.graph_sources import PygSource
+from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.data.sources.pt_files import load_graphs
+from hydragnn_flow.errors import InputError
+
+
+def as_single(graphs: list[Data]) -> Any:
+    return graphs[0]
+
+
+def as_list(graphs: list[Data]) -> Any:
+    return graphs
+
+
+def as_collated(graphs: list[Data]) -> Any:
+    return InMemoryDataset.collate(graphs)
+
+
+def as_saved(graphs: list[Data]) -> Any:
+    data, slices = InMemoryDataset.collate(graphs)
+    return data.to_dict(), slices, Data
+
+
+@in_one_folder
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    wrap=st.sampled_from([as_single, as_list, as_collated, as_saved]),
+)
+def test_pyg_keeps_graphs_as_they_are(tmp_path, sizes, wrap):
+    stored = [pyg_graph(n) for n in sizes]
+    torch.save(wrap(stored), tmp_path / "graphs.pt")
+    found = source(tmp_path, **PYG)
+    read = graphs(found)
+    assert found.node_features == ["x_0", "x_1"]
+    assert len(read) == (1 if wrap is as_single else len(stored))
+    for got, want in zip(read, stored, strict=False):
+        assert torch.equal(got.x, want.x)
+        assert torch.equal(got.pos, want.pos.float())
+        assert torch.equal(got.edge_index, want.edge_index)
+        assert torch.equal(got.edge_attr, want.edge_attr)
+        assert torch.equal(got.gap, want.y.double())
+        assert torch.equal(got.forces, want.forces)
+        assert "smiles" not in got
+
+
+def test_pyg_builds_edges_where_there_are_none(tmp_path, structure):
+    stored, expected = [], []
+    for seed in range(6):
+        atoms = structure(seed)
+        energy = np.array([float(seed)])
+        expected.append(atoms_to_graph(atoms, CUTOFF, None, seed, {"energy": energy}))
+        stored.append(
+            Data(
+                z=torch.from_numpy(atoms.numbers),
+                pos=torch.from_numpy(atoms.positions),
+                cell=torch.from_numpy(atoms.cell.array)[None],
+                pbc=torch.from_numpy(atoms.pbc),
+                energy=torch.tensor(energy[0]),
+            )
+        )
+    torch.save(stored, tmp_path / "graphs.pt")
+    found = source(tmp_path, **{**PYG, "targets": {"energy": {"level": "graph", "unit": "eV"}}})
+    assert found.node_features == ["atomic_number"]
+    for got, want in zip(graphs(found), expected, strict=True):
+        assert set(got.keys()) == set(want.keys())
+        for key in want.keys():  # noqa: SIM118
+            assert torch.equal(got[key], want[key]), key
+
+
+def test_pyg_cuts_long_files_into_parts(tmp_path):
+    torch.save(as_collated([pyg_graph(2) for _ in range(2500)]), tmp_path / "graphs.pt")
+    found = source(tmp_path, **PYG)
+    parts = found.parts()
+    assert [(part.start, part.stop, part.first) for part in parts] == [
+        (0, 1000, 0),
+        (1000, 2000, 0),
+        (2000, 2500, 0),
+    ]
+    assert [record.index for record in found.read(parts[-1])] == list(range(2000, 2500))
+
+
+def test_pyg_reads_what_numpy_cannot_hold(tmp_path):
+    graph = pyg_graph(3)
+    graph.x = graph.x.bfloat16().requires_grad_()
+    graph.edge_index = EdgeIndex(graph.edge_index, sparse_size=(3, 3))
+    graph.adj_t = torch.eye(3).to_sparse()
+    torch.save(graph, tmp_path / "graphs.pt")
+    (read,) = graphs(source(tmp_path, **PYG))
+    assert torch.equal(read.x, graph.x.float())
+    assert torch.equal(read.edge_index, graph.edge_index.as_tensor())
+
+
+def test_pyg_names_columns(tmp_path):
+    section = pyg_files(tmp_path)
+    assert source(tmp_path, **section, node_features=["a", "b"]).node_features == ("a", "b")
+    refused(tmp_path, {**section, "node_features": ["a"]}, "2 columns, not the 1")
+    refused(tmp_path, {**section, "node_features": ["a", "atomic_number"]}, "which no element has")
+
+
+class Malicious:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+class OwnData(Data):
+    """A class only its author has."""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (Malicious, "Path"),
+        (lambda _: OwnData(x=torch.ones(1, 1)), "OwnData"),
+        (lambda _: HeteroData(), "BaseStorage"),
+        (lambda _: Batch.from_data_list([pyg_graph(2)]), "Batch"),
+        (lambda _: {"x": torch.ones(1)}, "holds a dict"),
+        (lambda _: [], "an empty list"),
+        (lambda _: [pyg_graph(2), torch.ones(1)], "a list of Data, Tensor"),
+        (lambda _: torch.ones(1), "holds a Tensor"),
+    ],
+)
+def test_pyg_refuses_other_content(tmp_path, content, reason):
+    torch.save(content(tmp_path / "harm"), tmp_path / "graphs.pt")
+    refused(tmp_path, PYG, "graphs.pt", reason)
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", "truncated"])
+def test_pyg_refuses_damaged_files(tmp_path, damage):
+    path = tmp_path / "graphs.pt"
+    torch.save([pyg_graph(2)], path)
+    path.write_bytes(path.read_bytes()[:700] if damage == "truncated" else damage)
+    refused(tmp_path, PYG, "graphs.pt", "cannot be read as a file of PyG graphs")
+    with pytest.raises(InputError) as error:
+        load_graphs(path)
+    assert "weights_only" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pos": None}, "no 'pos'"),
+        ({"x": None}, "no 'x'"),
+        ({"y": None}, "no 'y'"),
+        ({"x": torch.ones(3, 2)}, "'x' has the shape [3, 2], but 2 rows"),
+        ({"x": torch.full((2, 2), torch.nan)}, "NaN or infinity in 'x'"),
+        ({"x": torch.ones(2, 3)}, "first graph has x_0, x_1"),
+        ({"x": torch.ones(2, 0)}, "'x' has no columns"),
+        ({"y": torch.full((1, 2), torch.inf)}, "NaN or infinity in 'y'"),
+        ({"y": torch.ones(1, 3)}, "label 'gap' of shape [3]"),
+        ({"forces": torch.ones(3, 3)}, "label 'forces' of shape [3, 3]"),
+        ({"pos": torch.ones(2, 4)}, "pos is not"),
+        ({"pos": torch.ones(0, 3)}, "no nodes"),
+        ({"cell": torch.ones(2, 2)}, "cell has the shape [2, 2]"),
+        ({"cell": torch.eye(3), "pbc": torch.ones(2)}, "pbc has 2 values"),
+        ({"cell": torch.eye(3)}, "no edge_shifts"),
+        ({"edge_shifts": torch.ones(3, 3)}, "'edge_shifts' has the shape [3, 3], but 2 rows"),
+        ({"edge_shifts": torch.ones(2, 2)}, "edge_shifts is not"),
+        ({"edge_index": torch.tensor([[0], [2]])}, "edge_index is not"),
+        ({"edge_attr": torch.ones(1, 4)}, "'edge_attr' has the shape [1, 4], but 2 rows"),
+    ],
+)
+def test_pyg_refuses_graphs(tmp_path, changes, reason):
+    bad = pyg_graph(2)
+    for key, value in changes.items():
+        if value is None:
+            del bad[key]
+        else:
+            bad[key] = value
+    torch.save([pyg_graph(2), bad], tmp_path / "graphs.pt")
+    refused(tmp_path, PYG, "graphs.pt: graph 1", reason)
+
+
+def test_targets_of_arrays_need_a_level():
+    with pytest.raises(InputError, match=r"gap needs a level.*\{unit: 'eV', level: graph\}$"):
+        validate(PygSource, {**PYG, "targets": {"gap": "eV"}}, "run.yaml")

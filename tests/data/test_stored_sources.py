@@ -1,0 +1,105 @@
+"""Stores of graphs as sources: what is read and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_source_cases import CUTOFF, graphs, refused, source
+
+from hydragnn_flow.config.base import validate
+from hydragnn_flow.config.graph_sources import HydragnnSource
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.sources.base import Part
+from hydragnn_flow.errors import InputError
+
+
+def test_a_store_comes_back_as_it_was(written, store, same):
+    found = source(written.parent, format="hydragnn", file=written.name)
+    assert found.node_features == ["atomic_number"]
+    roles = {"train": "trainset", "val": "valset", "test": "testset"}
+    assert [part.role for part in found.parts()] == list(roles)
+    for part in found.parts():
+        for i, record in enumerate(found.read(part)):
+            graph = record.graph(CUTOFF, None)
+            assert graph.graph_id.item() == i
+            assert same(graph, store[roles[part.role]][i], ignore=("graph_id", "y", "y_loc"))
+
+
+def test_hydragnns_own_file(shared_data):
+    folder = shared_data / "hydragnn_bp"
+    reference = np.load(folder / "hydragnn_cuau_reference.npz")
+    plain = source(folder, format="hydragnn", file="hydragnn_cuau.bp")
+    packed = source(
+        folder,
+        format="hydragnn",
+        file="hydragnn_cuau.bp",
+        targets={
+            "energy_per_atom": {"level": "graph", "unit": "eV/atom"},
+            "pull": {"level": "node", "unit": "eV/Å"},
+        },
+        output_dim=[1, 3],
+    )
+    assert {part.role: part.stop for part in packed.parts()} == {"train": 40, "val": 10, "test": 10}
+    for i in sorted({int(key.split("/")[1]) for key in reference if key.startswith("trainset")}):
+        part = Part("train", str(folder / "hydragnn_cuau.bp"), i, i + 1, 0)
+        (a,), (b,) = plain.read(part), packed.read(part)
+        one, two = a.graph(5.0, None), b.graph(5.0, None)
+        for key in ("x", "pos", "cell", "edge_index", "edge_shifts", "edge_attr"):
+            assert np.array_equal(one[key].numpy(), reference[f"trainset/{i}/{key}"]), key
+        assert one.pbc.tolist() == [1, 1, 1]
+        assert torch.equal(one.forces, two.pull)
+        assert two.energy_per_atom.item() == reference[f"trainset/{i}/y"][0, 0]
+        assert np.array_equal(two.y.numpy(), reference[f"trainset/{i}/y"])
+        assert np.array_equal(two.y_loc.numpy(), reference[f"trainset/{i}/y_loc"])
+
+
+def test_hydragnn_refuses(written, tmp_path):
+    section = {"format": "hydragnn", "file": str(written)}
+    refused(tmp_path, {**section, "file": "missing.bp"}, "missing.bp", "does not exist")
+    force = {"level": "node", "unit": "eV/Å"}
+    energy = {"level": "graph", "unit": "eV"}
+    for targets, dims in (
+        ({"e": energy}, [1]),
+        ({"f": force, "e": energy}, [3, 1]),
+        ({"e": energy, "f": force}, [1, 1]),
+        ({"e": energy, "f": energy}, [1, 3]),
+    ):
+        packed = {**section, "targets": targets, "output_dim": dims}
+        refused(tmp_path, packed, "trainset: graph 0: y holds parts of 1,")
+    refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
+    for changes in ({"targets": {"e": "eV"}}, {"targets": {"e": energy, "f": force}}, {}):
+        with pytest.raises(InputError, match=r"output_dim needs|e needs a level"):
+            validate(HydragnnSource, {**section, **changes, "output_dim": [1]}, "run.yaml")
+
+
+def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch):
+    opened = []
+    open_store = GraphStore.open
+
+    def count(path: Path, *arguments: Any) -> GraphStore:
+        opened.append(path)
+        return open_store(path, *arguments)
+
+    monkeypatch.setattr(GraphStore, "open", count)
+    section = {"format": "hydragnn", "file": copied.name}
+    parts = source(copied.parent, **section).parts()
+    for part in parts:
+        assert list(source(copied.parent, **section).read(part))
+    assert opened == [copied]
+    os.utime(copied / "manifest.json", (0, 0))
+    assert source(copied.parent, **section).parts() == parts
+    assert opened == [copied, copied]
+
+
+def test_keys_of_a_store_get_names_and_units(written, store):
+    targets = {"total": {"unit": "eV", "key": "energy"}, "forces": "eV/Å"}
+    found = source(written.parent, format="hydragnn", file=written.name, targets=targets)
+    graph = graphs(found)[0]
+    assert found.found_targets["forces"].unit == "eV/Å"
+    assert torch.equal(graph.total, store["trainset"][0].energy)
+    assert torch.equal(graph.forces, store["trainset"][0].forces)
