@@ -21,7 +21,6 @@ class StreamReader(DiskReader):
 
     How many are held at a time is decided by the order of the graphs: a plan that shuffles within
     windows of neighbouring blocks needs a window's worth, whatever the size of the split.
-
     """
 
     def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
