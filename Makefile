@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint format clean
+.PHONY: help quickstart test lint format docs clean
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
 	@echo "make test         lint, types and tests"
 	@echo "make format       let ruff rewrite the sources"
+	@echo "make docs         write the configuration's tables in docs/ from its types"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
 quickstart: $(VENV)/installed
@@ -31,6 +32,9 @@ lint: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/installed
+	$(BIN)/python docs/tables.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'

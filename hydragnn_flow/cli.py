@@ -173,6 +173,43 @@ def predict(
 
 
 @app.command()
+def profile(
+    run_dir: RunDir,
+    trial: Annotated[
+        int | None,
+        typer.Option(
+            "--trial", help="Whose network; without it the one of the run's configuration.", min=0
+        ),
+    ] = None,
+    ranks: Annotated[
+        int, typer.Option("--ranks", help="Processes that train together by DDP.", min=1)
+    ] = 1,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Time for each mode [s].", min=0.1)
+    ] = 5.0,
+) -> None:
+    """Say where the time of a training step goes: reading, computing, exchanging gradients.
+
+    Trains on this machine on real data, on one cached batch, and reads without training. Needs a
+    prepared store, changes nothing.
+    """
+    from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
+    from hydragnn_flow.run_directory import RunDirectory
+
+    with _using(run_dir):
+        network = network_of(RunDirectory(_existing(run_dir)), trial)
+        with console.status("starting") as waiting:
+            measured = profile_network(
+                network,
+                _store_of(run_dir),
+                ranks=ranks,
+                seconds=seconds,
+                say=lambda mode: waiting.update(mode),
+            )
+    console.print(profile_tables(measured))
+
+
+@app.command()
 def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report import write_report

@@ -200,7 +200,7 @@ class Context:
 
 def _teaches(result: SegmentResult, epochs: int) -> bool:
     """Whether a segment's time says what such segments take: it did all of the work itself."""
-    whole = result.to_epoch - result.from_epoch == epochs
+    whole = result.to_epoch - result.from_epoch == epochs and result.from_step == 0
     return whole and result.status == "ok" and result.kind == "trial"
 
 

@@ -29,7 +29,12 @@ _IN_PLAIN_WORDS = {
 class Section(BaseModel):
     """A section of a configuration file; immutable, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,  # the reference in docs/ is made of them
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -50,9 +55,15 @@ class Section(BaseModel):
 def unknown_key(key: object, known: Iterable[str]) -> str:
     """Say that a key is unknown, and which known one was probably meant."""
     names = list(known)
-    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    # HydraGNN's keys are in several styles: `early_stopping` is most likely `EarlyStopping`.
+    near = [name for name in names if _bare(name) == _bare(str(key))]
+    near = near or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(names))}"
     return f"unknown key {key!r}; {hint}"
+
+
+def _bare(key: str) -> str:
+    return key.replace("_", "").lower()
 
 
 def explain(error: ValidationError, source: object) -> InputError:

@@ -15,11 +15,8 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.sources import GeneratedSource
+from hydragnn_flow.config.space import check_space
 from hydragnn_flow.errors import InputError
-
-# The store is built once for all trials from these, so no trial may change them.
-_FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
-_FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
 
 
 class _Loader(yaml.SafeLoader):
@@ -35,11 +32,13 @@ class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Number of members K."""
+    """Members: the trials with the smallest validation loss among all that finished, those that a
+    rung ended included."""
     epochs: int = Field(ge=1)
-    """Epochs a member is trained in all, those of its trial included."""
+    """Epochs of a member in all; it goes on from its trial's checkpoint."""
     level: float = Field(default=0.9, gt=0, lt=1)
-    """Share of true values the predicted intervals are to hold."""
+    """Share of true values the predicted intervals are to hold; the validation split needs
+    ``level / (1 - level)`` structures at least."""
 
 
 class RunConfig(Section):
@@ -78,18 +77,7 @@ class RunConfig(Section):
                 f"ensemble.epochs = {self.ensemble.epochs} is less than the trials' "
                 f"Training.num_epoch = {base.Training.num_epoch}; raise it"
             )
-        for name, parameter in self.search.space.items():
-            if name in _FIXED_BY_THE_STORE:
-                raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
-            if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
-                raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
-            examples = parameter.examples()
-            try:
-                networks = [self.network_with({name: value}) for value in examples]
-            except InputError as error:
-                raise ValueError(f"search.space.{name}: {error}") from None
-            if len(set(examples)) > 1 and all(network == networks[0] for network in networks):
-                raise ValueError(f"search.space.{name}: changes nothing here; remove it")
+        check_space(self.search.space, self.network_with)
         return self
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:

@@ -26,7 +26,8 @@ class Parameter(Section):
     log: bool = False
     """Search the range on a logarithmic scale."""
     when: dict[str, tuple[Scalar, ...]] = Field(default={})
-    """The parameter exists only while each named one has one of these values."""
+    """The parameter exists only while each named one, listed before it, has one of these values:
+    ``{Architecture.mpnn_type: [SchNet]}``."""
 
     @model_validator(mode="after")
     def _one_domain(self) -> Parameter:
@@ -44,8 +45,14 @@ class Parameter(Section):
         return self
 
     def examples(self) -> tuple[Scalar, ...]:
-        """Values that together test the domain: every choice, or both ends of the range."""
-        return self.choices or self.int or self.float or ()
+        """Values that together test the domain: every choice, or both ends of the range.
+
+        Of integers the ends' neighbours as well: some only make sense as multiples.
+        """
+        if self.int is None:
+            return self.choices or self.float or ()
+        low, high = self.int
+        return tuple(sorted({low, min(low + 1, high), max(high - 1, low), high}))
 
 
 class SearchConfig(Section):
@@ -56,9 +63,10 @@ class SearchConfig(Section):
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Each rung trains this many times longer than the one before and keeps one in as many."""
+    """Each rung trains this many times longer than the one before and keeps one in as many; the
+    last rung is ``Training.num_epoch``."""
     space: dict[str, Parameter] = Field(min_length=1)
-    """Dotted path into HydraGNN's JSON -> its domain."""
+    """Dotted path into ``NeuralNetwork`` → a domain."""
 
     @model_validator(mode="after")
     def _conditions_name_parameters(self) -> SearchConfig:

@@ -23,9 +23,11 @@ from hydragnn_flow.data import (
     atoms_to_graph,
     batch_graphs,
 )
+from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.tables import Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 
@@ -212,7 +214,9 @@ class Ensemble:
             self.manifest.targets,
             self.distributions(predictions, n_atoms),
             {
-                name: np.concatenate([split.target(name) for split in splits])
+                name: np.concatenate(
+                    [labels_of(split, name, predictions[name].shape[2]) for split in splits]
+                )
                 for name in self.calibrations
                 if name in labels
             },
@@ -222,7 +226,7 @@ class Ensemble:
         )
 
     def member_predictions(self, split: GraphSplit) -> dict[str, Floats]:
-        """Every member's predictions for a split: target -> ``[n_members, n, d]``."""
+        """Every member's predictions for a split: output -> ``[n_members, n, d]``."""
         return self._members(lambda: split_batches(split, _BATCH))
 
     def distributions(
@@ -236,13 +240,16 @@ class Ensemble:
                 self.weights,
                 calibration,
                 atoms if self.manifest.targets[name].level == "graph" else None,
+                members.get(name + NOISE_SUFFIX),
             )
             for name, calibration in self.calibrations.items()
         }
 
     def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:
         predictions = [predict_batches(model, batches()) for model in self.models]
-        return {name: np.stack([p[name] for p in predictions]) for name in predictions[0]}
+        # Members of different trials may differ in whether they predict a noise.
+        common = [name for name in predictions[0] if all(name in p for p in predictions)]
+        return {name: np.stack([p[name] for p in predictions]) for name in common}
 
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:

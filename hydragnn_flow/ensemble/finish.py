@@ -19,9 +19,18 @@ from hydragnn_flow.ensemble.ensemble import (
     Ensemble,
     load_member,
 )
-from hydragnn_flow.ensemble.uncertainty import Calibration, Floats, calibrate, combine, coverage
+from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.uncertainty import (
+    Calibration,
+    Floats,
+    calibrate,
+    combine,
+    combine_noise,
+    coverage,
+)
 from hydragnn_flow.ensemble.weights import stacking_weights
 from hydragnn_flow.files import write_json, write_text
+from hydragnn_flow.models import NOISE_SUFFIX, STRESS
 from hydragnn_flow.training.losses import Loss
 
 
@@ -107,7 +116,7 @@ def _weights(
 ) -> Floats:
     terms = Loss(network, manifest).terms
     residuals = {
-        name: members - val.target(name)
+        name: members - labels_of(val, name, members.shape[2])
         for name, members in predictions.items()
         if any(term.target == name for term in terms)
     }
@@ -125,14 +134,23 @@ def _calibrations(
     atoms = val.n_atoms.astype(float)[:, None]
     calibrations = {}
     for name, members in predictions.items():
+        if name not in manifest.targets:  # a noise, or forces that nobody knows
+            continue
         mean, spread = combine(members, weights)
+        # A structure that is not periodic has no stress.
+        known = np.isfinite(mean).all(axis=1)
+        if not known.any():
+            continue
         per_graph = manifest.targets[name].level == "graph"
+        noise = predictions.get(name + NOISE_SUFFIX)
         calibrations[name] = calibrate(
-            val.target(name) - mean,
-            spread,
+            (labels_of(val, name, mean.shape[1]) - mean)[known],
+            spread[known],
             level,
-            per_atom=additive and per_graph,
-            atoms=atoms if per_graph else None,
+            # A stress is no sum over atoms.
+            per_atom=additive and per_graph and name != STRESS,
+            atoms=atoms[known] if per_graph else None,
+            noise=None if noise is None else combine_noise(noise, weights)[known],
         )
     return calibrations
 
@@ -145,15 +163,20 @@ def _test(
     atoms = test.n_atoms.astype(float)[:, None]
     for name, predicted in ensemble.distributions(members, test.n_atoms).items():
         target = ensemble.manifest.targets[name]
-        reference = test.target(name)
+        reference = labels_of(test, name, predicted.mean.shape[1])
         errors = {
             "best_member": np.abs(members[name][best] - reference),
             "ensemble": np.abs(predicted.mean - reference),
         }
+        known = np.isfinite(predicted.mean)
+        if not known.any():
+            continue
         row: dict[str, Any] = {"unit": target.unit, "coverage": coverage(reference, predicted)}
         for who, error in errors.items():
-            row[f"mae_{who}"] = float(error.mean())
+            row[f"mae_{who}"] = float(error[known].mean())
             if ensemble.calibrations[name].per_atom:  # an average over atoms is none to divide
                 row[f"mae_per_atom_{who}"] = float((error / atoms).mean())
+        if predicted.aleatoric_std is not None:
+            row["aleatoric_std"] = float(predicted.aleatoric_std.mean())
         results[name] = row
     return results

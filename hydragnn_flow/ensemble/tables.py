@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
+from hydragnn_flow.models import STRESS
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def build_tables(
         for name, values in predicted.items():
             if targets[name].level != kind:
                 continue
-            for component, label in enumerate(component_names(name, targets[name].dim)):
+            for component, label in enumerate(component_names(name, values.mean.shape[1])):
                 new = _columns(
                     label,
                     component,
@@ -107,10 +108,18 @@ def build_tables(
 
 
 def component_names(target: str, dim: int) -> list[str]:
-    """Column names of a target: `energy`; `forces_x`, `forces_y`, `forces_z`; `spectrum_0`, …"""
+    """Column names of a target: `energy`; `forces_x`, `forces_y`, `forces_z`; `spectrum_0`, …
+
+    A `stress` of six is in Voigt's order: `stress_xx`, `stress_yy`, `stress_zz`, `stress_yz`, …
+    """
     if dim == 1:
         return [target]
-    return [f"{target}_{axis}" for axis in ("xyz" if dim == 3 else range(dim))]
+    axes: Iterable[object] = range(dim)
+    if dim == 3:
+        axes = "xyz"
+    elif target == STRESS and dim == 6:
+        axes = ("xx", "yy", "zz", "yz", "xz", "xy")
+    return [f"{target}_{axis}" for axis in axes]
 
 
 def _columns(
@@ -127,10 +136,12 @@ def _columns(
         ("mean", values.mean),
         ("std", values.std),
         ("epistemic_std", values.epistemic_std),
+        ("aleatoric_std", values.aleatoric_std),
         ("lo", values.lo),
         ("hi", values.hi),
     ):
-        columns[f"{label}_{suffix}"] = array[:, component]
+        if array is not None:
+            columns[f"{label}_{suffix}"] = array[:, component]
     if members is not None:
         for k, member in enumerate(members):
             columns[f"{label}_member_{k}"] = member[:, component]

@@ -17,13 +17,15 @@ Floats = NDArray[np.float64]
 class Calibration:
     """How one target's spread between members becomes a standard deviation and an interval.
 
-    The total variance is ``(scale * spread)² + floor²``: what the members disagree about, and what
-    they all miss. An interval is the mean ± ``quantile`` total standard deviations.
+    The total variance is ``(scale * spread)² + (floor * size)²``: what the members disagree about,
+    and what they all miss. The size is the noise the members' heads predict, where they do; else it
+    is the number of atoms where ``per_atom``, and one where not. An interval is the mean ±
+    ``quantile`` total standard deviations.
     """
 
     scale: float
     floor: float
-    """In the data's units; per atom where ``per_atom``."""
+    """In the data's units; per atom where ``per_atom``; a factor of a predicted noise."""
     quantile: float
     level: float
     """Share of true values the interval is to hold."""
@@ -43,10 +45,12 @@ class Distribution:
     epistemic_std: Floats
     """Scaled spread between the members."""
     std: Floats
-    """Total standard deviation."""
+    """Total standard deviation; its square is the sum of those of the parts that are predicted."""
     lo: Floats
     hi: Floats
     """Ends of the calibrated interval."""
+    aleatoric_std: Floats | None = None
+    """Scaled noise that the heads predict, where they do."""
 
 
 def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
@@ -71,8 +75,23 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return mean, np.sqrt(variance)
 
 
+def combine_noise(noise: Floats, weights: Floats) -> Floats:
+    """Standard deviation of the noise from what each member predicts, ``[n_members, ...]``.
+
+    The variance of a mixture is the mean of its parts' variances and the variance of their means
+    (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
+    """
+    shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
+    return np.asarray(np.sqrt((shaped * np.square(noise)).sum(axis=0)))
+
+
 def calibrate(
-    residuals: Floats, spread: Floats, level: float, per_atom: bool, atoms: Floats | None = None
+    residuals: Floats,
+    spread: Floats,
+    level: float,
+    per_atom: bool,
+    atoms: Floats | None = None,
+    noise: Floats | None = None,
 ) -> Calibration:
     """Fit scale and floor by maximum likelihood, and the quantile by split conformal prediction.
 
@@ -93,8 +112,10 @@ def calibrate(
         Whether errors grow with the number of atoms.
     atoms
         Number of atoms ``[n, 1]``; needed where ``per_atom``.
+    noise
+        Standard deviation of the noise that the members predict ``[n, d]``, where they do.
     """
-    size = atoms if per_atom and atoms is not None else np.ones((1, 1))
+    size = _size(per_atom, atoms, noise)
     squared_error = np.square(residuals / size).ravel()
     squared_spread = np.square(spread / size).ravel()
     unit = max(float(squared_error.mean()), np.finfo(float).tiny)
@@ -120,7 +141,7 @@ def calibrate(
     fitted = Calibration(
         float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, level, per_atom
     )
-    scores = (np.abs(residuals) / _total_std(fitted, spread, atoms)).ravel()
+    scores = (np.abs(residuals) / np.hypot(fitted.scale * spread, fitted.floor * size)).ravel()
     return Calibration(
         fitted.scale, fitted.floor, conformal_quantile(scores, level), level, per_atom
     )
@@ -142,7 +163,11 @@ def needed_for_level(level: float) -> int:
 
 
 def distribution(
-    members: Floats, weights: Floats, calibration: Calibration, atoms: Floats | None
+    members: Floats,
+    weights: Floats,
+    calibration: Calibration,
+    atoms: Floats | None,
+    noise: Floats | None = None,
 ) -> Distribution:
     """Mean, standard deviations and interval of a target.
 
@@ -156,20 +181,28 @@ def distribution(
         Of this target.
     atoms
         Number of atoms ``[n, 1]`` of graph targets.
+    noise
+        Standard deviations of the noise ``[n_members, n, d]``, where the members predict them.
     """
     mean, spread = combine(members, weights)
-    std = _total_std(calibration, spread, atoms)
+    together = None if noise is None else combine_noise(noise, weights)
+    missed = calibration.floor * _size(calibration.per_atom, atoms, together)
+    epistemic = calibration.scale * spread
+    std = np.asarray(np.hypot(epistemic, missed))
     half = calibration.quantile * std
-    return Distribution(mean, calibration.scale * spread, std, mean - half, mean + half)
+    aleatoric = None if noise is None else missed
+    return Distribution(mean, epistemic, std, mean - half, mean + half, aleatoric)
 
 
-def _total_std(calibration: Calibration, spread: Floats, atoms: Floats | None) -> Floats:
-    floor: Floats | float = calibration.floor
-    if calibration.per_atom and atoms is not None:
-        floor = floor * atoms
-    return np.asarray(np.hypot(calibration.scale * spread, floor))
+def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
+    """What errors that all members share grow with."""
+    if noise is not None:
+        return noise
+    return atoms if per_atom and atoms is not None else np.ones((1, 1))
 
 
 def coverage(reference: Floats, predicted: Distribution) -> float:
-    """Share of true values inside the interval."""
-    return float(np.mean((reference >= predicted.lo) & (reference <= predicted.hi)))
+    """Share of true values inside the interval, where there is a prediction."""
+    known = np.isfinite(predicted.mean)
+    inside = (reference >= predicted.lo) & (reference <= predicted.hi)
+    return float(np.mean(inside[known]))

@@ -44,6 +44,9 @@ def stacking_weights(
         if term.per_atom:
             scaled = scaled / atoms
         flat = scaled.reshape(n_members, -1)
+        flat = flat[:, np.isfinite(flat).all(axis=0)]  # no stress where a cell is not periodic
+        if not flat.shape[1]:
+            continue
         products += term.weight * flat @ flat.T / flat.shape[1]
     products /= np.trace(products) / n_members
     equal = np.full(n_members, 1 / n_members)

@@ -22,23 +22,30 @@ from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
+# Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
+# warning.
+SECONDS_TO_SAVE = 20.0
+
 
 def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    stop, safe = threading.Event(), threading.Event()
+    safe.set()
 
     def read() -> None:
         for line in sys.stdin:
             requests.put(line)
+        stop.set()
+        safe.wait(SECONDS_TO_SAVE)
         try:
             release_all()  # the node's copy of the store, which the exit below would leave there
         finally:
             os._exit(0)  # the worker is gone, so nobody wants the rest
 
     threading.Thread(target=read, daemon=True).start()
-    stop = threading.Event()
 
     def terminate(*_: object) -> None:
         stop.set()
@@ -48,14 +55,20 @@ def _serve() -> None:
     while not stop.is_set():
         request = requests.get()
         if request:
-            replies.write(json.dumps(_answer(json.loads(request), stop)) + "\n")
+            replies.write(json.dumps(_answer(json.loads(request), stop, safe)) + "\n")
             replies.flush()
 
 
-def _answer(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+def _answer(
+    request: dict[str, Any], stop: threading.Event, safe: threading.Event
+) -> dict[str, Any]:
     if "prepare" in request:
         return _prepare(request["prepare"])
-    return _train(request, stop)
+    safe.clear()  # what the segment has done is not in its checkpoint yet
+    try:
+        return _train(request, stop)
+    finally:
+        safe.set()
 
 
 def _prepare(request: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,7 @@ def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
 def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
     """Run the ranks of one segment; when one ends badly the others are ended, not left waiting."""
     started = time.time()
+    spec = _in_time(job.spec)
     ends: list[SegmentResult] = []
     ending = threading.Lock()
 
@@ -114,14 +115,14 @@ def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
 
     def run_rank(rank: int) -> SegmentResult | None:
         request = {
-            "spec": job.spec.to_dict(),
+            "spec": spec.to_dict(),
             "rank": rank,
             "world": len(lanes),
             "rendezvous": rendezvous,
             "device": "cuda" if node.device == "hip" else node.device,
         }
         try:
-            result = _ask(lanes[rank], request, job.spec, started)
+            result = _ask(lanes[rank], request, spec, started)
         except StoreError:
             end_all()
             raise
@@ -170,6 +171,14 @@ def _ask(lane: Lane, request: dict[str, Any], spec: SegmentSpec, started: float)
         ended=now,
         seconds=now - started,
     )
+
+
+def _in_time(spec: SegmentSpec) -> SegmentSpec:
+    """The segment with the end of this worker's batch job as its deadline, where Slurm says it."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    if spec.deadline is not None or not end.isdigit() or int(end) == 0:
+        return spec
+    return replace(spec, deadline=float(end))
 
 
 def _lane(node: Node, gcd: str, slot: int) -> Lane:

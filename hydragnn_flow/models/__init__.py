@@ -2,12 +2,16 @@
 
 from hydragnn_flow.models.build import build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost
+from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.models.model import HydraModel, PropertyModel
 from hydragnn_flow.models.mpnn import PROPERTIES
 from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.stress import STRESS
 
 __all__ = [
+    "NOISE_SUFFIX",
     "PROPERTIES",
+    "STRESS",
     "HydraModel",
     "NetworkCost",
     "PotentialModel",

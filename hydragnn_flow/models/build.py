@@ -11,11 +11,14 @@ from torch import nn
 from hydragnn_flow.config.network import Architecture, NetworkConfig, load_network
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
-from hydragnn_flow.models.heads import Heads, Output, own_layers, shared_layers
+from hydragnn_flow.models.head_layers import Surroundings
+from hydragnn_flow.models.heads import Branches, Heads, Output
 from hydragnn_flow.models.model import Encoder, HydraModel, PropertyModel
-from hydragnn_flow.models.mpnn import MPNN_TYPES, TrainingFacts
+from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing, TrainingFacts
 from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
 
 
 def build_model(
@@ -48,6 +51,7 @@ def build_model(
     make = _potential if config.Architecture.enable_interatomic_potential else _properties
     model = make(config, manifest, encoder)
     _initialise(model)
+    _set_bias(model, config)
     return model
 
 
@@ -62,6 +66,21 @@ def _initialise(model: nn.Module) -> None:
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+def _set_bias(model: HydraModel, config: NetworkConfig) -> None:
+    value = config.Architecture.initial_bias
+    if value is None:
+        return
+    if "graph" not in config.Variables_of_interest.type:
+        raise InputError(
+            "network: Architecture.initial_bias is that of graph heads, but "
+            "Variables_of_interest.type has no 'graph'; remove it"
+        )
+    if isinstance(model, PotentialModel):
+        model.atomic_energy.set_bias(value)
+    elif isinstance(model, PropertyModel) and model.graph_heads is not None:
+        model.graph_heads.set_bias(value)
 
 
 def _encoder(config: NetworkConfig, manifest: Manifest) -> Encoder:
@@ -80,14 +99,15 @@ def _encoder(config: NetworkConfig, manifest: Manifest) -> Encoder:
             "once; [0] is the atomic number"
         )
     facts = _facts(architecture, manifest)
+    width, kind = architecture.hidden_dim, MPNN_TYPES[architecture.mpnn_type]
+    stack = kind(architecture, facts, width, architecture.num_conv_layers)
     return Encoder(
-        NodeEmbedding(columns, inputs, architecture.hidden_dim),
-        MPNN_TYPES[architecture.mpnn_type](architecture, facts),
-        facts.cutoff,
+        NodeEmbedding(columns, inputs, width), stack, facts.cutoff, architecture.attribute_columns
     )
 
 
 def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
+    _check_attributes(architecture, manifest)
     cutoff = architecture.radius or manifest.cutoff
     if cutoff is None:
         raise InputError(
@@ -111,22 +131,59 @@ def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
         cutoff=float(cutoff),
         average_neighbours=max(float(statistics.avg_num_neighbors), 1.0),
         degree_histogram=tuple(statistics.degree_histogram),
+        elements=tuple(manifest.elements) if ATOMIC_NUMBER in manifest.node_features else (),
+        n_attributes=len(architecture.attribute_columns),
     )
+
+
+def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
+    names = architecture.edge_features or ()
+    key = manifest.keys.get("edge_attr")
+    available = key.shape[0] if key is not None and key.shape else 0
+    if architecture.attribute_columns and len(names) > available:
+        raise InputError(
+            f"network: Architecture.edge_features names {len(names)} columns, but the store's "
+            f"edges have {available}; name them in the store's order, lengths first"
+        )
 
 
 def _properties(config: NetworkConfig, manifest: Manifest, encoder: Encoder) -> PropertyModel:
     architecture = config.Architecture
     outputs = _outputs(config, manifest)
+    around = _surroundings(architecture, manifest)
+    noise = config.Training.loss_function_type == "GaussianNLLLoss"
     heads = {}
     for level in ("graph", "node"):
         here = [output for output in outputs if output.level == level]
-        head = getattr(architecture.output_heads, level)
-        heads[level] = (
-            Heads(head, here, architecture.hidden_dim, architecture.activation_function)
-            if here
-            else None
-        )
+        branches = getattr(architecture.output_heads, level)
+        heads[level] = Heads(branches, here, around, noise) if here else None
     return PropertyModel(encoder, heads["graph"], heads["node"], architecture.graph_pooling)
+
+
+def _surroundings(architecture: Architecture, manifest: Manifest) -> Surroundings:
+    """What heads must know, once the store is seen to have what they need."""
+    heads = architecture.output_heads
+    places = manifest.keys["x"].rows
+    if any(head.type == "mlp_per_node" for head in heads.node or ()) and places is None:
+        raise InputError(
+            "network: Architecture.output_heads.node.type = 'mlp_per_node' needs graphs that all "
+            "have the same number of atoms, which the store's do not; write 'mlp'"
+        )
+    key = manifest.keys.get(BRANCH_KEY)
+    if heads.branches > 1 and (key is None or key.rows != 1 or key.shape not in ((), (1,))):
+        raise InputError(
+            f"network: Architecture.output_heads has {heads.branches} branches, but the store's "
+            f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
+            f"give a single branch"
+        )
+    facts, kind = _facts(architecture, manifest), MPNN_TYPES[architecture.mpnn_type]
+
+    def convolutions(width: int, depth: int) -> MessagePassing:
+        return kind(architecture, facts, width, depth)
+
+    return Surroundings(
+        architecture.hidden_dim, architecture.activation_function, places, convolutions
+    )
 
 
 def _outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
@@ -165,19 +222,8 @@ def _outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
 def _potential(config: NetworkConfig, manifest: Manifest, encoder: Encoder) -> PotentialModel:
     architecture = config.Architecture
     _check_potential(config, manifest)
-    heads, width, name = (
-        architecture.output_heads,
-        architecture.hidden_dim,
-        architecture.activation_function,
-    )
-    atomic_energy: nn.Module
-    if config.Variables_of_interest.type[0] == "node":
-        assert heads.node is not None  # load_network has seen to it
-        atomic_energy = own_layers(heads.node, width, name, 1)
-    else:
-        assert heads.graph is not None
-        shared, width = shared_layers(heads.graph, width, name)
-        atomic_energy = nn.Sequential(shared, own_layers(heads.graph, width, name, 1))
+    heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
+    atomic_energy = Branches(heads, [1], _surroundings(architecture, manifest))
     statistics = manifest.statistics
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
     # both them and their gradients about one at the start. The spread of the energies per atom can
@@ -189,7 +235,22 @@ def _potential(config: NetworkConfig, manifest: Manifest, encoder: Encoder) -> P
         scale,
         statistics.element_energies or {},
         list(manifest.node_features).index(ATOMIC_NUMBER),
+        _has_stress(architecture, manifest),
     )
+
+
+def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
+    """Whether the store's graphs have a stress that a potential can be compared with."""
+    target = manifest.targets.get(STRESS)
+    fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
+    if fits and "cell" in manifest.keys:
+        return True
+    if architecture.stress_weight > 0:
+        raise InputError(
+            f"network: Architecture.stress_weight needs graphs with the key 'cell' and a graph "
+            f"target named {STRESS!r} of 6 or 9 numbers, which the store does not have; set it to 0"
+        )
+    return False
 
 
 def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:

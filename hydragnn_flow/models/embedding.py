@@ -33,6 +33,7 @@ class NodeEmbedding(nn.Module):
     def __init__(self, columns: Sequence[str], inputs: Sequence[int], width: int) -> None:
         super().__init__()
         self.n_columns = len(columns)
+        self.number_column = columns.index(ATOMIC_NUMBER) if ATOMIC_NUMBER in columns else None
         chosen = [index for index in inputs if columns[index] == ATOMIC_NUMBER]
         self.element_column = chosen[0] if chosen else None
         self.other_columns = [index for index in inputs if index not in chosen]
@@ -42,6 +43,12 @@ class NodeEmbedding(nn.Module):
             if self.other_columns
             else None
         )
+
+    def elements_of(self, x: Tensor) -> Tensor | None:
+        """Atomic numbers [n_atoms] int64 of node features, where they have them."""
+        if self.number_column is None:
+            return None
+        return x[:, self.number_column].long()
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Embed node features.

@@ -1,13 +1,13 @@
-"""Edges of a batch as the message-passing layers see them: who, how long, how much.
+"""Edges of a batch as the message-passing layers see them: who, where to, how long, how much.
 
-Lengths are computed afresh from the positions and the stored shifts of the periodic images, so a
+Vectors are computed afresh from the positions and the stored shifts of the periodic images, so a
 gradient reaches the positions and every type respects the cell.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -16,7 +16,11 @@ from torch import Tensor
 
 
 class GraphBatch(Protocol):
-    """What a model reads of a PyG batch."""
+    """What every model reads of a PyG batch.
+
+    Some read more where the network asks for it: ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe``
+    and ``rel_pe``, ``cell``, ``dataset_name``.
+    """
 
     x: Tensor
     """Node features [n_atoms, n_columns]."""
@@ -37,54 +41,92 @@ class GraphBatch(Protocol):
 
 @dataclass(frozen=True)
 class Geometry:
-    """Edges with their lengths.
+    """Edges with their vectors, and what else layers may know of a batch.
 
     Attributes
     ----------
     sender, receiver
         Atoms an edge leads from and to, int64 [n_edges].
-    lengths
-        Edge lengths [n_edges, 1] in Å.
-    envelope
-        Cosine cutoff of the lengths [n_edges, 1]: 1 at zero, 0 with zero slope from the cutoff on.
-    n_atoms
-        Number of atoms of the batch.
+    vectors
+        From the sender to the receiver's image [n_edges, 3] in Å.
+    cutoff
+        Where envelopes end [Å].
+    graph
+        Graph each atom belongs to, int64 [n_atoms].
+    n_graphs
+        Number of graphs of the batch.
+    elements
+        Atomic number of each atom, int64 [n_atoms]; None where the graphs have none.
+    attributes
+        Edge features other than lengths [n_edges, k]; None where the network asks for none.
+    graph_attr
+        Features of the graphs [n_graphs, k]; None where the network asks for none.
     """
 
     sender: Tensor
     receiver: Tensor
-    lengths: Tensor
-    envelope: Tensor
-    n_atoms: int
+    vectors: Tensor
+    cutoff: float
+    graph: Tensor
+    n_graphs: int
+    elements: Tensor | None = None
+    attributes: Tensor | None = None
+    graph_attr: Tensor | None = None
 
-    def of_sender(self, nodes: Tensor) -> Tensor:
-        """Rows of the senders: [n_atoms, d] to [n_edges, d]."""
-        # index_select and index_add, here and below, are several times faster than x[index], and
-        # so are their gradients.
-        return nodes.index_select(0, self.sender)
+    @property
+    def n_atoms(self) -> int:
+        """Number of atoms of the batch."""
+        return self.graph.shape[0]
 
-    def of_receiver(self, nodes: Tensor) -> Tensor:
-        """Rows of the receivers: [n_atoms, d] to [n_edges, d]."""
-        return nodes.index_select(0, self.receiver)
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Edge lengths [n_edges, 1] in Å."""
+        # The small number keeps the second derivative of the root finite on edges of zero length.
+        return (self.vectors.square().sum(dim=1, keepdim=True) + 1e-12).sqrt()
 
-    def sum_at_receiver(self, messages: Tensor) -> Tensor:
-        """Sum of the incoming messages: [n_edges, d] to [n_atoms, d]."""
-        return sum_by(messages, self.receiver, self.n_atoms)
+    @cached_property
+    def directions(self) -> Tensor:
+        """Unit vectors of the edges [n_edges, 3]; zero for an edge of zero length."""
+        return self.vectors / self.lengths
+
+    @cached_property
+    def envelope(self) -> Tensor:
+        """Cosine cutoff of the lengths [n_edges, 1]: 1 at zero, 0 with zero slope at the cutoff."""
+        return cosine_envelope(self.lengths, self.cutoff)
 
     @cached_property
     def degree(self) -> Tensor:
         """Number of incoming edges [n_atoms, 1]."""
-        return self.sum_at_receiver(torch.ones_like(self.lengths))
+        return self.sum_at_receiver(torch.ones_like(self.vectors[:, :1]))
 
     @cached_property
     def coordination(self) -> Tensor:
         """Incoming edges, each counted by its envelope [n_atoms, 1]."""
         return self.sum_at_receiver(self.envelope)
 
+    def of_sender(self, nodes: Tensor) -> Tensor:
+        """Rows of the senders: [n_atoms, …] to [n_edges, …]."""
+        # index_select and index_add, here and below, are several times faster than x[index], and
+        # so are their gradients.
+        return nodes.index_select(0, self.sender)
+
+    def of_receiver(self, nodes: Tensor) -> Tensor:
+        """Rows of the receivers: [n_atoms, …] to [n_edges, …]."""
+        return nodes.index_select(0, self.receiver)
+
+    def sum_at_receiver(self, messages: Tensor) -> Tensor:
+        """Sum of the incoming messages: [n_edges, …] to [n_atoms, …]."""
+        return sum_by(messages, self.receiver, self.n_atoms)
+
+    def moved(self, displacements: Tensor) -> Geometry:
+        """The same edges after the atoms have moved by ``displacements`` [n_atoms, 3] in Å."""
+        step = self.of_receiver(displacements) - self.of_sender(displacements)
+        return replace(self, vectors=self.vectors + step)
+
 
 def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum the rows that share an index: [n, d] to [size, d]."""
-    return rows.new_zeros((size, rows.shape[1])).index_add(0, index, rows)
+    """Sum the rows that share an index: [n, …] to [size, …]."""
+    return rows.new_zeros((size, *rows.shape[1:])).index_add(0, index, rows)
 
 
 def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:
@@ -100,8 +142,8 @@ def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:
     return 0.5 * (torch.cos(lengths.clamp(max=cutoff) * (math.pi / cutoff)) + 1.0)
 
 
-def edge_geometry(batch: GraphBatch, positions: Tensor, cutoff: float) -> Geometry:
-    """Measure the edges of a batch.
+def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
+    """Vectors of the edges of a batch [n_edges, 3] in Å.
 
     Parameters
     ----------
@@ -109,12 +151,7 @@ def edge_geometry(batch: GraphBatch, positions: Tensor, cutoff: float) -> Geomet
         Its edges and shifts are used, its positions are not.
     positions
         [n_atoms, 3] in Å; they set the precision, and a gradient flows to them.
-    cutoff
-        Where the envelope ends [Å].
     """
     sender, receiver = batch.edge_index[0], batch.edge_index[1]
     vectors = positions.index_select(0, receiver) - positions.index_select(0, sender)
-    vectors = vectors + batch.edge_shifts.to(positions.dtype)
-    # The small number keeps the second derivative of the root finite on edges of zero length.
-    lengths = (vectors.square().sum(dim=1, keepdim=True) + 1e-12).sqrt()
-    return Geometry(sender, receiver, lengths, cosine_envelope(lengths, cutoff), positions.shape[0])
+    return vectors + batch.edge_shifts.to(positions.dtype)

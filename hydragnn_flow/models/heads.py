@@ -1,15 +1,26 @@
-"""Output heads: layers from HydraGNN's `output_heads` that end in the data's units."""
+"""Output heads: from features to targets in the data's units, with their noise where asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, nn, promote_types
+from torch.nn import functional
 
 from hydragnn_flow.config.network import GraphHead, NodeHead
-from hydragnn_flow.models.activation import hidden_layers
+from hydragnn_flow.models.branches import chosen
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.head_layers import Branch, Surroundings, make_branch
+
+NOISE_SUFFIX = "_aleatoric_std"
+"""Follows a target's name in the name of the standard deviation of its noise."""
+
+# Smallest standard deviation of the noise, as a share of the target's spread. A label repeated
+# exactly would otherwise be worth any amount of likelihood.
+_LEAST_NOISE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -32,41 +43,98 @@ class Output:
     std: tuple[float, ...]
 
 
-def shared_layers(head: GraphHead, width: int, activation: str) -> tuple[nn.Module, int]:
-    """Layers all graph heads share, and the width they end in."""
-    widths = [width] + [head.dim_sharedlayers] * head.num_sharedlayers
-    return hidden_layers(widths, activation), widths[-1]
+class Branches(nn.Module):
+    """Heads of one level: for each branch a set of them, of which each row gets its own.
 
+    Parameters
+    ----------
+    heads
+        HydraGNN's description of each branch.
+    dims
+        Components of each output.
+    around
+        The network.
+    noise
+        Whether each output has as many columns more, for its noise.
+    """
 
-def own_layers(head: GraphHead | NodeHead, width: int, activation: str, dim: int) -> nn.Sequential:
-    """Layers of one head, from ``width`` to ``dim`` components."""
-    widths = [width, *head.dim_headlayers[: head.num_headlayers]]
-    return nn.Sequential(hidden_layers(widths, activation), nn.Linear(widths[-1], dim))
+    def __init__(
+        self,
+        heads: Sequence[GraphHead | NodeHead],
+        dims: Sequence[int],
+        around: Surroundings,
+        noise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dims = tuple(dims)
+        widths = [2 * dim if noise else dim for dim in dims]
+        self.branches = nn.ModuleList(make_branch(head, widths, around) for head in heads)
+
+    def __len__(self) -> int:
+        return len(self.branches)
+
+    def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
+        """Each output [n, d].
+
+        Parameters
+        ----------
+        features
+            [n, width], of atoms or graphs.
+        geometry
+            Of the batch.
+        branch
+            Of each row, int64 [n]; None where there is but one.
+        """
+        by_branch = [one(features, geometry) for one in self.branches]
+        return [chosen(outputs, branch) for outputs in zip(*by_branch, strict=True)]
+
+    @torch.no_grad()
+    def set_bias(self, value: float) -> None:
+        """Fill the bias of all last layers, but for the halves that say the noise."""
+        for branch in self.branches:
+            assert isinstance(branch, Branch)
+            for head, dim in zip(branch.heads, self.dims, strict=True):
+                assert isinstance(head, nn.Sequential)
+                head[-1].bias[..., :dim] = value
 
 
 class Standardised(nn.Module):
-    """A head that learns a target at mean 0 and deviation 1 and returns it in the data's units.
+    """Takes a target from mean 0 and deviation 1 to the data's units.
 
     Graph targets come in float64: a total energy of -9391 eV has a float32 spacing of 1 meV.
+
+    Parameters
+    ----------
+    output
+        The target.
+    noise
+        Whether a second half of the columns is the target's noise (Nix and Weigend,
+        doi:10.1109/ICNN.1994.374138), made positive by a softplus.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, layers: nn.Module, output: Output) -> None:
+    def __init__(self, output: Output, noise: bool) -> None:
         super().__init__()
-        self.layers = layers
+        self.name = output.name
+        self.noise = noise
         self.exact = output.level == "graph"
         self.register_buffer("mean", pack_exact(output.mean))
         self.register_buffer("std", pack_exact(output.std))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Target [n, d] from features [n, width]."""
-        raw: Tensor = self.layers(features)
-        mean, std = unpack_exact(self.mean), unpack_exact(self.std)
-        if self.exact:
-            return raw.double() * std + mean
-        return raw * std.to(raw.dtype) + mean.to(raw.dtype)
+    def forward(self, raw: Tensor) -> dict[str, Tensor]:
+        """Targets [n, d] from what a head says [n, d], or [n, 2 d] with noise."""
+        # In bfloat16, which automatic mixed precision ends in, the mean would swallow the rest.
+        raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
+        mean, std = unpack_exact(self.mean).to(raw.dtype), unpack_exact(self.std).to(raw.dtype)
+        if not self.noise:
+            return {self.name: raw * std + mean}
+        value, noise = raw.chunk(2, dim=1)
+        return {
+            self.name: value * std + mean,
+            self.name + NOISE_SUFFIX: (functional.softplus(noise) + _LEAST_NOISE) * std,
+        }
 
 
 class Heads(nn.Module):
@@ -74,31 +142,39 @@ class Heads(nn.Module):
 
     Parameters
     ----------
-    head
-        HydraGNN's description; a graph head brings shared layers.
+    heads
+        HydraGNN's description of each branch.
     outputs
         What to predict at this level.
-    width
-        Width of the features that come in.
-    activation
-        HydraGNN's name of it.
+    around
+        The network.
+    noise
+        Whether each target comes with the standard deviation of its noise.
     """
 
     def __init__(
-        self, head: GraphHead | NodeHead, outputs: Sequence[Output], width: int, activation: str
+        self,
+        heads: Sequence[GraphHead | NodeHead],
+        outputs: Sequence[Output],
+        around: Surroundings,
+        noise: bool,
     ) -> None:
         super().__init__()
-        self.shared: nn.Module = nn.Identity()
-        if isinstance(head, GraphHead):
-            self.shared, width = shared_layers(head, width, activation)
-        self.names = [output.name for output in outputs]
+        dims = [len(output.mean) for output in outputs]
+        self.branches = Branches(heads, dims, around, noise)
         # A list: a target may bear a name, such as "type", that a ModuleDict refuses.
-        self.heads = nn.ModuleList(
-            Standardised(own_layers(head, width, activation, len(output.mean)), output)
-            for output in outputs
-        )
+        self.scales = nn.ModuleList(Standardised(output, noise) for output in outputs)
 
-    def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """Targets [n, d] by name, in the data's units."""
-        shared = self.shared(features)
-        return {name: head(shared) for name, head in zip(self.names, self.heads, strict=True)}
+    def forward(
+        self, features: Tensor, geometry: Geometry, branch: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Targets [n, d] by name, in the data's units; parameters as of :class:`Branches`."""
+        found: dict[str, Tensor] = {}
+        raw = self.branches(features, geometry, branch)
+        for scale, values in zip(self.scales, raw, strict=True):
+            found |= scale(values)
+        return found
+
+    def set_bias(self, value: float) -> None:
+        """Let every target start at so many of its spreads above its mean."""
+        self.branches.set_bias(value)

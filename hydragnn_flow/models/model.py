@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import NodeEmbedding
-from hydragnn_flow.models.geometry import GraphBatch, edge_geometry
+from hydragnn_flow.models.geometry import Geometry, GraphBatch, edge_vectors
 from hydragnn_flow.models.heads import Heads
 from hydragnn_flow.models.mpnn import MessagePassing
 from hydragnn_flow.models.pooling import pool
@@ -23,19 +24,76 @@ class Encoder(nn.Module):
         The message-passing stack.
     cutoff
         Where the edges' envelope ends [Å].
+    attributes
+        Columns of the batch's ``edge_attr`` that the layers read.
     """
 
-    def __init__(self, embedding: NodeEmbedding, layers: MessagePassing, cutoff: float) -> None:
+    def __init__(
+        self,
+        embedding: NodeEmbedding,
+        layers: MessagePassing,
+        cutoff: float,
+        attributes: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = layers
         self.cutoff = cutoff
+        self.attributes = attributes
 
-    def forward(self, batch: GraphBatch, positions: Tensor) -> Tensor:
-        """Node features [n_atoms, hidden_dim] of a batch with its atoms at ``positions``."""
-        nodes = self.embedding(batch.x, positions.dtype)
-        features: Tensor = self.layers(nodes, edge_geometry(batch, positions, self.cutoff))
-        return features
+    @property
+    def checkpointing(self) -> bool:
+        """Whether layers keep nothing for the backward pass and are computed anew there."""
+        return self.layers.checkpointing
+
+    @checkpointing.setter
+    def checkpointing(self, value: bool) -> None:
+        self.layers.checkpointing = value
+
+    def forward(
+        self, batch: GraphBatch, positions: Tensor, strain: Tensor | None = None
+    ) -> tuple[Tensor, Geometry]:
+        """Node features [n_atoms, hidden_dim], and the geometry they were computed from.
+
+        Parameters
+        ----------
+        batch
+            The graphs.
+        positions
+            Of its atoms [n_atoms, 3] in Å; they set the precision.
+        strain
+            Of each graph [n_graphs, 3, 3], applied to the edges.
+        """
+        geometry = self.geometry(batch, positions, strain)
+        nodes: Tensor = self.layers(self.embedding(batch.x, positions.dtype), geometry)
+        return nodes, geometry
+
+    def geometry(
+        self, batch: GraphBatch, positions: Tensor, strain: Tensor | None = None
+    ) -> Geometry:
+        """What the layers may know of a batch with its atoms at ``positions``."""
+        vectors = edge_vectors(batch, positions)
+        if strain is not None:
+            of_edge = strain.index_select(0, batch.batch).index_select(0, batch.edge_index[1])
+            vectors = vectors + torch.bmm(of_edge, vectors[:, :, None])[:, :, 0]
+        return Geometry(
+            sender=batch.edge_index[0],
+            receiver=batch.edge_index[1],
+            vectors=vectors,
+            cutoff=self.cutoff,
+            graph=batch.batch,
+            n_graphs=batch.num_graphs,
+            elements=self.embedding.elements_of(batch.x),
+            attributes=self._attributes(batch, positions.dtype),
+        )
+
+    def _attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
+        if not self.attributes:
+            return None
+        table: Tensor = batch.edge_attr  # type: ignore[attr-defined]  # build_model saw to it
+        # Not table[:, list], which would send the list to an accelerator at every step.
+        columns = torch.stack([table[:, column] for column in self.attributes], dim=1)
+        return columns.to(dtype)
 
 
 class HydraModel(nn.Module):
@@ -76,13 +134,17 @@ class PropertyModel(HydraModel):
         self.graph_heads = graph_heads
         self.node_heads = node_heads
         self.pooling = pooling
+        self.n_branches = max(len(heads.branches) for heads in (graph_heads, node_heads) if heads)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Predictions by output name, in the data's units."""
-        nodes = self.encoder(batch, batch.pos.to(self.dtype))
+        nodes, geometry = self.encoder(batch, batch.pos.to(self.dtype))
+        branch = branch_of_graph(batch, self.n_branches)
         outputs: dict[str, Tensor] = {}
         if self.graph_heads is not None:
-            outputs |= self.graph_heads(pool(nodes, batch, self.pooling))
+            pooled = pool(nodes, geometry.graph, geometry.n_graphs, self.pooling)
+            outputs |= self.graph_heads(pooled, geometry, branch)
         if self.node_heads is not None:
-            outputs |= self.node_heads(nodes)
+            of_atom = None if branch is None else branch.index_select(0, geometry.graph)
+            outputs |= self.node_heads(nodes, geometry, of_atom)
         return outputs

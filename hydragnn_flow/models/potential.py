@@ -1,16 +1,19 @@
-"""An interatomic potential: an energy, and forces as minus its gradient."""
+"""An interatomic potential: an energy, and forces and stress as its slopes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import GraphBatch, sum_by
+from hydragnn_flow.models.heads import Branches
 from hydragnn_flow.models.model import Encoder, HydraModel
+from hydragnn_flow.models.stress import STRESS, stress_of
 
 
 class PotentialModel(HydraModel):
@@ -28,13 +31,15 @@ class PotentialModel(HydraModel):
     encoder
         Embedding and message passing.
     atomic_energy
-        Node features [n_atoms, hidden_dim] to [n_atoms, 1].
+        A head of one number, which acts on each atom.
     scale
         Energy [eV] of an output of one.
     element_energies
         Reference energy [eV] by atomic number; zero where not given.
     number_column
         Column of the node features that holds the atomic number.
+    stress
+        Whether to give the stress too, for which the graphs must have the key ``cell``.
     """
 
     scale: Tensor
@@ -43,14 +48,16 @@ class PotentialModel(HydraModel):
     def __init__(
         self,
         encoder: Encoder,
-        atomic_energy: nn.Module,
+        atomic_energy: Branches,
         scale: float,
         element_energies: Mapping[int, float],
         number_column: int,
+        stress: bool = False,
     ) -> None:
         super().__init__(encoder)
         self.atomic_energy = atomic_energy
         self.number_column = number_column
+        self.stress = stress
         self.register_buffer("scale", pack_exact([scale]))
         energies = [element_energies.get(number, 0.0) for number in range(N_ELEMENTS)]
         self.register_buffer("element_energies", pack_exact(energies))
@@ -64,18 +71,41 @@ class PotentialModel(HydraModel):
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
-        While training, gradients flow through both. In evaluation mode, or where the caller has
-        switched gradients off, both come detached. ``torch.inference_mode`` is not supported: it
+        Where asked for, ``stress`` [n_graphs, 6] in eV/Å³, in Voigt's order and with ASE's sign:
+        see :func:`~hydragnn_flow.models.stress.stress_of`.
+
+        While training, gradients flow through all. In evaluation mode, or where the caller has
+        switched gradients off, all come detached. ``torch.inference_mode`` is not supported: it
         forbids the gradient that makes the forces.
         """
         differentiable = self.training and torch.is_grad_enabled()
+        branch = branch_of_graph(batch, len(self.atomic_energy))
+        if branch is not None:
+            branch = branch.index_select(0, batch.batch)
         with torch.enable_grad():
             positions = batch.pos.detach().to(self.dtype).requires_grad_(True)
-            raw = self.atomic_energy(self.encoder(batch, positions))
-            (gradient,) = torch.autograd.grad(raw.sum(), positions, create_graph=differentiable)
-            interaction = sum_by(raw, batch.batch, batch.num_graphs)
+            nodes, geometry = self.encoder(batch, positions)
+            (raw,) = self.atomic_energy(nodes, geometry, branch)
+            # A sum over atoms would lose much in the bfloat16 of automatic mixed precision.
+            raw = raw.to(positions.dtype)
+            # All that the energy knows of positions are the vectors of the edges. Their gradient
+            # gives the forces as that of the positions would, and the stress at hardly any cost.
+            (gradient,) = torch.autograd.grad(
+                raw.sum(), geometry.vectors, create_graph=differentiable
+            )
+            interaction = sum_by(raw, geometry.graph, geometry.n_graphs)
         if not differentiable:
             interaction = interaction.detach()
         scale = unpack_exact(self.scale)
-        energy = interaction.double() * scale + self.references(batch)
-        return {"energy": energy, "forces": gradient * -scale.to(gradient.dtype)}
+        gradient = gradient * scale.to(gradient.dtype)
+        forces = sum_by(gradient, geometry.sender, geometry.n_atoms).index_add(
+            0, geometry.receiver, gradient, alpha=-1
+        )
+        outputs = {
+            "energy": interaction.double() * scale + self.references(batch),
+            "forces": forces,
+        }
+        if self.stress:
+            cell: Tensor = batch.cell  # type: ignore[attr-defined]  # build_model saw to it
+            outputs[STRESS] = stress_of(gradient, geometry, cell)
+        return outputs

@@ -71,21 +71,26 @@ def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``target``, ``unit``, ``best single member`` and ``ensemble`` (mean absolute errors in
-        ``unit``), ``interval coverage`` (share of test values inside the calibrated interval).
+        ``unit``), ``interval coverage`` (share of test values inside the calibrated interval);
+        where heads predict the noise of a target, ``predicted noise``, its mean in ``unit``.
     """
     rows = []
+    noisy = any("aleatoric_std" in values for values in summary["test"].values())
     for target, values in summary["test"].items():
         unit, covered = values["unit"], values["coverage"]
         single, ensemble = values["mae_best_member"], values["mae_ensemble"]
-        rows.append((target, unit, single, ensemble, covered))
+        noise = values.get("aleatoric_std", math.nan)
+        rows.append((target, unit, single, ensemble, covered, noise))
         if values.get("mae_per_atom_ensemble") is not None:
             # Errors per atom of a useful model are thousandths of an electronvolt.
             scale, unit = (1000, "meV") if unit == "eV" else (1, unit)
             single = values["mae_per_atom_best_member"] * scale
             ensemble = values["mae_per_atom_ensemble"] * scale
-            rows.append((f"{target} per atom", f"{unit}/atom", single, ensemble, covered))
+            row = (f"{target} per atom", f"{unit}/atom", single, ensemble, covered, math.nan)
+            rows.append(row)
     columns = ["target", "unit", "best single member", "ensemble", "interval coverage"]
-    return pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=[*columns, "predicted noise"])
+    return table if noisy else table[columns]
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:

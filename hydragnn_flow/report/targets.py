@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# forces_x, forces_y, forces_z; dipole_0, dipole_1, …
-_COMPONENT = re.compile(r"_([xyz]|\d+)$")
+# forces_x, forces_y, forces_z; stress_xx, …, stress_xy; dipole_0, dipole_1, …
+_COMPONENT = re.compile(r"_([xyz]|xx|yy|zz|yz|xz|xy|\d+)$")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 
 from hydragnn_flow.errors import InputError
 
-VERSION = 1
+VERSION = 2
 FILE = "checkpoint.pt"
 
 
@@ -53,6 +53,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         ) from None
     if state.get("version") != VERSION:
         raise InputError(
-            f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}"
+            f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
+            f"delete it to train afresh"
         )
     return state

@@ -32,6 +32,11 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.size > 1:
+            dist.barrier()
+
 
 @contextmanager
 def joined(rank: int, size: int, rendezvous: str, device: str) -> Iterator[World]:

@@ -1,8 +1,8 @@
 """The training loss, exact for any number of ranks.
 
 Every term is a sum over this rank's elements divided by the number of elements in the *global*
-batch. Ranks know that number from the store's index, so the ranks' losses add up to the loss of
-one process on the whole batch whatever share each rank was given.
+batch. Ranks know that number from the store's index, so the ranks' parts add up to those of one
+process on the whole batch whatever share each rank was given.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.config.network import Training
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.models.heads import NOISE_SUFFIX
+from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.terms import STRESS_DIM, Term, terms_of
 
-# Element-wise losses of a residual that is already in units of its target's spread.
-LOSS_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mse": torch.square,
-    "mae": torch.abs,
-    "smooth_l1": lambda r: torch.where(r.abs() < 1, 0.5 * r.square(), r.abs() - 0.5),
-}
+__all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
+
+# Smallest mean square below a root, whose slope would be infinite at zero.
+_SMALLEST_SQUARE = 1e-24
 
 
 @dataclass(frozen=True)
@@ -33,50 +36,95 @@ class Counts:
     atoms: int
 
 
-@dataclass(frozen=True)
-class Term:
-    """One target's part of the loss."""
-
-    target: str
-    level: str
-    weight: float
-    scale: tuple[float, ...]
-    """Spread of each component; the residual is divided by it, so that weights compare."""
-    per_atom: bool = False
-    """Divide the residual of a graph by its number of atoms first."""
-
-
 class Loss:
     """Weighted sum of terms, and the absolute errors people read.
 
     Parameters
     ----------
     network
-        Loss function, and weights of the tasks or of the potential's energy and forces.
+        Loss function, and weights of the tasks or of the potential's energy, forces and stress.
     manifest
         Of the store trained on; its statistics of the training split scale the residuals.
+    device
+        Where the predictions will be.
     """
 
-    def __init__(self, network: NetworkConfig, manifest: Manifest) -> None:
-        self.function = LOSS_FUNCTIONS[network.Training.loss_function_type]
-        terms = _potential_terms if network.Architecture.enable_interatomic_potential else _tasks
-        self.terms = terms(network, manifest)
+    def __init__(
+        self, network: NetworkConfig, manifest: Manifest, device: torch.device | str = "cpu"
+    ) -> None:
+        training = network.Training
+        self.terms = terms_of(network, manifest)
         self.targets = {term.target: term.level for term in self.terms}
-
-    def __call__(self, outputs: Mapping[str, Tensor], batch: Batch, counts: Counts) -> Tensor:
-        """This rank's share of the loss of a global batch of ``counts``; a scalar."""
-        parts = []
-        for term in self.terms:
-            residual = self._residual(term, outputs, batch)
-            scale = torch.tensor(term.scale, dtype=residual.dtype, device=residual.device)
-            elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
-            part = self.function(residual / scale).sum()
-            parts.append(term.weight / elements * part.double())
-        # DDP waits for a gradient of every parameter, those of unweighted outputs included.
-        parts += [
-            0.0 * outputs[name].sum().double() for name in outputs if name not in self.targets
+        self.is_root = training.loss_function_type == "rmse"
+        self.is_likelihood = training.loss_function_type == "GaussianNLLLoss"
+        self._function = _element_wise(training)
+        self._beta = training.nll_beta
+        # On the device from the start: a copy within a step would make the host wait.
+        self._weights = torch.tensor(
+            [term.weight for term in self.terms], dtype=torch.float64, device=device
+        )
+        self._scales = [
+            torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
-        return torch.stack(parts).sum()
+
+    def parts(
+        self,
+        outputs: Mapping[str, Tensor],
+        batch: Batch,
+        counts: Counts,
+        *,
+        judging: bool = False,
+    ) -> Tensor:
+        """This rank's part of each term's mean over a global batch; ``[n_terms]`` float64.
+
+        Parameters
+        ----------
+        outputs, batch
+            Predictions and labels.
+        counts
+            Of the global batch.
+        judging
+            Leave out weights that only shape the gradient, those of the β variant, so that losses
+            of different settings compare.
+        """
+        parts = []
+        for term, scale in zip(self.terms, self._scales, strict=True):
+            residual = self._residual(term, outputs, batch)
+            unit = scale.to(residual.dtype)
+            if self.is_likelihood:
+                deviation = outputs[term.target + NOISE_SUFFIX].to(residual.dtype)
+                beta = 0.0 if judging else self._beta
+                values = gaussian_nll(residual / unit, deviation / unit, beta)
+            else:
+                values = self._function(residual / unit)
+            elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
+            parts.append(values.sum().double() / elements)
+        # DDP waits for a gradient of every parameter, those of unweighted outputs included.
+        others = [
+            outputs[name].sum().double()
+            for name in outputs
+            if name not in self.targets and name != STRESS
+        ]
+        together = torch.stack(parts)
+        return together + 0.0 * torch.stack(others).sum() if others else together
+
+    def total(self, parts: Tensor) -> Tensor:
+        """The loss, from the parts of all ranks added up; a scalar."""
+        return torch.dot(self._weights, parts.sqrt() if self.is_root else parts)
+
+    def share(self, parts: Tensor, world: World) -> Tensor:
+        """This rank's share of the loss, from its parts; a scalar.
+
+        The shares of all ranks add up to the loss, and their gradients to the loss's. A root is of
+        the sum over ranks, so that sum is worked out first; then
+        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))`` is a sum of shares again.
+        """
+        if not self.is_root:
+            return torch.dot(self._weights, parts)
+        square = world.sum(parts.detach().clone())
+        weights = self._weights / square.clamp_min(_SMALLEST_SQUARE).sqrt()
+        slope = 0.5 * torch.dot(weights, parts)
+        return slope + slope.detach()
 
     def absolute_errors(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Sums of absolute errors, in the data's units; ``[n_metrics]`` float64.
@@ -85,9 +133,9 @@ class Loss:
         """
         sums: list[Tensor] = []
         for target, level in self.targets.items():
-            error = (outputs[target] - reference(batch, target, outputs[target])).detach().abs()
+            error = _difference(outputs[target], batch, target).detach().abs()
             sums.append(error.sum().double())
-            if level == "graph":
+            if _is_extensive(target, level):
                 sums.append((error / atoms_per_graph(batch, error)).sum().double())
         return torch.stack(sums)
 
@@ -95,26 +143,48 @@ class Loss:
         """Name, level and number of components of each metric."""
         names = []
         for target, level in self.targets.items():
-            dim = manifest.targets[target].dim
+            dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             names.append((f"{target}_mae", level, dim))
-            if level == "graph":
+            if _is_extensive(target, level):
                 names.append((f"{target}_mae_per_atom", level, dim))
         return names
 
     def _residual(self, term: Term, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        output = outputs[term.target]
-        residual = output - reference(batch, term.target, output)
+        residual = _difference(outputs[term.target], batch, term.target)
         return residual / atoms_per_graph(batch, residual) if term.per_atom else residual
 
 
 _ELEMENTS = {"graph": "graphs", "node": "atoms"}
 
 
+def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tensor:
+    """Negative logarithm of a Gaussian, element by element, without its constant.
+
+    Parameters
+    ----------
+    residual, deviation
+        Of the same shape and unit; the predicted deviation is above zero.
+    beta
+        Weight each element with its variance to this power, through which no gradient flows:
+        β-NLL of Seitzer et al., arXiv:2203.09168, eq. 5. Without it, elements that are hard to
+        predict are given up early: their gradient is divided by the variance.
+    """
+    variance = deviation.square()
+    values = 0.5 * (variance.log() + residual.square() / variance)
+    return values * variance.detach() ** beta if beta else values
+
+
 def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
-    """The labels of a target, in the shape, type and device of the prediction ``like``."""
-    labels: Tensor = batch[target]
-    shaped: Tensor = labels.to(like).view_as(like)
-    return shaped
+    """The labels of a target, in the shape, type and device of the prediction ``like``.
+
+    A stress stored as a 3×3 tensor comes in Voigt's order.
+    """
+    labels: Tensor = batch[target].to(like)
+    if target == STRESS and labels.numel() == 9 * len(like):
+        tensor = labels.view(len(like), 9)
+        # xx, yy, zz, yz, xz, xy; a list of indices would be copied to the device in every step
+        return torch.stack([tensor[:, at] for at in (0, 4, 8, 5, 2, 1)], dim=1)
+    return labels.view_as(like)
 
 
 def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
@@ -123,38 +193,36 @@ def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
     return sizes.to(like).unsqueeze(1)
 
 
-def _normalised(weights: list[float]) -> list[float]:
-    total = sum(abs(weight) for weight in weights)
-    return [weight / total for weight in weights]
+def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
+    difference = output - reference(batch, target, output)
+    if target != STRESS:
+        return difference
+    # A structure without a cell has no stress, whatever its label says.
+    a, b, c = batch.cell.view(-1, 3, 3).unbind(1)
+    has_volume = (torch.linalg.cross(a, b) * c).sum(dim=1, keepdim=True) != 0
+    return torch.where(has_volume, difference, torch.zeros_like(difference))
 
 
-def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    architecture, statistics = network.Architecture, manifest.statistics
-    per_atom = statistics.energy_per_atom_std or 1.0
-    sizes = manifest.splits["trainset"]
-    weights = (
-        architecture.energy_weight,
-        architecture.energy_peratom_weight,
-        architecture.force_weight,
-    )
-    candidates = (
-        Term("energy", "graph", 0.0, (per_atom * sizes.atoms / sizes.graphs,)),
-        Term("energy", "graph", 0.0, (per_atom,), per_atom=True),
-        Term("forces", "node", 0.0, (statistics.forces_rms or 1.0,) * 3),
-    )
-    return [
-        Term(term.target, term.level, weight, term.scale, term.per_atom)
-        for term, weight in zip(candidates, _normalised(list(weights)), strict=True)
-        if weight > 0
-    ]
+def _is_extensive(target: str, level: str) -> bool:
+    """Whether people read the error per atom as well."""
+    return level == "graph" and target != STRESS
 
 
-def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    names = network.Variables_of_interest.output_names
-    weights = _normalised(list(network.Architecture.task_weights or [1.0] * len(names)))
-    return [
-        Term(name, level, weight, tuple(manifest.statistics.targets[name].std))
-        for name, level, weight in zip(
-            names, network.Variables_of_interest.type, weights, strict=True
-        )
-    ]
+def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:
+    """Loss of a residual that is already in units of its target's spread."""
+    delta = training.huber_delta
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "mse": torch.square,
+        "rmse": torch.square,
+        "mae": torch.abs,
+        "smooth_l1": lambda r: _huber(r, 1.0),
+        "huber": lambda r: _huber(r, delta),
+        "GaussianNLLLoss": torch.square,
+    }
+    return functions[training.loss_function_type]
+
+
+def _huber(residual: Tensor, delta: float) -> Tensor:
+    """Huber, Ann. Math. Statist. 35, 73 (1964); torch's ``smooth_l1`` is that of one."""
+    size = residual.abs()
+    return torch.where(size < delta, 0.5 * size.square(), delta * (size - 0.5 * delta))

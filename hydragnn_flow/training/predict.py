@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import load_network
+from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.models import build_model
 
 if TYPE_CHECKING:
@@ -60,7 +62,27 @@ def predict_batches(
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 
-def split_batches(split: GraphSplit, batch_size: int = 64) -> Iterable[Batch]:
-    """The graphs of a split in order, some at a time."""
-    starts = range(0, len(split), batch_size)
-    return split.batches(np.arange(i, min(i + batch_size, len(split))) for i in starts)
+def split_batches(split: GraphSplit, limit: int | Budget = 64) -> Iterable[Batch]:
+    """The graphs of a split in order, some at a time.
+
+    Parameters
+    ----------
+    split
+        The graphs.
+    limit
+        Graphs in a batch, or what it may hold; a graph beyond that gets a batch of its own.
+    """
+    budget = Budget(graphs=limit) if isinstance(limit, int) else limit
+    n_graphs = len(split)
+    sizes = {"graphs": np.ones(n_graphs, np.int64), "atoms": split.n_atoms, "edges": split.n_edges}
+    filled = [(np.cumsum(sizes[name]), most) for name, most in budget.limits.items()]
+    bounds = [0]
+    while bounds[-1] < n_graphs:
+        start = bounds[-1]
+        before = [up_to[start - 1] if start else 0 for up_to, _ in filled]
+        ends = [
+            int(up_to.searchsorted(done + most, "right"))
+            for (up_to, most), done in zip(filled, before, strict=True)
+        ]
+        bounds.append(max(min(ends), start + 1))
+    return split.batches(np.arange(*pair) for pair in pairwise(bounds))

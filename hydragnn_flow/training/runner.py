@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,12 +16,13 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
-from hydragnn_flow.training.trainer import Diverged, Stopped, Trainer
+from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.watch import Diverged, Stopped
 
 VALIDATION_FILE = "validation.npz"
-_CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 @lru_cache(maxsize=1)
@@ -42,7 +41,7 @@ def run_segment(
 ) -> SegmentResult:
     """Train from the checkpoint to the segment's rung.
 
-    Failure is a result: divergence and lack of memory come back as a status with a reason.
+    Failure is a result: divergence, lack of memory and a stop come back as a status with a reason.
 
     Parameters
     ----------
@@ -53,7 +52,8 @@ def run_segment(
     world
         This process's place among the ranks of the segment.
     should_stop
-        Asked before every step; a yes ends the segment at its last checkpoint.
+        Asked before every step, with several ranks about every second; a yes ends the segment with
+        a checkpoint of what it has done.
     """
     world = world or World()
     device = torch.device(device)
@@ -64,16 +64,16 @@ def run_segment(
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         store = _open_store(spec.store, spec.mode, spec.scratch)
-        _forget_peak_memory(device)  # now that an earlier segment's store is gone
+        forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, network, store, device, world)
-        result.from_epoch = trainer.progress.epoch
+        result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
         trainer.run(should_stop)
         if world.is_first:
             _save_validation(trainer, spec.folder / VALIDATION_FILE)
     except Diverged as error:
         result.status, result.reason = "diverged", str(error)
-    except Stopped:
-        result.status, result.reason = "interrupted", "asked to stop before the rung"
+    except Stopped as stop:
+        result.status, result.reason = "interrupted", str(stop)
     except (MemoryError, RuntimeError) as error:
         status = _out_of_memory(error)
         if status is None:
@@ -89,16 +89,15 @@ def run_segment(
     result.ended = time.time()
     result.seconds = time.perf_counter() - wall
     result.cpu_seconds = time.process_time() - cpu
-    result.peak_memory_gib = _peak_memory_gib(device)
+    result.peak_memory_gib = peak_memory_gib(device)
     return result
 
 
 def _save_validation(trainer: Trainer, path: Path) -> None:
     """Keep the best weights' predictions for the validation split beside the checkpoint."""
     trainer.model.load_state_dict(trainer.best)
-    predictions: dict[str, Any] = {
-        **predict_batches(trainer.model, split_batches(trainer.val), trainer.device)
-    }
+    batches = split_batches(trainer.val, trainer.reading)
+    predictions: dict[str, Any] = {**predict_batches(trainer.model, batches, trainer.device)}
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     np.savez(temporary, **predictions)
     temporary.replace(path)
@@ -110,32 +109,3 @@ def _out_of_memory(error: Exception) -> Status | None:
         "out of memory" in text or "can't allocate memory" in text
     )
     return "out_of_memory" if is_memory else None
-
-
-def _forget_peak_memory(device: torch.device) -> None:
-    """Begin a new measurement: a warm process remembers the peaks of earlier segments."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    elif _CLEAR_REFS.exists():
-        _CLEAR_REFS.write_text("5")
-
-
-def _peak_memory_gib(device: torch.device) -> float:
-    """Most memory of its own that the process has had since the measurement began [GiB].
-
-    Pages of files, the libraries and a store in memory among them, are the node's and not the
-    process's. Linux keeps the peak of all pages only; those of files, which hardly ever become
-    fewer, are subtracted as they are at the end. So what was read of a store for the first time
-    after the peak is missing from the answer. Other systems count everything.
-    """
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    if _CLEAR_REFS.exists():
-        lines = _STATUS.read_text().splitlines()
-        fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]
-        kib = {name: int(value) for name, value, _ in fields}
-        own = kib["VmHWM:"] - kib["RssFile:"] - kib["RssShmem:"]
-        return max(own, kib["RssAnon:"]) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

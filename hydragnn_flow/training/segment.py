@@ -16,7 +16,8 @@ Status = Literal["ok", "diverged", "out_of_memory", "killed", "interrupted", "er
 class SegmentSpec:
     """Train one trial or member up to an epoch.
 
-    The segment starts from ``directory/checkpoint.pt`` where there is one and ends in it.
+    The segment starts from ``directory/checkpoint.pt`` where there is one and ends in it: at that
+    epoch, or before where early stopping says so, where it is asked to stop, or at its deadline.
     """
 
     kind: Kind
@@ -34,7 +35,8 @@ class SegmentSpec:
     start_from: str | None = None
     """Checkpoint that a member without one of its own begins with: that of its trial."""
     decay: tuple[int, int] | None = None
-    """Epochs between which the learning rate falls to nothing; constant where not given."""
+    """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
+    where not given."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
     run_directory: str = ""
@@ -43,6 +45,8 @@ class SegmentSpec:
     """Identifies the driver that sent this segment; a newer driver's token ends it."""
     claim: str = ""
     """Identifies this sending of it; sent again, it carries another, which ends this one."""
+    deadline: float | None = None
+    """Unix time [s] by which the segment ends with a checkpoint; none where not given."""
     threads: int = 1
     mode: Mode = "memory"
     """How the store is read."""
@@ -68,8 +72,11 @@ class SegmentResult:
     rung: int
     from_epoch: int
     to_epoch: int
+    """Epochs trained in all; fewer than asked for where early stopping ended the segment."""
     status: Status
     reason: str = ""
+    from_step: int = 0
+    """Steps of the epoch after ``from_epoch`` that an earlier segment had taken."""
     best_val_loss: float | None = None
     """Smallest validation loss so far; what a rung judges by."""
     best_epoch: int | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,51 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.models import build_model
+from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.optimizers import (
+    make_optimizer,
+    optimizer_state,
+    scaled_learning_rate,
+)
+from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.segment import SegmentSpec
-
-# Gradients are of a loss in units of the targets' spread, so one bound serves every data set.
-MAX_GRADIENT_NORM = 10.0
-# Averaging the weights over about the last hundred steps; Polyak & Juditsky, SIAM J. Control
-# Optim. 30, 838 (1992). A trial is judged at whatever epoch its rung falls on, in the middle of its
-# schedule, and the average is far less noisy there than the last step's weights.
-AVERAGE_DECAY = 0.99
-# A checkpoint may cost this share of the training time it protects.
-CHECKPOINT_SHARE = 0.05
-
-
-class Diverged(ArithmeticError):
-    """The loss became NaN or infinite."""
-
-
-class Stopped(Exception):
-    """Somebody asked the segment to end before its rung."""
-
-
-@dataclass
-class Progress:
-    """What a trial or member has been through so far."""
-
-    epoch: int = 0
-    best_val_loss: float = float("inf")
-    best_epoch: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Validation errors at the best epoch."""
-    history: list[list[float]] = field(default_factory=list)
-    """[epoch, training loss, validation loss] of every epoch."""
+from hydragnn_flow.training.state import Progress, random_state, set_random_state
+from hydragnn_flow.training.watch import Diverged, Stopped, Watch
 
 
 class Trainer:
-    """Trains one network on one store; resumable at every epoch.
+    """Trains one network on one store; resumable at every step.
 
     Parameters
     ----------
@@ -82,20 +61,27 @@ class Trainer:
         world: World,
     ) -> None:
         self.spec, self.world, self.device = spec, world, device
+        self.settings = network.Training
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network)
+        self.reading = _smaller(self.budget, self.settings.accumulation_steps)
+        """What a batch may hold that is only predicted."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
-        if network.Training.precision == "fp64":
+        if self.settings.precision == "fp64":
             model = model.double()
+        model.encoder.checkpointing = self.settings.conv_checkpointing
         self.model: nn.Module = model.to(device)
-        self.loss = Loss(network, store.manifest)
+        self.loss = Loss(network, store.manifest, device)
         self.metric_names = self.loss.metric_names(store.manifest)
-        self.optimizer = _optimizer(self.model, network)
-        self.learning_rate = network.Training.Optimizer.learning_rate
-        self.average = AveragedModel(self.model, multi_avg_fn=_average)
+        settings = self.settings.Optimizer
+        rate = scaled_learning_rate(settings, len(self.train) / len(self.plan(0)))
+        self.schedule = Schedule(self.settings, rate, spec.decay)
+        self.optimizer = make_optimizer(self.model, settings, rate, world)
+        self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
+        self._unsaved = False
         self._restore()
         self.parallel: nn.Module = self.model
         self.stand_in: Batch | None = None
@@ -105,31 +91,44 @@ class Trainer:
             smallest = int(self.train.n_atoms.argmin())
             self.stand_in = self.train.batch([smallest]).to(device)
 
-    def run(self, should_stop: Callable[[], bool]) -> None:
-        """Train up to the segment's last epoch.
+    def run(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Train up to the segment's last epoch, or until early stopping ends it.
 
         Parameters
         ----------
         should_stop
-            Asked before every step; when it says yes the segment ends at its last checkpoint.
+            Asked before every step, with several ranks about every second; when it says yes the
+            segment ends with a checkpoint of what it has done.
 
         Raises
         ------
         Diverged
-            If a loss is NaN or infinite; the checkpoint stays at the last finite epoch.
+            If a loss is NaN or infinite; the checkpoint stays at a finite one.
         Stopped
-            If ``should_stop`` said yes.
+            If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
-        saved, cost = time.monotonic(), 0.0
-        while self.progress.epoch < self.spec.until_epoch:
-            train_loss = self._train_epoch(should_stop)
-            val_loss, metrics = self.evaluate(self.val)
-            self._finish_epoch(train_loss, val_loss, metrics)
-            last = self.progress.epoch == self.spec.until_epoch
-            if last or cost <= CHECKPOINT_SHARE * (time.monotonic() - saved):
+        watch = Watch(self.world, self.device, self.spec.deadline, should_stop)
+        try:
+            while not self.is_finished:
+                train_loss = self._train_epoch(watch)
                 start = time.monotonic()
-                self.save()
-                saved, cost = time.monotonic(), time.monotonic() - start
+                val_loss, metrics = self.evaluate(self.val, lambda: self._check_stop(watch))
+                watch.evaluated(time.monotonic() - start)
+                self._finish_epoch(train_loss, val_loss, metrics)
+                if self.is_finished or watch.save_is_due(within_epoch=False):
+                    self._save(watch)
+        except Stopped:
+            if self._unsaved:
+                self._save(watch)
+            raise
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the segment's last epoch is reached, or early stopping has ended it before."""
+        progress = self.progress
+        waited = progress.epoch - max(progress.best_epoch, progress.patient_since)
+        gives_up = self.settings.EarlyStopping and waited >= self.settings.patience
+        return gives_up or progress.epoch >= self.spec.until_epoch
 
     def plan(self, epoch: int) -> list[Step]:
         """The steps of an epoch, counted from 0."""
@@ -143,9 +142,20 @@ class Trainer:
         parts = [step.part(self.world.rank) for step in steps]
         read = split.batches(part for part in parts if len(part))
         for part in parts:
-            yield next(read).to(self.device) if len(part) else None
+            yield _moved(next(read), self.device) if len(part) else None
 
-    def train_step(self, step: Step, batch: Batch | None) -> Tensor:
+    def micro_batches(self, steps: Sequence[Step]) -> Iterator[list[Batch]]:
+        """This rank's part of each training step, in `accumulation_steps` batches or fewer."""
+        most = self.settings.accumulation_steps
+        parts = [
+            [piece for piece in np.array_split(step.part(self.world.rank), most) if len(piece)]
+            for step in steps
+        ]
+        read = self.train.batches(piece for pieces in parts for piece in pieces)
+        for pieces in parts:
+            yield [_moved(next(read), self.device) for _ in pieces]
+
+    def train_step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> Tensor:
         """Take one step; returns this rank's share of the loss.
 
         The loss stays on the device: reading it would make the host wait for every step.
@@ -155,42 +165,50 @@ class Trainer:
         step
             What all ranks together compute.
         batch
-            This rank's part of it, if it has one.
+            This rank's part of it, if it has one; several are computed one after the other.
         """
-        mine = self.stand_in if batch is None else batch
-        loss = self.loss(self.parallel(mine), mine, Counts(step.graphs, step.atoms))
-        if batch is None:
-            loss = 0.0 * loss
-        self.optimizer.zero_grad()
-        # DDP averages gradients over ranks; the shares of the loss are meant to add up.
-        torch.autograd.backward(loss * self.world.size)
-        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
-        self.optimizer.step()
-        self.average.update_parameters(self.model)
-        return loss.detach()
+        return self._step(step, batch)[0]
 
-    def evaluate(self, split: GraphSplit) -> tuple[float, dict[str, float]]:
-        """Loss and mean absolute errors of the averaged weights on a split."""
-        model = self.average.module.eval()
+    def evaluate(
+        self, split: GraphSplit, before_batch: Callable[[], None] = lambda: None
+    ) -> tuple[float, dict[str, float]]:
+        """Loss and mean absolute errors of the averaged weights on a split.
+
+        In the precision of the weights, as every later prediction is, autocast or not.
+
+        Parameters
+        ----------
+        split
+            The graphs.
+        before_batch
+            Called before each batch; what it raises ends the evaluation.
+        """
+        model = self.average.model()
         counts = Counts(len(split), int(split.n_atoms.sum()))
-        sums = torch.zeros(1 + len(self.metric_names), dtype=torch.float64, device=self.device)
-        for batch in self.batches(split, plan_in_order(split, self.budget, self.world.size)):
+        n_terms = len(self.loss.terms)
+        sums = torch.zeros(
+            n_terms + len(self.metric_names), dtype=torch.float64, device=self.device
+        )
+        for batch in self.batches(split, plan_in_order(split, self.reading, self.world.size)):
+            before_batch()
             if batch is None:
                 continue
             with torch.no_grad():
                 outputs = model(batch)
-                sums[0] += self.loss(outputs, batch, counts).double()
-                sums[1:] += self.loss.absolute_errors(outputs, batch)
-        loss, *errors = self.world.sum(sums).tolist()
+                sums[:n_terms] += self.loss.parts(outputs, batch, counts, judging=True)
+                sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
+        sums = self.world.sum(sums)
+        errors = sums[n_terms:].tolist()
         elements = {"graph": counts.graphs, "node": counts.atoms}
         metrics = {
             name: error / (elements[level] * dim)
             for (name, level, dim), error in zip(self.metric_names, errors, strict=True)
         }
-        return loss, metrics
+        return float(self.loss.total(sums[:n_terms])), metrics
 
     def save(self) -> None:
-        """Write the checkpoint, from the first rank."""
+        """Write the checkpoint, from the first rank; every rank calls this."""
+        optimizer = optimizer_state(self.optimizer, self.world)
         if self.world.is_first:
             save_checkpoint(
                 self.spec.folder / FILE,
@@ -198,83 +216,138 @@ class Trainer:
                     "model": self.model.state_dict(),
                     "average": self.average.state_dict(),
                     "best": self.best,
-                    "optimizer": self.optimizer.state_dict(),
+                    "optimizer": optimizer,
+                    "schedule": self.schedule.state_dict(),
                     "progress": vars(self.progress),
+                    "random": random_state(self.device),
                 },
             )
+        self.world.wait()
+        self._unsaved = False
+
+    def _save(self, watch: Watch) -> None:
+        start = time.monotonic()
+        self.save()
+        watch.saved(time.monotonic() - start)
 
     def _restore(self) -> None:
         path = self.spec.folder / FILE
-        if not path.exists() and self.spec.start_from is not None:
+        begins = not path.exists()
+        if begins and self.spec.start_from is not None:
             path = Path(self.spec.start_from)
-        if not path.exists():
-            return
-        state = load_checkpoint(path, self.device)
-        self.model.load_state_dict(state["model"])
-        self.average.load_state_dict(state["average"])
-        self.best = state["best"]
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        if path.exists():
+            state = load_checkpoint(path, self.device)
+            self.model.load_state_dict(state["model"])
+            self.average.load_state_dict(state["average"])
+            self.best = state["best"]
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+            self.progress = Progress(**state["progress"])
+            set_random_state(state["random"], self.device)
+            if begins:
+                self.progress.patient_since = self.progress.epoch
+        if not self.world.is_first:
+            # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
+            numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
+            torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
-    def _train_epoch(self, should_stop: Callable[[], bool]) -> float:
+    def _train_epoch(self, watch: Watch) -> float:
+        """Train what is left of an epoch; returns the mean loss of its steps."""
         self.model.train()
-        rate = self.learning_rate * decay_factor(self.progress.epoch, self.spec.decay)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        steps = self.plan(self.progress.epoch)
-        for step, batch in zip(steps, self.batches(self.train, steps), strict=True):
-            if should_stop():
-                raise Stopped
-            total += self.train_step(step, batch)
-        loss = float(self.world.sum(total)) / len(steps)
-        if not np.isfinite(loss):
-            raise Diverged(f"training loss is {loss} in epoch {self.progress.epoch + 1}")
-        return loss
+        progress = self.progress
+        steps = self.plan(progress.epoch)
+        left = steps[progress.step :]
+        for step, pieces in zip(left, self.micro_batches(left), strict=True):
+            self._check_stop(watch)
+            rate = self.schedule.rate(progress.epoch, progress.step, len(steps))
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            watch.note(*self._step(step, pieces))
+            progress.step += 1
+            self._unsaved = True
+            if watch.should_look:
+                self._look(watch)
+                if watch.save_is_due(within_epoch=True):
+                    self._save(watch)
+        self._look(watch)
+        self._check_stop(watch)
+        return progress.losses / len(steps)
+
+    def _step(
+        self, step: Step, batch: Batch | Sequence[Batch] | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Take a step; returns this rank's share of the loss and the norm of the gradient."""
+        batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+        self.optimizer.zero_grad()
+        shares = []
+        for number, piece in enumerate(batches or [None], start=1):
+            # Gradients meet those of the other ranks with the last piece, once in a step.
+            alone = self.world.size > 1 and number < len(batches)
+            with self.parallel.no_sync() if alone else nullcontext():  # type: ignore[operator]
+                shares.append(self._backward(step, piece))
+        norm = None
+        if self.settings.gradient_clip:
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+        self.optimizer.step()
+        self.average.update()
+        return torch.stack(shares).sum(), norm
+
+    def _backward(self, step: Step, batch: Batch | None) -> Tensor:
+        """Add a batch's part to the gradient; returns its share of the step's loss."""
+        mine = self.stand_in if batch is None else batch
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"
+        ):
+            outputs = self.parallel(mine)
+        parts = self.loss.parts(outputs, mine, Counts(step.graphs, step.atoms))
+        loss = self.loss.share(0.0 * parts if batch is None else parts, self.world)
+        # DDP averages gradients over ranks; the shares of the loss are meant to add up.
+        torch.autograd.backward(loss * self.world.size)
+        return loss.detach()
+
+    def _look(self, watch: Watch) -> None:
+        progress = self.progress
+        for loss in watch.look(progress.epoch + 1, progress.step):
+            progress.losses += loss
+
+    def _check_stop(self, watch: Watch) -> None:
+        reason = watch.reason_to_stop()
+        if reason:
+            self._look(watch)
+            progress = self.progress
+            raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
     def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> None:
         progress = self.progress
-        if not np.isfinite(val_loss):
+        if not math.isfinite(val_loss):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
+        progress.step, progress.losses = 0, 0.0
         progress.history.append([progress.epoch, train_loss, val_loss])
+        self.schedule.observe(val_loss)
         if val_loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
             progress.metrics = metrics
-            self.best = _copy(self.average.module.state_dict())
+            self.best = _copy(self.average.model().state_dict())
+        self._unsaved = True
 
 
-def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
-    """Share of the learning rate used in an epoch, counted from 0.
-
-    A trial keeps its learning rate, so that its checkpoint can be trained on from any rung; a
-    member's falls along half a cosine, so that it settles (the stable and decay phases of Hu et
-    al., arXiv:2404.06395).
-    """
-    if decay is None:
-        return 1.0
-    start, end = decay
-    done = min(max((epoch - start) / max(end - start, 1), 0.0), 1.0)
-    return 0.5 * (1 + math.cos(math.pi * done))
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    if device.type == "cuda":
+        # From pinned memory the copy runs beside the steps; from other memory the host waits.
+        batch = batch.pin_memory()
+    moved: Batch = batch.to(device, non_blocking=device.type == "cuda")
+    return moved
 
 
-@torch.no_grad()
-def _average(averaged: Any, current: Any, n_averaged: Any) -> None:
-    # Short at first, or the random initial weights would linger.
-    weight = max(1 - AVERAGE_DECAY, 9 / (10 + int(n_averaged)))
-    torch._foreach_lerp_(list(averaged), list(current), weight)
+def _smaller(budget: Budget, parts: int) -> Budget:
+    def part(limit: int | None) -> int | None:
+        return None if limit is None else max(1, limit // parts)
+
+    return replace(
+        budget, graphs=part(budget.graphs), atoms=part(budget.atoms), edges=part(budget.edges)
+    )
 
 
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copy(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value.clone() for key, value in state.items()}
-
-
-def _optimizer(model: nn.Module, network: NetworkConfig) -> torch.optim.Optimizer:
-    settings = network.Training.Optimizer
-    kind: Any = getattr(torch.optim, settings.type)
-    optimizer: torch.optim.Optimizer
-    try:
-        optimizer = kind(model.parameters(), lr=settings.learning_rate, fused=True)
-    except RuntimeError:  # raised for devices that have no fused kernel
-        optimizer = kind(model.parameters(), lr=settings.learning_rate)
-    return optimizer

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from hydragnn_flow.config import load_network
+from hydragnn_flow.config import NetworkConfig, load_network
+from hydragnn_flow.config.network import (
+    Architecture,
+    BatchLimits,
+    MpnnType,
+    Optimizer,
+    Training,
+    VariablesOfInterest,
+)
+from hydragnn_flow.config.network.architecture import READ_BY
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
 from hydragnn_flow.errors import InputError
 
-# Every key HydraGNN reads for a SchNet, EGNN or PNA without the features that are not built here,
-# those included that its update_config adds when it saves a configuration.
+# Every key HydraGNN reads, those included that its update_config adds when it saves a
+# configuration, with values that ask for nothing that is not built here.
 HYDRAGNN: dict[str, Any] = {
     "Verbosity": {"level": 2},
     "Dataset": {
@@ -29,7 +39,7 @@ HYDRAGNN: dict[str, Any] = {
         "graph_features": {"name": ["energy"], "dim": [1], "column_index": [0]},
     },
     "NeuralNetwork": {
-        "Profile": {"enable": 0, "target_epoch": 5},
+        "Profile": {"enable": 1, "target_epoch": 5},
         "Architecture": {
             "mpnn_type": "PNA",
             "hidden_dim": 50,
@@ -58,6 +68,13 @@ HYDRAGNN: dict[str, Any] = {
             "global_attn_type": "multihead",
             "global_attn_heads": 8,
             "pe_dim": 6,
+            "equivariant_attn_lmax": 1,
+            "equivariant_attn_num_radial": 16,
+            "equivariant_attn_feedforward_multiplier": 2,
+            "equivariant_attn_allow_scalar_only": False,
+            "equivariant_attn_require_tensor_coupling": True,
+            "equivariant_attn_chunk_size": 512,
+            "equivariant_attn_coupling_mode": "parallel",
             "activation_function": "lrelu_01",
             "graph_pooling": "add",
             "enable_interatomic_potential": False,
@@ -96,6 +113,10 @@ HYDRAGNN: dict[str, Any] = {
             "denormalize_output": False,
             "minmax_node_feature": [[0.0], [1.0]],
             "minmax_graph_feature": [[0.0], [1.0]],
+            "x_minmax": [[0.0, 1.0]],
+            "y_minmax": [[0.0, 1.0]],
+            "subsample_percentage": None,
+            "input_node_feature_dims": [1],
             "graph_feature_names": ["energy"],
             "graph_feature_dims": [1],
             "node_feature_names": ["Z", "forces"],
@@ -117,6 +138,15 @@ HYDRAGNN: dict[str, Any] = {
             "global_attn_redraw_interval": 1000,
             "precision": "fp32",
             "loss_function_type": "mse",
+            "Batching": {
+                "mode": "node_budget",
+                "max_nodes": 1024,
+                "max_graphs": 64,
+                "shuffle": True,
+                "seed": 0,
+                "oversized_sample": "error",
+                "drop_last": False,
+            },
             "Optimizer": {
                 "type": "AdamW",
                 "learning_rate": 1e-3,
@@ -131,25 +161,22 @@ HYDRAGNN: dict[str, Any] = {
     },
 }
 
-# Section, key, a value that switches something on, and a word of the reason.
-REFUSED = [
+# Section, key, a value that switches something on, and words of the reason or the remedy.
+OFF_ONLY = [
+    ("", "ds_config", {"train_batch_size": 8}, "DeepSpeed"),
     ("Architecture", "model_type", "SchNet", "write mpnn_type"),
-    ("Architecture", "equivariance", True, "coordinate updates"),
-    ("Architecture", "global_attn_engine", "GPS", "attention"),
-    ("Architecture", "freeze_conv_layers", True, "frozen layers"),
-    ("Architecture", "initial_bias", 0.3, "initial bias"),
-    ("Architecture", "SyncBatchNorm", True, "normalises"),
-    ("Architecture", "use_graph_attr_conditioning", True, "conditioning"),
-    ("Training", "EarlyStopping", True, "early stopping"),
+    ("Variables_of_interest", "subsample_percentage", 0.1, "used whole"),
     ("Training", "continue", 1, "same command"),
-    ("Training", "conv_checkpointing", True, "checkpointing"),
-    ("Training.Optimizer", "use_zero_redundancy", True, "sharding"),
+    ("Training", "epoch_start", 5, "same command"),
+    ("Training.Batching", "drop_last", True, "every graph"),
+    ("Training.Batching", "seed", 1, "the run's seed"),
+    ("Training.Batching", "shuffle", False, "shuffled anew"),
 ]
 
 
 def section(values: dict[str, Any], path: str) -> dict[str, Any]:
     inner = values["NeuralNetwork"]
-    for key in path.split("."):
+    for key in filter(None, path.split(".")):
         inner = inner[key]
     return inner
 
@@ -161,7 +188,7 @@ def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
     assert network.Architecture.mpnn_type == "PNA"
     assert network.Architecture.num_gaussians == 50
     assert network.Architecture.output_heads.graph is not None
-    assert network.Architecture.output_heads.graph.dim_headlayers == (50, 25)
+    assert [head.dim_headlayers for head in network.Architecture.output_heads.graph] == [(50, 25)]
     assert network.Architecture.task_weights == (1.0, 20.0)
     assert network.Variables_of_interest.output_names == ("energy", "forces")
     assert network.Variables_of_interest.output_dim == (1, 3)
@@ -183,7 +210,7 @@ def test_sections_of_hydragnns_drivers_may_be_absent(key: str) -> None:
     assert load_network({k: v for k, v in HYDRAGNN.items() if k != key}) == load_network(HYDRAGNN)
 
 
-@pytest.mark.parametrize(("place", "key", "value", "reason"), REFUSED)
+@pytest.mark.parametrize(("place", "key", "value", "reason"), OFF_ONLY)
 def test_what_is_not_honoured_is_refused_by_name(
     place: str, key: str, value: Any, reason: str, tmp_path: Path
 ) -> None:
@@ -194,7 +221,7 @@ def test_what_is_not_honoured_is_refused_by_name(
     with pytest.raises(InputError) as caught:
         load_network(path)
     message = str(caught.value)
-    assert message.startswith(f"{path}: {place}: {key!r} cannot be honoured")
+    assert message.startswith(f"{path}: {place}{': ' if place else ''}{key!r} cannot be honoured")
     assert reason in message
     assert "\n" not in message
 
@@ -209,13 +236,77 @@ def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None
             assert key in str(error)
 
 
-@pytest.mark.parametrize("mpnn_type", ["MACE", "DimeNet", "GAT", "schnet", ""])
+def known(section: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Section and key of everything in HYDRAGNN."""
+    for key, value in values.items():
+        yield section, key
+        if isinstance(value, dict):
+            yield from known(f"{section}.{key}", value)
+
+
+def test_every_key_hydragnn_reads_is_tried_here() -> None:
+    tried = {
+        place
+        for name in ("Architecture", "Variables_of_interest", "Training")
+        for place in known(name, HYDRAGNN["NeuralNetwork"][name])
+    }
+    assert tried == {(name, key) for name, keys in READ_BY_HYDRAGNN.items() for key in keys}
+
+
+def test_no_key_is_read_and_dropped_at_once() -> None:
+    sections = {
+        "NeuralNetwork": NetworkConfig,
+        "Architecture": Architecture,
+        "Variables_of_interest": VariablesOfInterest,
+        "Training": Training,
+        "Optimizer": Optimizer,
+        "Batching": BatchLimits,
+    }
+    assert set(sections) == set(IGNORED) == set(REFUSED)
+    for name, section in sections.items():
+        assert not set(section.model_fields) & (set(IGNORED[name]) | set(REFUSED[name]))
+        assert not set(IGNORED[name]) & set(REFUSED[name])
+
+
+@pytest.mark.parametrize("mpnn_type", ["schnet", "TransformerConv", ""])
 def test_other_message_passing_types_are_refused(
     mpnn_type: str, network: dict[str, Any], change: Callable[..., Any]
 ) -> None:
     place = ("NeuralNetwork", "Architecture", "mpnn_type")
-    with pytest.raises(InputError, match=r"mpnn_type.*'SchNet', 'EGNN' or 'PNA'"):
+    with pytest.raises(InputError, match=r"mpnn_type: (.*'SchNet', 'EGNN'|this key is required)"):
         load_network(change(network, place, mpnn_type))
+
+
+@pytest.mark.parametrize("mpnn_type", sorted(get_args(MpnnType)))
+def test_keys_of_other_types_may_stand(mpnn_type: MpnnType) -> None:
+    values = copy.deepcopy(HYDRAGNN)
+    of_all_types = {
+        "equivariance": True,
+        "num_gaussians": 10,
+        "num_filters": 8,
+        "num_radial": 5,
+        "num_spherical": 2,
+        "basis_emb_size": 8,
+        "int_emb_size": 32,
+        "out_emb_size": 16,
+        "num_before_skip": 1,
+        "num_after_skip": 1,
+        "envelope_exponent": 6,
+        "max_ell": 2,
+        "node_max_ell": 2,
+        "correlation": [2, 2, 2, 2],
+        "radial_type": "chebyshev",
+        "distance_transform": "Agnesi",
+        "normalization": "graph",
+    }
+    section(values, "Architecture").update(of_all_types, mpnn_type=mpnn_type, edge_features=None)
+    network = load_network(values)
+    read = {key for key in of_all_types if key not in network.Architecture.unread()}
+    assert read == {key for key, types in READ_BY.items() if mpnn_type in types}
+    assert set(READ_BY) == set(of_all_types)
+    effective = network.effective().Architecture
+    for key in set(of_all_types) - read:
+        assert getattr(effective, key) == Architecture.model_fields[key].default
 
 
 def test_a_potential_needs_a_weight_and_one_output(

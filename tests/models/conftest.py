@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import COPPER, CUTOFF, GOLD, network
+from model_cases import COPPER, CUTOFF, GOLD, lively, network
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.models import PROPERTIES, HydraModel, build_model
@@ -37,7 +37,10 @@ def manifest() -> Manifest:
             "max_neighbours": None,
             "elements": [COPPER, GOLD],
             "node_features": ["atomic_number", "magnetic_moment"],
-            "keys": {key: {**described, "rows": None} for key in ("x", "pos", "edge_index")},
+            "keys": {
+                **{key: {**described, "rows": None} for key in ("x", "pos", "edge_index")},
+                "edge_attr": {**described, "shape": [2], "edge": True, "rows": None},
+            },
             "splits": {},
             "statistics": {
                 "degree_histogram": [0] * 12 + [1, 4, 5, 4, 1],
@@ -69,12 +72,19 @@ def make(manifest: Manifest) -> Callable[..., HydraModel]:
     return build
 
 
+@pytest.fixture(params=[name for name in sorted(PROPERTIES) if PROPERTIES[name].lengths != "never"])
+def potential_type(request: pytest.FixtureRequest) -> str:
+    """Each type that can be a potential in turn."""
+    return str(request.param)
+
+
 @pytest.fixture
-def potential(mpnn: str, make: Callable[..., HydraModel]) -> HydraModel:
+def potential(potential_type: str, make: Callable[..., HydraModel]) -> HydraModel:
     """A potential of each type in float64, ready to predict."""
-    model = make(mpnn).double().eval()
-    # Livelier than fresh weights, so that a fault shows.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter *= 2.0
-    return model
+    return lively(make(potential_type))
+
+
+@pytest.fixture
+def model(mpnn: str, make: Callable[..., HydraModel]) -> HydraModel:
+    """A network of each type for other targets, in float64, ready to predict."""
+    return lively(make(mpnn, potential=False))

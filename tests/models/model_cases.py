@@ -73,6 +73,20 @@ def as_batch(*structures: ase.Atoms) -> Batch:
     return batch_graphs(graphs)
 
 
+def lively(model: HydraModel) -> HydraModel:
+    """In float64, ready to predict, and livelier than fresh weights, so that a fault shows."""
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2.0
+    return model
+
+
+def outputs(model: HydraModel, *structures: ase.Atoms) -> dict[str, np.ndarray]:
+    """Predictions by output name."""
+    return {name: value.detach().numpy() for name, value in model(as_batch(*structures)).items()}
+
+
 def energy_and_forces(model: HydraModel, *structures: ase.Atoms) -> tuple[np.ndarray, np.ndarray]:
     """Energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
     outputs = model(as_batch(*structures))

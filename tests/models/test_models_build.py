@@ -31,7 +31,7 @@ def test_targets_come_in_the_datas_units(mpnn: str, make: Make) -> None:
     }
     for heads in (model.graph_heads, model.node_heads):
         assert heads is not None
-        last = list(heads.modules())[-1]
+        last = [layer for layer in heads.modules() if isinstance(layer, torch.nn.Linear)][-1]
         torch.nn.init.zeros_(last.weight)
         torch.nn.init.ones_(last.bias)
     outputs = model(batch)
@@ -51,8 +51,8 @@ def test_pooling(make: Make, pooling: str) -> None:
 
 @pytest.mark.parametrize("name", ["relu", "prelu", "selu", "lrelu_01", "gelu", "tanh", "sigmoid"])
 def test_activations(mpnn: str, make: Make, name: str) -> None:
-    model = make(mpnn, activation_function=name)
-    assert model(as_batch(alloy()))["forces"].abs().max() > 0
+    model = make(mpnn, potential=False, activation_function=name)
+    assert model(as_batch(alloy()))["charge"].std() > 0
 
 
 def test_potential_needs_no_caller_gradient(potential: HydraModel) -> None:
@@ -69,12 +69,12 @@ def test_potential_needs_no_caller_gradient(potential: HydraModel) -> None:
     torch.testing.assert_close(training["forces"].detach(), loud["forces"])
 
 
-def test_large_references_cost_no_precision(mpnn: str, manifest: Manifest) -> None:
+def test_large_references_cost_no_precision(potential_type: str, manifest: Manifest) -> None:
     """In float32 a molecule's -9391 eV has a spacing of 1 meV; the output must not."""
     energies = {COPPER: -9391.123456789, GOLD: -1234.5}
     statistics = manifest.statistics.model_copy(update={"element_energies": energies})
     torch.manual_seed(0)
-    model = build_model(network(mpnn), manifest.model_copy(update={"statistics": statistics}))
+    model = build_model(network(potential_type), manifest.model_copy(update={"statistics": statistics}))
     assert isinstance(model, PotentialModel)
     batch = as_batch(alloy())
     outputs, references = model.eval()(batch), model.references(batch)
@@ -87,18 +87,18 @@ def test_large_references_cost_no_precision(mpnn: str, manifest: Manifest) -> No
     torch.testing.assert_close(model.float().references(batch), references, rtol=0, atol=0)
 
 
-def test_state_passes_between_models(mpnn: str, make: Make, manifest: Manifest) -> None:
+def test_state_passes_between_models(potential_type: str, make: Make, manifest: Manifest) -> None:
     batch = as_batch(alloy())
-    first = make(mpnn).eval()
-    second = build_model(network(mpnn), manifest).eval()
+    first = make(potential_type).eval()
+    second = build_model(network(potential_type), manifest).eval()
     assert not torch.equal(first(batch)["energy"], second(batch)["energy"])
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(batch)["energy"], second(batch)["energy"])
 
 
-def test_shorter_radius_than_the_stores(mpnn: str, make: Make) -> None:
+def test_shorter_radius_than_the_stores(potential_type: str, make: Make) -> None:
     """Edges beyond the network's radius say nothing."""
-    model = make(mpnn, radius=3.0).double().eval()
+    model = make(potential_type, radius=3.0).double().eval()
     batch = as_batch(alloy())
     near = as_batch(alloy())
     keep = near.edge_attr[:, 0] < 3.0

@@ -21,7 +21,7 @@ def _rattled(seed: int) -> ase.Atoms:
     return atoms
 
 
-def test_overfits_eight_structures(mpnn: str, manifest: Manifest) -> None:
+def test_overfits_eight_structures(potential_type: str, manifest: Manifest) -> None:
     structures = [_rattled(number) for number in range(8)]
     graphs = [atoms_to_graph(atoms, CUTOFF, None) for atoms in structures]
     batch = batch_graphs(graphs)
@@ -30,7 +30,7 @@ def test_overfits_eight_structures(mpnn: str, manifest: Manifest) -> None:
     batch.x = torch.cat([batch.x, torch.zeros_like(batch.x)], dim=1)
 
     torch.manual_seed(0)
-    model = build_model(network(mpnn, hidden_dim=24), manifest)
+    model = build_model(network(potential_type, hidden_dim=24), manifest)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(150):

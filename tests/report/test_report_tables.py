@@ -67,6 +67,14 @@ def test_accuracy_rows_and_units(finished: Made) -> None:
     )
 
 
+def test_noise_has_a_column_where_heads_predict_it(finished: Made) -> None:
+    summary = summary_of(finished)
+    assert "predicted noise" not in accuracy_table(summary)
+    summary["test"]["forces"]["aleatoric_std"] = 0.03
+    noise = accuracy_table(summary).set_index("target")["predicted noise"]
+    assert noise["forces"] == 0.03 and noise.drop("forces").isna().all()
+
+
 def test_closing_table_in_the_terminal(finished: Made) -> None:
     summary = summary_of(finished)
     summary["test"]["[bold]gap"] = summary["test"].pop("forces")

@@ -1,4 +1,4 @@
-"""EGNN without coordinate updates. Satorras et al., arXiv:2102.09844."""
+"""EGNN: E(n)-equivariant graph network. Satorras et al., arXiv:2102.09844."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.radial import GaussianBasis
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
 
 class EGNNLayer(nn.Module):
@@ -23,7 +24,9 @@ class EGNNLayer(nn.Module):
     cutoff, and their sum is divided by the root of the average number of neighbours.
     """
 
-    def __init__(self, width: int, features: int, name: str, neighbours: float) -> None:
+    def __init__(
+        self, width: int, features: int, name: str, neighbours: float, moves: bool
+    ) -> None:
         super().__init__()
         # φ_e's first layer on [h_i | h_j | features], split so that the two node parts are
         # multiplied once per atom, not once per edge.
@@ -35,44 +38,57 @@ class EGNNLayer(nn.Module):
             nn.Linear(2 * width, width), activation(name), nn.Linear(width, width)
         )
         self.scale = neighbours**-0.5
+        self.displacement = Displacement(width, neighbours) if moves else None
 
-    def forward(self, nodes: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+    def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        nodes, tensors = state.scalars, state.tensors
+        edges = features.at(state)
         hidden = functional.silu(
             geometry.of_receiver(self.receiver(nodes))
             + geometry.of_sender(self.sender(nodes))
-            + self.edge(features)
+            + edges.functions.of(self.edge)
         )
-        messages = functional.silu(self.message(hidden)) * (geometry.envelope * self.scale)
+        messages = functional.silu(self.message(hidden)) * (edges.envelope * self.scale)
+        if self.displacement is not None:
+            tensors = self.displacement(state, messages, edges)
         update: Tensor = self.update(torch.cat([nodes, geometry.sum_at_receiver(messages)], dim=1))
-        return nodes + update
+        return NodeState(nodes + update, tensors)
 
 
 class EGNN(MessagePassing):
-    """EGNN on the squared length, as in the paper, and on Gaussians of the length.
+    """EGNN on Gaussians of the length, where the paper has its square.
 
-    The square alone resolves bond lengths poorly; the Gaussians make forces learnable.
+    The square resolves bond lengths poorly; the Gaussians make forces learnable. With
+    `equivariance` all layers but the last, after which nothing reads where the atoms are, move
+    them too.
     """
 
     properties: ClassVar[Properties] = Properties(
-        continuous_at_cutoff=True, always_sees_lengths=True
+        lengths="always", continuous_at_cutoff=True, smooth_forces=True
     )
 
-    def __init__(self, architecture: Architecture, facts: TrainingFacts) -> None:
-        super().__init__(architecture, facts)
-        self.cutoff = facts.cutoff
-        self.basis = GaussianBasis(architecture.num_gaussians, facts.cutoff)
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        self.read = gaussian_reader(architecture.num_gaussians, facts)
         self.layers = nn.ModuleList(
             EGNNLayer(
-                architecture.hidden_dim,
-                architecture.num_gaussians + 1,
+                width,
+                self.read.size,
                 architecture.activation_function,
                 facts.average_neighbours,
+                moves=architecture.equivariance and layer < depth - 1,
             )
-            for _ in range(architecture.num_conv_layers)
+            for layer in range(depth)
         )
 
-    def edge_features(self, geometry: Geometry) -> Tensor:
-        """Squared length in units of the cutoff, and Gaussians [n_edges, 1 + num_gaussians]."""
-        squares = (geometry.lengths / self.cutoff).square()
-        return torch.cat([squares, self.basis(geometry.lengths)], dim=1)
+    def edge_features(self, geometry: Geometry) -> Edges:
+        """Gaussians of the lengths, and the attributes."""
+        return Edges(geometry, geometry.envelope, self._functions(geometry), self._functions)
+
+    def _functions(self, geometry: Geometry, envelope: Tensor | None = None) -> EdgeFunctions:
+        # Messages have a bias, so it is they that fade, not what they are made of.
+        functions: EdgeFunctions = self.read(geometry)
+        return functions

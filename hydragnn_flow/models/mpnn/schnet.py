@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.edge_functions import gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.radial import GaussianBasis
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
 
 class ShiftedSoftplus(nn.Module):
@@ -31,49 +32,60 @@ class SchNetLayer(nn.Module):
     """
 
     def __init__(
-        self, width: int, filters: int, gaussians: int, name: str, neighbours: float
+        self, width: int, filters: int, features: int, name: str, neighbours: float, moves: bool
     ) -> None:
         super().__init__()
         self.filter = nn.Sequential(
-            nn.Linear(gaussians, filters), ShiftedSoftplus(), nn.Linear(filters, filters)
+            nn.Linear(features, filters), ShiftedSoftplus(), nn.Linear(filters, filters)
         )
         self.before = nn.Linear(width, filters, bias=False)
         self.after = nn.Sequential(
             nn.Linear(filters, width), activation(name), nn.Linear(width, width)
         )
         self.scale = neighbours**-0.5
+        self.displacement = Displacement(filters, neighbours) if moves else None
 
-    def forward(self, nodes: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
-        weights = self.filter(features) * (geometry.envelope * self.scale)
-        messages = geometry.of_sender(self.before(nodes)) * weights
+    def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        edges = features.at(state)
+        nodes = self.before(state.scalars) * self.scale
+        messages = geometry.of_sender(nodes) * edges.functions.of(self.filter)
+        tensors = state.tensors
+        if self.displacement is not None:
+            tensors = self.displacement(state, messages, edges)
         update: Tensor = self.after(geometry.sum_at_receiver(messages))
-        return nodes + update
+        return NodeState(state.scalars + update, tensors)
 
 
 class SchNet(MessagePassing):
-    """SchNet's interaction blocks over Gaussians of the edge length."""
+    """SchNet's interaction blocks over Gaussians of the edge length.
+
+    With `equivariance` all layers but the last, after which nothing reads where the atoms are,
+    move them too.
+    """
 
     properties: ClassVar[Properties] = Properties(
-        continuous_at_cutoff=True, always_sees_lengths=True
+        lengths="always", continuous_at_cutoff=True, smooth_forces=True
     )
 
-    def __init__(self, architecture: Architecture, facts: TrainingFacts) -> None:
-        super().__init__(architecture, facts)
-        width = architecture.hidden_dim
-        self.basis = GaussianBasis(architecture.num_gaussians, facts.cutoff)
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        self.read = gaussian_reader(architecture.num_gaussians, facts)
         self.layers = nn.ModuleList(
             SchNetLayer(
                 width,
                 architecture.num_filters or width,
-                architecture.num_gaussians,
+                self.read.size,
                 architecture.activation_function,
                 facts.average_neighbours,
+                moves=architecture.equivariance and layer < depth - 1,
             )
-            for _ in range(architecture.num_conv_layers)
+            for layer in range(depth)
         )
 
-    def edge_features(self, geometry: Geometry) -> Tensor:
-        """Gaussians of the lengths [n_edges, num_gaussians]."""
-        features: Tensor = self.basis(geometry.lengths)
-        return features
+    def edge_features(self, geometry: Geometry) -> Edges:
+        """Gaussians of the lengths, and the attributes, for filters that fade at the cutoff."""
+        envelope = geometry.envelope
+        return Edges(geometry, envelope, self.read(geometry, envelope), self.read)

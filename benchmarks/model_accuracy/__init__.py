@@ -1,0 +1,1 @@
+"""Networks trained on public data at equal CPU time; ``accuracy.py`` prints the table."""

@@ -1,0 +1,163 @@
+"""Running one case: both sides in turns for speed, each alone in a process for memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from graph_store.footprint import CannotMeasure
+from graph_store.race import Contender, Epoch, Rates, race
+from graph_store.workspace import in_fresh_process
+from peers.hydragnn_model import CannotRun, HydraGNNModel
+
+from hydragnn_flow import GraphStore, InputError
+from model_race.alloys import write_alloys
+from model_race.networks import BATCH, Case, network
+from model_race.report import Figures, Row
+from model_race.sides import Ours, Side
+
+OURS, THEIRS = "ours", "HydraGNN"
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured."""
+
+    rounds: int
+    """Turns of each side."""
+    seconds: float
+    """CPU time of a turn, of one step at least."""
+    batches: int = 4
+    """Different batches, which a side takes one after the other."""
+
+
+class Course:
+    """Where the sides race.
+
+    Parameters
+    ----------
+    folder
+        For the graphs; deleted after the run.
+    settings
+        How much to measure.
+    hydragnn
+        A checkout of HydraGNN, if there is one.
+    say
+        Told what is being done.
+
+    Attributes
+    ----------
+    left_out
+        What could not be measured here, and why.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, hydragnn: Path | None, say: Callable[[str], None]
+    ) -> None:
+        self._folder, self._settings, self._hydragnn, self._say = folder, settings, hydragnn, say
+        self.left_out: list[str] = []
+        self._store = cache(self._write)
+
+    def run(self, case: Case) -> Row:
+        """Measure whichever sides there are."""
+        sides: dict[str, Side] = {}
+        store = self._store(case.columns)
+        for name in [OURS, THEIRS] if self._hydragnn else [OURS]:
+            self._say("building")
+            try:
+                sides[name] = build(name, store, case, BATCH, self._hydragnn)
+            except (CannotRun, InputError) as error:
+                self.left_out.append(f"{case.mpnn_type}, {case.mode}, {name}: {error}")
+        training = self._race({name: side.train for name, side in sides.items()}, "training")
+        inference = self._race({name: side.predict for name, side in sides.items()}, "inference")
+        figures = {
+            name: Figures(
+                training=training.of(name),
+                inference=inference.of(name),
+                parameters=side.parameters,
+                memory=self._memory(name, store, case),
+            )
+            for name, side in sides.items()
+        }
+        both = len(figures) == 2
+        return Row(
+            case,
+            ours=figures.get(OURS),
+            theirs=figures.get(THEIRS),
+            training=training.ratio(OURS, THEIRS) if both else None,
+            inference=inference.ratio(OURS, THEIRS) if both else None,
+        )
+
+    def _race(self, epochs: dict[str, Callable[[], Epoch]], what: str) -> Rates:
+        def contender(name: str, epoch: Callable[[], Epoch]) -> Contender:
+            return Contender(name, lambda _: epoch())  # every epoch is in the same order
+
+        return race(
+            [contender(name, epoch) for name, epoch in epochs.items()],
+            self._settings.rounds,
+            self._settings.seconds,
+            lambda text: self._say(f"{what}, {text}"),
+        )
+
+    def _memory(self, name: str, store: Path, case: Case) -> float | None:
+        self._say(f"memory, {name}")
+        try:
+            return in_fresh_process(peak_memory, name, store, case, self._hydragnn)
+        except CannotMeasure as error:
+            self.left_out.append(f"{case.mpnn_type}, {case.mode}, memory of {name}: {error}")
+            return None
+
+    def _write(self, columns: int) -> Path:
+        self._say("writing graphs")
+        path = self._folder / f"alloys-{columns}.gs"
+        write_alloys(path, self._settings.batches * BATCH, columns)
+        return path
+
+
+def build(name: str, store: Path, case: Case, batch_size: int, hydragnn: Path | None) -> Side:
+    """Make one side ready.
+
+    Raises
+    ------
+    InputError
+        Where this package has no such network.
+    CannotRun
+        Where HydraGNN cannot be imported.
+    """
+    if name == OURS or hydragnn is None:
+        return Ours(store, case, batch_size)
+    split = GraphStore.open(store)["trainset"]
+    graphs = [split[index] for index in range(len(split))]
+    return HydraGNNModel(hydragnn, graphs, network(case, batch_size))
+
+
+def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> float:
+    """What building one side and two training steps add to a process at their highest [MB].
+
+    A step of one graph goes before, so that imports and the libraries' buffers do not count.
+
+    Raises
+    ------
+    CannotMeasure
+        Where the system does not say how much a process uses.
+    """
+    next(build(name, store, case, 1, hydragnn).train())
+    gc.collect()
+    try:
+        _CLEAR_REFS.write_text("5")  # forget the highest so far
+    except OSError as error:
+        raise CannotMeasure(f"{_CLEAR_REFS} cannot be written ({error.strerror})") from None
+    before = _kib("VmRSS")
+    steps = build(name, store, case, BATCH, hydragnn).train()
+    next(steps)
+    next(steps)
+    return (_kib("VmHWM") - before) * 1.024e-3
+
+
+def _kib(name: str) -> int:
+    lines = _STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

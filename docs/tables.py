@@ -1,0 +1,173 @@
+"""Write the tables of `configuration.md` from the typed configuration: ``make docs``.
+
+What stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` is generated: types, defaults and
+the docstrings of the fields. The rest of the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.network import NetworkConfig
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
+from hydragnn_flow.config.run import EnsembleConfig
+from hydragnn_flow.config.search import Parameter, SearchConfig
+
+PAGE = Path(__file__).with_name("configuration.md")
+_TRAINING = ("Optimizer", "Batching")
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
+
+
+def main() -> None:
+    """Bring the page up to date."""
+    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def render(page: str) -> str:
+    """The page with its tables made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}"
+
+    return re.sub(r"(<!-- table: (\w+) -->)\n.*?(<!-- end -->)", table, page, flags=re.DOTALL)
+
+
+def network() -> str:
+    """A table for each section of `NeuralNetwork`."""
+    parts = []
+    for path, section in _sections(NetworkConfig, ""):
+        if not path:
+            continue
+        known = READ_BY_HYDRAGNN.get(path, frozenset())
+        parts.append(f"#### `{path}`\n\n{_rows(section, known)}")
+    return "\n\n".join(parts)
+
+
+def ignored() -> str:
+    """Keys of HydraGNN's that change nothing, those with the same reason in one row."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for section, keys in IGNORED.items():
+        for key, why in keys.items():
+            reasons.setdefault((section, why), []).append(f"`{key}`")
+    rows = [
+        f"| `{_path(section)}` | {', '.join(keys)} | {why} |"
+        for (section, why), keys in reasons.items()
+    ]
+    return "\n".join(["| section | keys | why |", "|---|---|---|", *rows])
+
+
+def refused() -> str:
+    """Keys of HydraGNN's that may only be switched off."""
+    rows = [
+        f"| `{_path(section)}` | `{key}` | {why} | {remedy} |"
+        for section, keys in REFUSED.items()
+        for key, (why, remedy) in keys.items()
+    ]
+    return "\n".join(["| section | key | why | instead |", "|---|---|---|---|", *rows])
+
+
+def _path(section: str) -> str:
+    return f"Training.{section}" if section in _TRAINING else section
+
+
+_TABLES: dict[str, Callable[[], str]] = {
+    "network": network,
+    "ignored": ignored,
+    "refused": refused,
+    "search": lambda: _rows(SearchConfig),
+    "domain": lambda: _rows(Parameter),
+    "ensemble": lambda: _rows(EnsembleConfig),
+}
+
+
+def _sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Section]]]:
+    """A section and those inside it, by dotted path."""
+    yield path, section
+    for key, field in section.model_fields.items():
+        for inner in _inside(field.annotation):
+            yield from _sections(inner, f"{path}.{key}".lstrip("."))
+
+
+def _inside(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif get_origin(annotation) is not dict:
+        for part in get_args(annotation):
+            yield from _inside(part)
+
+
+def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> str:
+    """The table of one section; with HydraGNN's keys, a column tells them from ours."""
+    rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
+    for key, field in section.model_fields.items():
+        ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
+        inside = "See the table below." if list(_inside(field.annotation)) else ""
+        meaning = " ".join((field.description or inside).split()).replace("``", "`")
+        rows.append(
+            f"| `{key}` | {_values(field.annotation, field.metadata)} | {_default(field)} | "
+            f"{meaning}{ours} |"
+        )
+    return "\n".join(rows)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default in (None, {}):
+        return "–"
+    if isinstance(field.default, Section):
+        return "its defaults"
+    plain = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{plain if isinstance(plain, str) else json.dumps(plain)}`"
+
+
+def _values(annotation: Any, metadata: list[Any]) -> str:
+    """What a key may hold, in words."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _values(inside[0], [*metadata, *inside[1:]])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inside)
+    if origin in (Union, types.UnionType):
+        given = [part for part in inside if part is not type(None)]
+        if bool in given:  # any plain value
+            return "number, text, `true` or `false`"
+        return " or ".join(_values(part, metadata) for part in given)
+    if origin is tuple:
+        if isinstance(inside[0], type) and issubclass(inside[0], Section):
+            return "section, or list of branches"
+        if inside[-1] is not Ellipsis:
+            return f"[{', '.join(_values(part, metadata) for part in inside)}]"
+        return f"list of: {_values(inside[0], [])}"
+    if annotation is bool:
+        return "`true`, `false`"
+    if origin is dict:
+        return "mapping"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "section"
+    bounds = [
+        f" {sign} {getattr(limit, name):g}"
+        for limit in _limits(metadata)
+        for name, sign in _SIGNS.items()
+        if hasattr(limit, name)
+    ]
+    return _NAMES[annotation] + " and".join(bounds)
+
+
+def _limits(metadata: list[Any]) -> Iterator[Any]:
+    """Bounds, those inside a `Field` of an annotation included."""
+    for item in metadata:
+        yield from item.metadata if isinstance(item, FieldInfo) else (item,)
+
+
+if __name__ == "__main__":
+    main()

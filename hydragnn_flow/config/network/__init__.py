@@ -1,0 +1,34 @@
+"""HydraGNN's network configuration: its JSON, its key names, checked.
+
+A HydraGNN file is accepted as users have it. Keys this package does not honour are refused by
+name, unless they change nothing here or hold the value that switches the feature off.
+"""
+
+from hydragnn_flow.config.network.architecture import Activation, Architecture, MpnnType
+from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.config.network.load import (
+    NetworkConfig,
+    VariablesOfInterest,
+    load_network,
+    network_section,
+    read_json,
+)
+from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
+
+__all__ = [
+    "Activation",
+    "Architecture",
+    "BatchLimits",
+    "GraphHead",
+    "MpnnType",
+    "NetworkConfig",
+    "NodeHead",
+    "Optimizer",
+    "OutputHeads",
+    "Scheduler",
+    "Training",
+    "VariablesOfInterest",
+    "load_network",
+    "network_section",
+    "read_json",
+]

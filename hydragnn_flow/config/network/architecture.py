@@ -1,0 +1,258 @@
+"""`NeuralNetwork.Architecture`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.network.heads import OutputHeads
+from hydragnn_flow.config.network.hydragnn_keys import drop_unused
+
+MpnnType = Literal[
+    "SchNet",
+    "EGNN",
+    "PAINN",
+    "PNAEq",
+    "DimeNet",
+    "MACE",
+    "PNA",
+    "PNAPlus",
+    "CGCNN",
+    "GIN",
+    "GAT",
+    "SAGE",
+    "MFC",
+]
+Activation = Literal[
+    "relu",
+    "silu",
+    "selu",
+    "gelu",
+    "tanh",
+    "prelu",
+    "elu",
+    "lrelu_01",
+    "lrelu_025",
+    "lrelu_05",
+    "sigmoid",
+]
+
+
+_Order = Annotated[int, Field(ge=1)]
+
+LENGTHS = ("lengths", "length", "bond_length")
+"""Names by which `edge_features` asks for the lengths of edges."""
+_LENGTH = LENGTHS[0]
+READ_BY: dict[str, tuple[MpnnType, ...]] = {
+    "num_gaussians": ("SchNet", "EGNN", "CGCNN", "GAT", "PNA"),
+    "num_filters": ("SchNet",),
+    "num_radial": ("PAINN", "PNAEq", "PNAPlus", "DimeNet", "MACE"),
+    "envelope_exponent": ("PNAPlus", "DimeNet", "MACE"),
+    "num_spherical": ("DimeNet",),
+    "basis_emb_size": ("DimeNet",),
+    "int_emb_size": ("DimeNet",),
+    "out_emb_size": ("DimeNet",),
+    "num_before_skip": ("DimeNet",),
+    "num_after_skip": ("DimeNet",),
+    "radial_type": ("MACE",),
+    "distance_transform": ("MACE",),
+    "max_ell": ("MACE",),
+    "node_max_ell": ("MACE",),
+    "correlation": ("MACE",),
+    "equivariance": ("EGNN", "SchNet"),
+    "normalization": ("PNA", "PNAPlus", "CGCNN", "GIN", "GAT", "SAGE", "MFC"),
+}
+"""Keys that only some message-passing types read; they may stand with every type."""
+
+
+class Architecture(Section):
+    """`NeuralNetwork.Architecture`."""
+
+    mpnn_type: MpnnType
+    """Message-passing type."""
+    hidden_dim: int = Field(ge=1)
+    """Width of node features."""
+    num_conv_layers: int = Field(ge=1)
+    """Number of message-passing layers."""
+    radius: float | None = Field(default=None, gt=0)
+    """Cutoff of the neighbour list [Å]."""
+    max_neighbours: int | None = Field(default=None, ge=1)
+    """Nearest neighbours kept per atom; all within the radius where not given."""
+    activation_function: Activation = "relu"
+    """Of layers and heads; the messages of EGNN and the radial network of MACE have `silu` whatever
+    it is, as forces need smooth ones."""
+    normalization: Literal["none", "layer", "graph"] | None = None
+    """Of node features in each layer of PNA, PNAPlus, CGCNN, GIN, GAT, SAGE and MFC, which HydraGNN
+    normalises over the batch; ``layer`` where not given."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of node features left out in GAT's attention and in global attention; 0.25 in
+    HydraGNN."""
+    edge_features: tuple[str, ...] | None = None
+    """What edges carry beside who they join: the columns of the store's edge features in their
+    order; a column called `lengths` (or `length`, `bond_length`) is measured from the positions."""
+    equivariance: bool = False
+    """Layers of EGNN and SchNet move the atoms as well; PAINN, PNAEq and MACE have vectors of their
+    own, and the other types do not read it."""
+
+    num_gaussians: int = Field(default=50, ge=2)
+    """Gaussians of the edge length, of all types but those that `num_radial` is for."""
+    num_filters: int | None = Field(default=None, ge=1)
+    """Width of SchNet's filters; ``hidden_dim`` where not given."""
+    num_radial: int = Field(default=6, ge=1)
+    """Radial functions of PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
+    envelope_exponent: int = Field(default=5, ge=1)
+    """Of the polynomial cutoff of PNAPlus, DimeNet and MACE."""
+    num_spherical: int = Field(default=7, ge=2)
+    """Angular functions of DimeNet."""
+    basis_emb_size: int = Field(default=8, ge=1)
+    """DimeNet: width of the embedded basis."""
+    int_emb_size: int = Field(default=64, ge=1)
+    """DimeNet: width of the messages between edges."""
+    out_emb_size: int = Field(default=128, ge=1)
+    """DimeNet: width of the output blocks."""
+    num_before_skip: int = Field(default=1, ge=0)
+    """DimeNet: residual layers before the skip connection."""
+    num_after_skip: int = Field(default=2, ge=0)
+    """DimeNet: residual layers after the skip connection."""
+    radial_type: Literal["bessel", "gaussian", "chebyshev"] = "bessel"
+    """MACE: radial functions."""
+    distance_transform: Literal["Agnesi", "Soft"] | None = None
+    """MACE: transform of the lengths before the radial functions."""
+    max_ell: int = Field(default=1, ge=1)
+    """MACE: highest degree of the spherical harmonics of edges."""
+    node_max_ell: int = Field(default=1, ge=0)
+    """MACE: highest degree of node features."""
+    correlation: _Order | tuple[_Order, ...] = 2
+    """MACE: order of the many-body features, of all layers or of each."""
+
+    global_attn_engine: Literal["GPS"] | None = None
+    """Attention over all atoms of a graph, beside message passing."""
+    global_attn_type: Literal["multihead", "performer"] = "multihead"
+    """Attention of every atom to every other, or its approximation in linear time."""
+    global_attn_heads: int = Field(default=1, ge=1)
+    """Heads of the attention; they share ``hidden_dim`` evenly."""
+    pe_dim: int = Field(default=0, ge=0)
+    """Columns of the positional encodings ``pe`` of atoms and ``rel_pe`` of edges that the graphs
+    bring; read with ``global_attn_engine``."""
+
+    use_graph_attr_conditioning: bool = False
+    """The key ``graph_attr`` of the graphs goes in."""
+    graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
+    """Joined to every atom's features, scaling and shifting them, or joined to the pooled ones."""
+
+    graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
+    """From node features to a graph's; ``sum`` is ``add``."""
+    enable_interatomic_potential: bool = False
+    """The one head is an energy; forces are minus its gradient."""
+    energy_weight: float = Field(default=0.0, ge=0)
+    """Weight of the potential's loss on total energies."""
+    energy_peratom_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on energies per atom."""
+    force_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on forces."""
+    stress_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on stresses of periodic cells."""
+    freeze_conv_layers: bool = False
+    """Only the heads are trained."""
+    initial_bias: float | None = None
+    """Of the last layer of graph heads, in units of the target's spread."""
+    output_heads: OutputHeads
+    """Layers from the features to the outputs."""
+    task_weights: tuple[float, ...] | None = None
+    """Weight of each output's loss; normalised to sum to one."""
+
+    @property
+    def asks_for_lengths(self) -> bool:
+        """Whether `edge_features` names the lengths."""
+        return any(name in LENGTHS for name in self.edge_features or ())
+
+    @property
+    def attribute_columns(self) -> tuple[int, ...]:
+        """Columns of the store's edge features that `edge_features` asks for beside lengths."""
+        names = self.edge_features or ()
+        return tuple(column for column, name in enumerate(names) if name not in LENGTHS)
+
+    def unread(self) -> set[str]:
+        """Keys that, as the others stand, change nothing."""
+        unread = {key for key, types in READ_BY.items() if self.mpnn_type not in types}
+        if self.global_attn_engine is None:
+            unread |= {"global_attn_type", "global_attn_heads", "pe_dim"}
+            unread |= {"dropout"} if self.mpnn_type != "GAT" else set()
+        if not self.use_graph_attr_conditioning:
+            unread.add("graph_attr_conditioning_mode")
+        return unread
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hydragnn_keys(cls, values: Any) -> Any:
+        values = drop_unused("Architecture", values)
+        if not isinstance(values, dict):
+            return values
+        # HydraGNN writes null, and some of its files an empty word, for what is not given.
+        values = {key: value for key, value in values.items() if value is not None and value != ""}
+        engine = values.get("global_attn_engine")
+        if engine is None and values.get("global_attn_heads") == 0:
+            del values["global_attn_heads"]  # HydraGNN's word for no attention
+        if engine == "EquivariantTransformer":
+            raise ValueError(
+                "global_attn_engine = 'EquivariantTransformer' cannot be honoured: equivariant "
+                "attention is not built; write 'GPS' or remove the key"
+            )
+        return values
+
+    @model_validator(mode="after")
+    def _edges_of_the_type(self) -> Architecture:
+        blind = self.mpnn_type in ("GIN", "SAGE", "MFC")
+        if blind and self.edge_features:
+            raise ValueError(
+                f"edge_features = {list(self.edge_features)} does not fit mpnn_type = "
+                f"{self.mpnn_type!r}, which reads none; remove the key or choose another type"
+            )
+        if blind and self.enable_interatomic_potential:
+            raise ValueError(
+                f"enable_interatomic_potential does not fit mpnn_type = {self.mpnn_type!r}: it "
+                f"sees no lengths, so that its energy has no forces; choose another type"
+            )
+        names = [_LENGTH if name in LENGTHS else name for name in self.edge_features or ()]
+        if len(set(names)) != len(names):
+            raise ValueError(
+                f"edge_features = {list(self.edge_features or ())} names one twice; name each once"
+            )
+        if self.enable_interatomic_potential and set(names) - {_LENGTH}:
+            other = next(name for name in names if name != _LENGTH)
+            raise ValueError(
+                f"edge_features names {other!r}, which does not follow the positions as "
+                f"enable_interatomic_potential needs it; keep ['lengths'] alone or remove the key"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _attention_in_even_parts(self) -> Architecture:
+        if self.global_attn_engine is not None and self.hidden_dim % self.global_attn_heads:
+            raise ValueError(
+                f"hidden_dim = {self.hidden_dim} cannot be shared by global_attn_heads = "
+                f"{self.global_attn_heads}; make it a multiple"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _orders_of_mace(self) -> Architecture:
+        orders = self.correlation if self.mpnn_type == "MACE" else 1
+        if isinstance(orders, tuple) and len(orders) != self.num_conv_layers:
+            raise ValueError(
+                f"correlation lists {len(orders)} orders for num_conv_layers = "
+                f"{self.num_conv_layers}; give one for each layer, or one number for all"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weighted_potential(self) -> Architecture:
+        weights = (self.energy_weight, self.energy_peratom_weight, self.force_weight)
+        if self.enable_interatomic_potential and not any(weights):
+            raise ValueError(
+                "enable_interatomic_potential needs a weight above zero for at least one of "
+                "energy_weight, energy_peratom_weight and force_weight"
+            )
+        return self

@@ -1,0 +1,131 @@
+"""`NeuralNetwork.Architecture.output_heads`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, PlainSerializer, field_validator, model_validator
+
+from hydragnn_flow.config.base import Section, unknown_key
+
+Width = Annotated[int, Field(ge=1)]
+
+
+class _HeadLayers(Section):
+    """The layers a head has for itself."""
+
+    num_headlayers: int = Field(default=2, ge=1)
+    """Hidden layers of the head."""
+    dim_headlayers: tuple[Width, ...] = (32, 32)
+    """Width of each of them; of a longer list the first ``num_headlayers`` count."""
+
+    @model_validator(mode="after")
+    def _one_width_per_layer(self) -> _HeadLayers:
+        if len(self.dim_headlayers) < self.num_headlayers:
+            raise ValueError(
+                f"dim_headlayers needs a width for each of num_headlayers = {self.num_headlayers}"
+            )
+        return self
+
+
+class GraphHead(_HeadLayers):
+    """`output_heads.graph`: layers all graph heads of a branch share, then those of each head."""
+
+    num_sharedlayers: int = Field(default=2, ge=0)
+    """Layers that all graph heads of a branch share."""
+    dim_sharedlayers: int = Field(default=32, ge=1)
+    """Width of the shared layers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_perceptron(cls, values: Any) -> Any:
+        # Some of HydraGNN's files say it of graph heads too, where it reads nothing.
+        if isinstance(values, dict) and values.get("type") == "mlp":
+            return {key: value for key, value in values.items() if key != "type"}
+        return values
+
+
+class NodeHead(_HeadLayers):
+    """`output_heads.node`: layers of each node head."""
+
+    type: Literal["mlp", "mlp_per_node", "conv"] = "mlp"
+    """One perceptron for all atoms, one for each place in graphs of equal size, or message-passing
+    layers of the network's type."""
+
+
+_Head = TypeVar("_Head", GraphHead, NodeHead)
+
+
+def _as_hydragnn_writes(branches: Sequence[Section] | None) -> Any:
+    """One branch as a mapping, several as the list of named branches."""
+    if branches is None:
+        return None
+    heads = [branch.model_dump(mode="json") for branch in branches]
+    if len(heads) == 1:
+        return heads[0]
+    return [{"type": f"branch-{n}", "architecture": head} for n, head in enumerate(heads)]
+
+
+Branches = Annotated[
+    tuple[_Head, ...] | None, Field(min_length=1), PlainSerializer(_as_hydragnn_writes)
+]
+
+
+class OutputHeads(Section):
+    """`output_heads`: by the level of the outputs, and for each level by branch.
+
+    A level holds a mapping, which is its one branch, or a list of HydraGNN's
+    ``{type: branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order.
+    Written out again, it has HydraGNN's form.
+    """
+
+    graph: Branches[GraphHead] = None
+    """Layers of graph-level outputs: a mapping, or a list of branches `branch-0`, `branch-1` …"""
+    node: Branches[NodeHead] = None
+    """Layers of node-level outputs, in the same form."""
+
+    @field_validator("graph", "node", mode="before")
+    @classmethod
+    def _in_order(cls, value: Any) -> Any:
+        if isinstance(value, (dict, Section)):
+            return (value,)
+        if not isinstance(value, (list, tuple)) or any(isinstance(x, Section) for x in value):
+            return value
+        numbers: list[int] = []
+        for branch in value:
+            if not isinstance(branch, dict) or not {"type", "architecture"} <= set(branch):
+                raise ValueError("each branch is {type: branch-N, architecture: {…}}")
+            for key in branch:
+                if key not in ("type", "architecture"):
+                    raise ValueError(unknown_key(key, ("type", "architecture")))
+            number = re.fullmatch(r"branch-(\d+)", str(branch["type"]))
+            if number is None:
+                raise ValueError(
+                    f"the type of a branch is 'branch-0', 'branch-1' …, got {branch['type']!r}"
+                )
+            numbers.append(int(number[1]))
+        if sorted(numbers) != list(range(len(numbers))):
+            raise ValueError(
+                f"branches are numbered from 0 without a gap, each once; got {numbers}"
+            )
+        ordered = sorted(zip(numbers, value, strict=True), key=lambda pair: pair[0])
+        return tuple(branch["architecture"] for _, branch in ordered)
+
+    @model_validator(mode="after")
+    def _same_branches(self) -> OutputHeads:
+        if self.graph and self.node and len(self.graph) != len(self.node):
+            raise ValueError(
+                f"graph has {len(self.graph)} branches and node {len(self.node)}; a graph's branch "
+                f"has its heads of both levels, so give as many of each"
+            )
+        for node in self.node or ():
+            if self.node and (node.type == "conv") != (self.node[0].type == "conv"):
+                raise ValueError("node heads of type 'conv' must be so in all branches")
+        return self
+
+    @property
+    def branches(self) -> int:
+        """Number of branches."""
+        return len(self.graph or self.node or ())

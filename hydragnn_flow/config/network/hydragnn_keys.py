@@ -1,0 +1,156 @@
+"""HydraGNN's keys: all it reads, those that change nothing here, and those refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
+_ATTENTION = "read only with the engine `EquivariantTransformer`, which is refused"
+_DATA = "the store knows its features and targets by name"
+_MINMAX = "statistics come from the store's manifest"
+
+# Keys of HydraGNN's that change nothing here, whatever their value, and why that is so.
+IGNORED: dict[str, dict[str, str]] = {
+    "NeuralNetwork": {
+        "Profile": "it changes no result; `hydragnn-flow profile` says where the time goes",
+    },
+    "Architecture": {
+        "input_dim": _DERIVED,
+        "output_dim": _DERIVED,
+        "output_type": _DERIVED,
+        "num_nodes": _DERIVED,
+        "edge_dim": _DERIVED,
+        "pna_deg": _DERIVED,
+        "avg_num_neighbors": _DERIVED,
+        "periodic_boundary_conditions": "periodicity comes with each structure",
+        "SyncBatchNorm": "no layer normalises over a batch, so ranks have nothing to synchronise",
+        "equivariant_attn_lmax": _ATTENTION,
+        "equivariant_attn_num_radial": _ATTENTION,
+        "equivariant_attn_feedforward_multiplier": _ATTENTION,
+        "equivariant_attn_allow_scalar_only": _ATTENTION,
+        "equivariant_attn_require_tensor_coupling": _ATTENTION,
+        "equivariant_attn_chunk_size": _ATTENTION,
+        "equivariant_attn_coupling_mode": _ATTENTION,
+    },
+    "Variables_of_interest": {
+        "output_index": "targets are found by their names",
+        "denormalize_output": "predictions are always in the data's units",
+        "minmax_node_feature": _MINMAX,
+        "minmax_graph_feature": _MINMAX,
+        "x_minmax": _MINMAX,
+        "y_minmax": _MINMAX,
+        "graph_feature_names": _DATA,
+        "graph_feature_dims": _DATA,
+        "node_feature_names": _DATA,
+        "node_feature_dims": _DATA,
+        "input_node_feature_dims": _DATA,
+    },
+    "Training": {
+        "perc_train": "`data.split` of the run configuration decides",
+        "Checkpoint": "every segment ends in a checkpoint",
+        "checkpoint_warmup": "every segment ends in a checkpoint",
+        "CheckRemainingTime": "every segment ends in time",
+        "startfrom": "read only with `continue`",
+        "global_attn_redraw_interval": "a performer's random features are drawn once and kept",
+    },
+    "Optimizer": {},
+    "Batching": {},
+}
+# Keys that may only hold a value that switches their feature off: why, and what to do instead.
+REFUSED: dict[str, dict[str, tuple[str, str]]] = {
+    "NeuralNetwork": {
+        "ds_config": ("training does not go through DeepSpeed", "remove the key"),
+    },
+    "Architecture": {
+        "model_type": ("HydraGNN renamed it", "write mpnn_type"),
+    },
+    "Variables_of_interest": {
+        "subsample_percentage": (
+            "the data are used whole",
+            "leave structures out of the source's files, or remove the key",
+        ),
+    },
+    "Training": {
+        "continue": ("running the same command again continues", "remove the key"),
+        "epoch_start": ("running the same command again continues", "remove the key"),
+    },
+    "Optimizer": {},
+    "Batching": {
+        "drop_last": ("every graph is trained on in every epoch", "remove the key"),
+        "seed": ("the run's seed decides the order", "remove the key"),
+    },
+}
+# Keys of `Batching` that only its mode `node_budget` reads.
+NODE_BUDGET = {"max_nodes", "max_edges", "max_graphs", "oversized_sample"}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Every key HydraGNN reads, by section.
+READ_BY_HYDRAGNN: dict[str, frozenset[str]] = {
+    "Architecture": _words(
+        """
+        mpnn_type hidden_dim num_conv_layers max_neighbours output_heads task_weights
+        periodic_boundary_conditions
+        radius edge_features equivariance radial_type distance_transform num_gaussians num_filters
+        envelope_exponent num_after_skip num_before_skip basis_emb_size int_emb_size out_emb_size
+        num_radial num_spherical max_ell node_max_ell correlation
+        global_attn_engine global_attn_type global_attn_heads pe_dim
+        equivariant_attn_lmax equivariant_attn_num_radial equivariant_attn_feedforward_multiplier
+        equivariant_attn_allow_scalar_only equivariant_attn_require_tensor_coupling
+        equivariant_attn_chunk_size equivariant_attn_coupling_mode
+        activation_function graph_pooling enable_interatomic_potential energy_weight
+        energy_peratom_weight force_weight freeze_conv_layers initial_bias SyncBatchNorm
+        use_graph_attr_conditioning graph_attr_conditioning_mode
+        input_dim output_dim output_type num_nodes edge_dim pna_deg avg_num_neighbors
+        """
+    ),
+    "Architecture.output_heads": _words("graph node"),
+    "Architecture.output_heads.graph": _words(
+        "num_sharedlayers dim_sharedlayers num_headlayers dim_headlayers"
+    ),
+    "Architecture.output_heads.node": _words("num_headlayers dim_headlayers type"),
+    "Variables_of_interest": _words(
+        """
+        input_node_features output_names output_index type output_dim denormalize_output
+        minmax_node_feature minmax_graph_feature x_minmax y_minmax subsample_percentage
+        graph_feature_names graph_feature_dims node_feature_names node_feature_dims
+        input_node_feature_dims
+        """
+    ),
+    "Training": _words(
+        """
+        num_epoch batch_size perc_train Optimizer loss_function_type EarlyStopping patience
+        Checkpoint checkpoint_warmup CheckRemainingTime continue startfrom epoch_start
+        conv_checkpointing precision global_attn_redraw_interval Batching
+        """
+    ),
+    "Training.Optimizer": _words("type learning_rate use_zero_redundancy"),
+    "Training.Batching": _words(
+        "mode max_nodes max_graphs shuffle seed oversized_sample drop_last"
+    ),
+}
+
+
+def drop_unused(section: str, values: Any) -> Any:
+    """Remove known keys that change nothing; refuse known keys that would."""
+    if not isinstance(values, dict):
+        return values
+    kept = {}
+    for key, value in values.items():
+        if key in IGNORED[section]:
+            continue
+        if key not in REFUSED[section]:
+            kept[key] = value
+        elif not _is_off(value):
+            reason, remedy = REFUSED[section][key]
+            raise ValueError(f"{key!r} cannot be honoured: {reason}; {remedy}")
+    return kept
+
+
+def _is_off(value: Any) -> bool:
+    if isinstance(value, dict) and "enable" in value:
+        value = value["enable"]
+    return value in (None, False, 0, "", [], {})

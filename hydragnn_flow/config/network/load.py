@@ -1,0 +1,172 @@
+"""The `NeuralNetwork` section of a HydraGNN file, read and checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from hydragnn_flow.config.base import Section, validate
+from hydragnn_flow.config.network.architecture import Architecture
+from hydragnn_flow.config.network.hydragnn_keys import drop_unused
+from hydragnn_flow.config.network.training import Training
+from hydragnn_flow.errors import InputError
+
+_Section = TypeVar("_Section", bound=Section)
+# Keys of `Training` that are read with one value of another.
+_READ_WITH = {
+    "patience": ("EarlyStopping", True),
+    "huber_delta": ("loss_function_type", "huber"),
+    "nll_beta": ("loss_function_type", "GaussianNLLLoss"),
+}
+
+
+class VariablesOfInterest(Section):
+    """`NeuralNetwork.Variables_of_interest`."""
+
+    input_node_features: tuple[int, ...] = (0,)
+    """Columns of the node features that go in."""
+    output_names: tuple[str, ...] = Field(min_length=1)
+    """Targets, by their names in the store."""
+    type: tuple[Literal["graph", "node"], ...]
+    """Level of each output."""
+    output_dim: tuple[int, ...] | None = None
+    """Number of components of each output; the store knows them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hydragnn_keys(cls, values: Any) -> Any:
+        return drop_unused("Variables_of_interest", values)
+
+    @model_validator(mode="after")
+    def _one_type_each(self) -> VariablesOfInterest:
+        if len(self.type) != len(self.output_names):
+            raise ValueError("type needs one entry ('graph' or 'node') for each of output_names")
+        return self
+
+
+class NetworkConfig(Section):
+    """The `NeuralNetwork` section of a HydraGNN file."""
+
+    Architecture: Architecture
+    """The network."""
+    Variables_of_interest: VariablesOfInterest
+    """What goes in and what comes out."""
+    Training: Training
+    """How it is trained."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hydragnn_keys(cls, values: Any) -> Any:
+        return drop_unused("NeuralNetwork", values)
+
+    def effective(self) -> NetworkConfig:
+        """The same network with what it does not read at its default."""
+        training = {
+            key
+            for key, (other, value) in _READ_WITH.items()
+            if getattr(self.Training, other) != value
+        }
+        return self.model_copy(
+            update={
+                "Architecture": _reset(self.Architecture, self.Architecture.unread()),
+                "Training": _reset(self.Training, training),
+            }
+        )
+
+    @model_validator(mode="after")
+    def _heads_present(self) -> NetworkConfig:
+        heads = self.Architecture.output_heads
+        kinds = self.Variables_of_interest.type
+        for kind in kinds:
+            if getattr(heads, kind) is None:
+                raise ValueError(
+                    f"Architecture.output_heads has no {kind!r} head, but "
+                    f"Variables_of_interest.type asks for one"
+                )
+        weights = self.Architecture.task_weights
+        if weights is not None and len(weights) != len(kinds):
+            raise ValueError("Architecture.task_weights needs one weight per output")
+        if weights is not None and (min(weights) < 0 or max(weights) <= 0):
+            raise ValueError("Architecture.task_weights must not be negative, and one above zero")
+        if self.Architecture.enable_interatomic_potential and len(kinds) != 1:
+            raise ValueError(
+                "enable_interatomic_potential takes exactly one output, the energy; forces follow"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _loss_of_a_potential(self) -> NetworkConfig:
+        loss: str = self.Training.loss_function_type
+        if self.Architecture.enable_interatomic_potential and loss == "GaussianNLLLoss":
+            raise ValueError(
+                "Training.loss_function_type = 'GaussianNLLLoss' does not fit "
+                "Architecture.enable_interatomic_potential: a variance of the energy says nothing "
+                "of the forces; write 'mse', 'mae' or 'smooth_l1'"
+            )
+        return self
+
+
+def _reset(section: _Section, keys: Iterable[str]) -> _Section:
+    fields = type(section).model_fields
+    return section.model_copy(update={key: fields[key].default for key in keys})
+
+
+def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]:
+    """The `NeuralNetwork` section of a HydraGNN configuration, unchecked.
+
+    The sections `Verbosity`, `Dataset` and `Visualization` steer HydraGNN's own drivers; here the
+    run configuration takes their place.
+    """
+    if "NeuralNetwork" not in values:
+        raise InputError(f"{source}: the key 'NeuralNetwork' is required, as in a HydraGNN file")
+    for key in values:
+        if key not in {"NeuralNetwork", "Verbosity", "Dataset", "Visualization"}:
+            raise InputError(f"{source}: unknown key {key!r} beside 'NeuralNetwork'; remove it")
+    section = values["NeuralNetwork"]
+    if not isinstance(section, Mapping):
+        raise InputError(f"{source}: NeuralNetwork must be a mapping of sections")
+    return dict(section)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; what is wrong with it becomes one sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except ValueError as error:
+        raise InputError(f"{path}: is not valid JSON ({error}); correct the file") from None
+
+
+def load_network(
+    network: NetworkConfig | Mapping[str, Any] | str | Path, source: object = "network"
+) -> NetworkConfig:
+    """Check a HydraGNN network configuration.
+
+    Parameters
+    ----------
+    network
+        A path to HydraGNN's JSON, its content, its `NeuralNetwork` section, or an already checked
+        configuration.
+    source
+        What to call it in errors, where it is not a path.
+
+    Raises
+    ------
+    InputError
+        If a key is unknown, missing, of the wrong type, or cannot be honoured.
+    """
+    if isinstance(network, NetworkConfig):
+        return network
+    if isinstance(network, (str, Path)):
+        source = network
+        network = read_json(Path(network))
+    if not isinstance(network, Mapping):
+        raise InputError(f"{source}: must hold a mapping, as HydraGNN's JSON does")
+    section = network if "Architecture" in network else network_section(network, source)
+    config: NetworkConfig = validate(NetworkConfig, dict(section), source)
+    return config

@@ -1,0 +1,98 @@
+"""What invariant types compute of the edges: functions of the length and of given attributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.radial import GaussianBasis
+from hydragnn_flow.models.spline import Interpolation, Knots
+
+if TYPE_CHECKING:
+    from hydragnn_flow.models.mpnn.base import TrainingFacts
+
+KNOTS_PER_FEATURE = 4
+"""A spline then follows any sum of neighbouring Gaussians to some thousandths."""
+
+
+class EdgeReader(nn.Module):
+    """Prepares a batch for the functions of its edges.
+
+    Parameters
+    ----------
+    basis
+        From lengths [n, 1] in Å to features [n, basis_size]; None leaves the lengths out.
+    basis_size
+        Number of those features.
+    intervals
+        Of the splines between zero and the cutoff; some per feature, for what the basis resolves.
+    attributes
+        Number of other edge features.
+    cutoff
+        Of the neighbour list [Å].
+    """
+
+    def __init__(
+        self,
+        basis: nn.Module | None,
+        basis_size: int,
+        intervals: int,
+        attributes: int,
+        cutoff: float,
+    ) -> None:
+        super().__init__()
+        self.basis = basis
+        self.attributes = attributes
+        self.size = attributes if basis is None else basis_size + attributes
+        """Width of what the functions are given; 0 where there is nothing to read."""
+        # Attributes differ from edge to edge of equal length, so knots would not do.
+        self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
+
+    def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
+        """Prepare to compute functions, each multiplied by a factor [n_edges, 1]."""
+        if self.knots is not None:
+            assert self.basis is not None
+            interpolation = self.knots(geometry.lengths, factor)
+            return EdgeFunctions(self.basis(self.knots.lengths), interpolation, None)
+        parts: list[Tensor] = []
+        if self.basis is not None:
+            parts.append(self.basis(geometry.lengths))
+        if self.attributes:
+            assert geometry.attributes is not None  # the encoder has read them
+            parts.append(geometry.attributes)
+        return EdgeFunctions(torch.cat(parts, dim=1), None, factor)
+
+
+@dataclass(frozen=True)
+class EdgeFunctions:
+    """Applies networks to the features of the edges, at knots where the length is all there is."""
+
+    features: Tensor
+    interpolation: Interpolation | None
+    factor: Tensor | None
+
+    def of(self, network: nn.Module) -> Tensor:
+        """Values of a network at every edge [n_edges, width], times the factor."""
+        values: Tensor = network(self.features)
+        if self.interpolation is not None:
+            return self.interpolation(values)
+        return values if self.factor is None else values * self.factor
+
+
+def gaussian_reader(gaussians: int, facts: TrainingFacts) -> EdgeReader:
+    """A reader of Gaussians of the length and of the edges' attributes.
+
+    Parameters
+    ----------
+    gaussians
+        Their number; 0 leaves the lengths out.
+    facts
+        Of the training split.
+    """
+    basis = GaussianBasis(gaussians, facts.cutoff) if gaussians else None
+    intervals = KNOTS_PER_FEATURE * gaussians
+    return EdgeReader(basis, gaussians, intervals, facts.n_attributes, facts.cutoff)

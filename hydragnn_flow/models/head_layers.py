@@ -1,0 +1,194 @@
+"""What heads are made of: one class for each kind of HydraGNN's `output_heads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import GraphHead, NodeHead
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.activation import activation, hidden_layers
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn import MessagePassing
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What heads must know of the network around them.
+
+    Attributes
+    ----------
+    width
+        Of the features that come in.
+    activation
+        HydraGNN's name of it.
+    places
+        Number of atoms of every graph; None where graphs differ.
+    convolutions
+        Makes a stack of message-passing layers of the network's type, of a width and a depth.
+    """
+
+    width: int
+    activation: str
+    places: int | None
+    convolutions: Callable[[int, int], MessagePassing]
+
+
+class Branch(nn.Module):
+    """Heads of one level that share what :meth:`prepare` does.
+
+    Attributes
+    ----------
+    heads
+        One for each output, ending in a linear layer.
+    """
+
+    heads: nn.ModuleList
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """What all heads read."""
+        return features
+
+    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
+        """Each output [n, d] from features [n, width]."""
+        prepared = self.prepare(features, geometry)
+        return [head(prepared) for head in self.heads]
+
+
+class GraphBranch(Branch):
+    """Perceptrons behind layers they share, for the rows of graphs."""
+
+    def __init__(self, head: GraphHead, dims: Sequence[int], around: Surroundings) -> None:
+        super().__init__()
+        widths = [around.width] + [head.dim_sharedlayers] * head.num_sharedlayers
+        self.shared = hidden_layers(widths, around.activation)
+        self.heads = _perceptrons(head, widths[-1], dims, around.activation)
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Features after the shared layers."""
+        shared: Tensor = self.shared(features)
+        return shared
+
+
+class NodeBranch(Branch):
+    """The same perceptron for every atom."""
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+        super().__init__()
+        self.heads = _perceptrons(head, around.width, dims, around.activation)
+
+
+class ConvolutionBranch(Branch):
+    """Message-passing layers of the network's type, then a linear map for each output.
+
+    HydraGNN ends in a message-passing layer as wide as the output, which gives a single number or
+    three a bottleneck for messages; here the layers keep their width.
+    """
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+        super().__init__()
+        width = around.width
+        steps: list[nn.Module] = []
+        for wanted, group in groupby(_hidden(head)):
+            steps.append(nn.Identity() if wanted == width else nn.Linear(width, wanted))
+            # Layers of one width are one stack, which reads the edges once.
+            steps.append(around.convolutions(wanted, len(list(group))))
+            width = wanted
+        self.steps = nn.ModuleList(steps)
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Node features after the message-passing layers."""
+        for step in self.steps:
+            features = (
+                step(features, geometry) if isinstance(step, MessagePassing) else step(features)
+            )
+        return features
+
+
+class PlaceBranch(Branch):
+    """A perceptron for each place in graphs of one size, whose order of atoms has a meaning."""
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+        super().__init__()
+        assert around.places is not None  # build_model has seen to it
+        self.places = around.places
+        widths = [around.width, *_hidden(head)]
+        self.heads = nn.ModuleList()
+        for dim in dims:
+            layers: list[nn.Module] = []
+            for wide, narrow in pairwise(widths):
+                layers += [PlaceLinear(self.places, wide, narrow), activation(around.activation)]
+            self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Features by place, [places, n_graphs, width].
+
+        Raises
+        ------
+        InputError
+            If a graph has another number of atoms. On an accelerator only their sum is compared,
+            as the host would have to wait for more.
+        """
+        fits = geometry.n_atoms == geometry.n_graphs * self.places
+        if fits and geometry.graph.device.type == "cpu":
+            expected = torch.arange(geometry.n_graphs).repeat_interleave(self.places)
+            fits = torch.equal(geometry.graph, expected)
+        if not fits:
+            raise InputError(
+                f"Architecture.output_heads.node.type = 'mlp_per_node' was trained on graphs of "
+                f"{self.places} atoms and takes no others; leave them out"
+            )
+        return features.view(geometry.n_graphs, self.places, -1).transpose(0, 1)
+
+    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
+        """Each output [n, d] from features [n, width]."""
+        by_place = super().forward(features, geometry)
+        return [output.transpose(0, 1).flatten(0, 1) for output in by_place]
+
+
+class PlaceLinear(nn.Module):
+    """A linear layer for each place, all in one product.
+
+    Weights are drawn as those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
+    """
+
+    def __init__(self, places: int, wide: int, narrow: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(places, wide, narrow) * wide**-0.5)
+        self.bias = nn.Parameter(torch.zeros(places, 1, narrow))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[places, n_graphs, wide] to [places, n_graphs, narrow]."""
+        return torch.baddbmm(self.bias, features, self.weight)
+
+
+_NODE_BRANCHES: dict[str, Callable[[NodeHead, Sequence[int], Surroundings], Branch]] = {
+    "mlp": NodeBranch,
+    "mlp_per_node": PlaceBranch,
+    "conv": ConvolutionBranch,
+}
+
+
+def make_branch(head: GraphHead | NodeHead, dims: Sequence[int], around: Surroundings) -> Branch:
+    """The heads of one branch, for outputs of ``dims`` components."""
+    if isinstance(head, GraphHead):
+        return GraphBranch(head, dims, around)
+    return _NODE_BRANCHES[head.type](head, dims, around)
+
+
+def _hidden(head: GraphHead | NodeHead) -> tuple[int, ...]:
+    return tuple(head.dim_headlayers[: head.num_headlayers])
+
+
+def _perceptrons(
+    head: GraphHead | NodeHead, width: int, dims: Sequence[int], name: str
+) -> nn.ModuleList:
+    widths = [width, *_hidden(head)]
+    return nn.ModuleList(
+        nn.Sequential(*hidden_layers(widths, name), nn.Linear(widths[-1], dim)) for dim in dims
+    )

@@ -1,0 +1,89 @@
+"""CGCNN: crystal graph convolutions. Xie and Grossman, arXiv:1710.10324."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.edge_input import EdgeInput
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.layers import Convolution
+
+
+class CGConvolution(nn.Module):
+    """The atom's features plus a sum of gated messages, as in PyG's ``CGConv``.
+
+    Where edges have lengths a message fades with them.
+
+    Parameters
+    ----------
+    width
+        Of the node features.
+    features
+        Width of the edge features; 0 for a layer that sees connections only.
+    average_neighbours
+        Its root divides the sums.
+    fades
+        Whether messages fade with the length.
+    """
+
+    def __init__(self, width: int, features: int, average_neighbours: float, fades: bool) -> None:
+        super().__init__()
+        # A map of [receiver, sender, edge] for the gate and one for what passes it, both split by
+        # what they act on: the parts for nodes are multiplied once per atom.
+        self.receiver = nn.Linear(width, 2 * width)
+        self.sender = nn.Linear(width, 2 * width, bias=False)
+        self.edge = nn.Linear(features, 2 * width, bias=False) if features else None
+        self.scale = average_neighbours**-0.5
+        self.fades = fades
+
+    def forward(self, nodes: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        values = geometry.of_receiver(self.receiver(nodes))
+        values = values + geometry.of_sender(self.sender(nodes))
+        if self.edge is not None:
+            values = values + self.edge(features)
+        gate, passing = values.chunk(2, dim=1)
+        messages = torch.sigmoid(gate) * functional.softplus(passing)
+        if self.fades:
+            messages = messages * geometry.envelope
+        new: Tensor = nodes + self.scale * geometry.sum_at_receiver(messages)
+        return new
+
+
+class CGCNN(MessagePassing):
+    """CGCNN over connections; over lengths too where asked for, and always as a potential.
+
+    As wide as `hidden_dim` says; HydraGNN makes it as wide as its input.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="request", continuous_at_cutoff=True, smooth_forces=True
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        fades = self.sees_lengths(architecture)
+        gaussians = architecture.num_gaussians if fades else 0
+        self.input = EdgeInput(gaussians, facts.n_attributes, facts.cutoff)
+        self.layers = nn.ModuleList(
+            Convolution(
+                CGConvolution(width, self.input.size, facts.average_neighbours, fades),
+                width,
+                architecture.activation_function,
+                architecture.normalization,
+            )
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> Tensor:
+        """Gaussians of the lengths and the attributes, where there are any [n_edges, d]."""
+        features: Tensor = self.input(geometry)
+        return features

@@ -1,0 +1,124 @@
+"""GAT: graph attention, in its second version. Brody et al., arXiv:2105.14491."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.edge_input import EdgeInput
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.weighted_sum import HeadBags, head_bags
+
+HEADS = 6
+"""Number of heads, each as wide as the node features."""
+NEGATIVE_SLOPE = 0.05
+"""Of the leaky rectifier in the attention; both are HydraGNN's."""
+
+
+class GATEdges(NamedTuple):
+    """Features of the edges [n_edges, d], and the sums over neighbours."""
+
+    features: Tensor
+    bags: HeadBags
+
+
+class GATConvolution(nn.Module):
+    """Each head averages its map of the neighbours and of the atom itself, by attention.
+
+    As PyG's ``GATv2Conv`` with self loops; one more linear map joins the heads, as HydraGNN has it
+    where global attention is on.
+
+    Where edges have lengths, the exponential of an attention is multiplied by the envelope, above
+    and below the line: a neighbour at the cutoff has no weight, and nothing jumps when it leaves.
+
+    Parameters
+    ----------
+    width
+        Of the node features and of each head.
+    features
+        Width of the edge features; 0 for a layer that sees connections only.
+    dropout
+        Share of attention weights left out in training.
+    fades
+        Whether attention fades with the length.
+    """
+
+    def __init__(self, width: int, features: int, dropout: float, fades: bool) -> None:
+        super().__init__()
+        self.sender = nn.Linear(width, HEADS * width)
+        self.receiver = nn.Linear(width, HEADS * width, bias=False)
+        self.edge = nn.Linear(features, HEADS * width, bias=False) if features else None
+        self.attention = nn.Parameter(torch.empty(HEADS, width))
+        nn.init.normal_(self.attention, std=width**-0.5)
+        self.join = nn.Linear(HEADS * width, width)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.fades = fades
+
+    def forward(self, nodes: Tensor, edges: GATEdges, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        values, asking = self.sender(nodes), self.receiver(nodes)
+        # Added in place: as wide as all heads, these are the largest tensors by far.
+        hidden = geometry.of_receiver(asking).add_(geometry.of_sender(values))
+        if self.edge is not None:
+            hidden = self.edge(edges.features).add_(hidden)
+        logits, own_logits = self._logits(hidden), self._logits(values + asking)
+        peak = self._peak(logits.detach(), own_logits.detach(), geometry)
+        weights = torch.exp(logits - geometry.of_receiver(peak))
+        own = torch.exp(own_logits - peak)
+        if self.fades:
+            weights = weights * geometry.envelope
+        share = (geometry.sum_at_receiver(weights) + own).reciprocal()
+        weights = self.dropout(weights * geometry.of_receiver(share))
+        own = self.dropout(own * share)
+        by_head = values.view(-1, *self.attention.shape)
+        averaged = own[:, :, None] * by_head + edges.bags.sum(by_head, weights)
+        new: Tensor = self.join(averaged.flatten(1))
+        return new
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Attention before the softmax [n, heads]; overwrites ``hidden`` [n, heads * width]."""
+        bent = functional.leaky_relu(hidden, NEGATIVE_SLOPE, inplace=True)
+        return (bent.view(-1, *self.attention.shape) * self.attention).sum(dim=2)
+
+    def _peak(self, logits: Tensor, own: Tensor, geometry: Geometry) -> Tensor:
+        """Largest at each atom [n_atoms, heads]; taken away so that no exponential overflows."""
+        index = geometry.receiver[:, None].expand_as(logits)
+        return own.scatter_reduce(0, index, logits, "amax")
+
+
+class GAT(MessagePassing):
+    """GAT over connections; over lengths too where asked for, and always as a potential.
+
+    The leaky rectifier has a kink, so the forces of a potential have small jumps.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="request", continuous_at_cutoff=True, smooth_forces=False
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        fades = self.sees_lengths(architecture)
+        gaussians = architecture.num_gaussians if fades else 0
+        self.input = EdgeInput(gaussians, facts.n_attributes, facts.cutoff)
+        self.layers = nn.ModuleList(
+            Convolution(
+                GATConvolution(width, self.input.size, architecture.dropout, fades),
+                width,
+                architecture.activation_function,
+                architecture.normalization,
+            )
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> GATEdges:
+        """Gaussians of the lengths and the attributes, where there are any, and who sums what."""
+        return GATEdges(self.input(geometry), head_bags(geometry, HEADS))

@@ -1,0 +1,55 @@
+"""Layers put around those of a type: each is called as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import NodeState
+from hydragnn_flow.models.normalization import Normalization
+
+
+class Convolution(nn.Module):
+    """A convolution of invariant features, then normalisation, activation and a residual.
+
+    Parameters
+    ----------
+    convolution
+        Called as ``convolution(nodes, features, geometry)``; gives new nodes [n_atoms, width].
+    width
+        Of the node features.
+    name
+        Activation.
+    normalization
+        `Architecture.normalization`; layer normalisation where not given.
+    """
+
+    def __init__(
+        self, convolution: nn.Module, width: int, name: str, normalization: str | None
+    ) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.norm = Normalization(normalization or "layer", width)
+        self.activation = activation(name)
+
+    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        new: Tensor = self.convolution(state.scalars, features, geometry)
+        return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
+
+
+class Normalised(nn.Module):
+    """A layer whose invariant features are normalised afterwards."""
+
+    def __init__(self, layer: nn.Module, kind: str, width: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.norm = Normalization(kind, width)
+
+    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        new: NodeState = self.layer(state, features, geometry)
+        return new._replace(scalars=self.norm(new.scalars, geometry))

@@ -1,0 +1,293 @@
+"""MACE: messages between many atoms at once. Batatia et al., arXiv:2206.07697."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.embedding import N_ELEMENTS
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.mace_couplings import (
+    SphericalHarmonics,
+    Table,
+    clebsch_gordan,
+    components,
+    couple_to,
+)
+from hydragnn_flow.models.mpnn.mace_radial import RadialFeatures
+from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
+from hydragnn_flow.models.radial import polynomial_envelope
+
+
+class EdgeFeatures(NamedTuple):
+    """What the layers read of the edges, and of the atoms beside their state.
+
+    Attributes
+    ----------
+    radial
+        [n_edges, size].
+    harmonics
+        Spherical harmonics of the directions, times the envelope and the scale of a sum
+        [n_edges, (max_ell + 1)²].
+    elements
+        Row of each atom in the tables by element [n_atoms].
+    """
+
+    radial: Tensor
+    harmonics: Tensor
+    elements: Tensor
+
+
+class Degrees(NamedTuple):
+    """The highest degrees in a layer.
+
+    Attributes
+    ----------
+    nodes
+        Of the node features that go in.
+    edges
+        Of the spherical harmonics.
+    sums
+        Of the sums over neighbours.
+    products
+        Of the products of these sums.
+    outputs
+        Of the node features that come out.
+    """
+
+    nodes: int
+    edges: int
+    sums: int
+    products: int
+    outputs: int
+
+
+def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
+    """The highest degrees in each layer: what can arise there and matters for the last scalars.
+
+    Parameters
+    ----------
+    max_ell, node_max_ell
+        As in the configuration.
+    orders
+        Correlation order of each layer.
+    """
+    reached = [0]
+    for order in orders:
+        reached.append(max(reached[-1], min(node_max_ell, order * max_ell)))
+    layers: list[Degrees] = []
+    outputs = 0
+    for order, possible in zip(reversed(orders), reversed(reached[:-1]), strict=True):
+        products = min(outputs, order * max_ell)
+        # The square of any sum has a scalar part; a sum that stays alone must be of a degree that
+        # is wanted itself.
+        sums = max_ell if order > 1 else products
+        nodes = min(possible, max(sums + max_ell, outputs))
+        layers.insert(0, Degrees(nodes, max_ell, sums, products, outputs))
+        outputs = nodes
+    return layers
+
+
+class RadialWeights(nn.Module):
+    """A weight for each path and channel of an edge, from its length and the atoms it joins.
+
+    HydraGNN's interaction block: the scalars of both atoms go in beside the radial features.
+    """
+
+    def __init__(self, features: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.edge = nn.Linear(features, width, bias=False)
+        # The first layer is split by what it acts on: nodes are multiplied once per atom.
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.rest = nn.Sequential(
+            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs * width)
+        )
+        self.shape = (outputs, width)
+
+    def forward(self, radial: Tensor, scalars: Tensor, geometry: Geometry) -> Tensor:
+        """Weights [n_edges, n_paths, width]."""
+        hidden = self.edge(radial)
+        hidden = hidden + geometry.of_receiver(self.receiver(scalars))
+        hidden = hidden + geometry.of_sender(self.sender(scalars))
+        weights: Tensor = self.rest(hidden)
+        return weights.view(-1, *self.shape)
+
+
+class LinearByDegree(nn.Module):
+    """Mixes channels, each degree by itself; scalars get a bias."""
+
+    def __init__(self, highest: int, width: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(
+            nn.Linear(width, width, bias=degree == 0) for degree in range(highest + 1)
+        )
+
+    def forward(self, degrees: list[Tensor]) -> list[Tensor]:
+        """[n, 2 degree + 1, width] of each degree."""
+        return [linear(part) for linear, part in zip(self.maps, degrees, strict=True)]
+
+
+class TensorProduct(nn.Module):
+    """Messages: the sender's features times the harmonics of the edge, weighted by path.
+
+    Parameters
+    ----------
+    degrees
+        Of the layer.
+    """
+
+    def __init__(self, degrees: Degrees) -> None:
+        super().__init__()
+        self.paths: list[list[tuple[int, int]]] = []
+        self.tables = nn.ModuleList()
+        for result in range(degrees.sums + 1):
+            paths = [
+                (node, edge)
+                for node in range(degrees.nodes + 1)
+                for edge in range(degrees.edges + 1)
+                if result in couple_to(node, edge, result)
+            ]
+            blocks = []
+            for node, edge in paths:
+                block = np.zeros(((degrees.edges + 1) ** 2, 2 * result + 1, 2 * node + 1))
+                block[components(edge)] = clebsch_gordan(node, edge, result).transpose(1, 2, 0)
+                blocks.append(block * len(paths) ** -0.5)
+            self.paths.append(paths)
+            self.tables.append(Table(np.concatenate(blocks, axis=2)))
+        self.n_paths = sum(map(len, self.paths))
+
+    def forward(self, senders: Tensor, weights: Tensor, harmonics: Tensor) -> list[Tensor]:
+        """Messages of each degree [n_edges, 2 degree + 1, width].
+
+        Parameters
+        ----------
+        senders
+            [n_edges, (nodes + 1)², width].
+        weights
+            [n_edges, n_paths, width].
+        harmonics
+            [n_edges, (edges + 1)²].
+        """
+        messages: list[Tensor] = []
+        number = 0
+        for paths, table in zip(self.paths, self.tables, strict=True):
+            weighted: list[Tensor] = []
+            for node, _ in paths:
+                weighted.append(senders[:, components(node)] * weights[:, number : number + 1])
+                number += 1
+            coefficients = table(harmonics)
+            shape = coefficients.shape[1:]
+            operators = (harmonics @ coefficients.flatten(1)).view(-1, *shape)
+            messages.append(torch.bmm(operators, torch.cat(weighted, dim=1)))
+        return messages
+
+
+class MACELayer(nn.Module):
+    """One interaction and product basis, added to what was there."""
+
+    def __init__(self, degrees: Degrees, order: int, features: int, elements: int, width: int) -> None:
+        super().__init__()
+        self.degrees = degrees
+        self.before = LinearByDegree(degrees.nodes, width)
+        self.product = TensorProduct(degrees)
+        self.radial = RadialWeights(features, width, self.product.n_paths)
+        self.mix = LinearByDegree(degrees.sums, width)
+        self.contraction = SymmetricContraction(
+            degrees.sums, range(degrees.products + 1), order, elements, width
+        )
+        self.after = LinearByDegree(degrees.products, width)
+
+    def forward(self, state: NodeState, features: EdgeFeatures, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        old = [state.scalars[:, None]]
+        if state.tensors is not None:
+            for degree in range(1, self.degrees.nodes + 1):
+                here = components(degree)
+                old.append(state.tensors[:, here.start - 1 : here.stop - 1])
+        senders = geometry.of_sender(torch.cat(self.before(old), dim=1))
+        weights = self.radial(features.radial, state.scalars, geometry)
+        messages = self.product(senders, weights, features.harmonics)
+        sums = self.mix([geometry.sum_at_receiver(message) for message in messages])
+        factors = torch.cat(sums, dim=1).transpose(0, 1)
+        products = self.contraction(factors, features.elements)
+        new = self.after([product.transpose(0, 1) for product in products])
+        # What only one of them has stays as it is.
+        both = zip_longest(old[: self.degrees.outputs + 1], new)
+        scalars, *tensors = [_sum(first, second) for first, second in both]
+        return NodeState(scalars[:, 0], torch.cat(tensors, dim=1) if tensors else None)
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
+    if first is None or second is None:
+        return first if second is None else second
+    return first + second
+
+
+class MACE(MessagePassing):
+    """MACE with HydraGNN's interaction block and the residual connection of the paper.
+
+    The last layer makes scalars only, as in the paper.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
+    )
+    element_rows: Tensor
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        self.cutoff = facts.cutoff
+        self.exponent = architecture.envelope_exponent
+        self.scale = facts.average_neighbours**-0.5
+        self.radial = RadialFeatures(architecture, facts)
+        self.harmonics = SphericalHarmonics(architecture.max_ell)
+        # An element the training split lacks gets the mean of the others' weights, row n_elements.
+        n_elements = max(len(facts.elements), 1)
+        rows = [n_elements] * N_ELEMENTS
+        for row, element in enumerate(facts.elements):
+            rows[element] = row
+        self.register_buffer("element_rows", torch.tensor(rows), persistent=False)
+        orders = _orders(architecture, depth)
+        self.layers = nn.ModuleList(
+            MACELayer(degrees, order, self.radial.size, n_elements, width)
+            for degrees, order in zip(
+                plan(architecture.max_ell, architecture.node_max_ell, orders), orders, strict=True
+            )
+        )
+
+    def edge_features(self, geometry: Geometry) -> EdgeFeatures:
+        """What all layers read of the edges, and each atom's row in the tables by element."""
+        strength = polynomial_envelope(geometry.lengths, self.cutoff, self.exponent) * self.scale
+        elements = geometry.elements
+        return EdgeFeatures(
+            self.radial(geometry),
+            self.harmonics(geometry.directions) * strength,
+            torch.zeros_like(geometry.graph)
+            if elements is None
+            else self.element_rows.index_select(0, elements),
+        )
+
+
+def _orders(architecture: Architecture, depth: int) -> list[int]:
+    """Correlation order of each of ``depth`` layers."""
+    given, layers = architecture.correlation, architecture.num_conv_layers
+    orders = [given] if isinstance(given, int) else list(given)
+    if len(orders) == 1:
+        orders *= max(layers, depth)
+    if len(orders) != layers or min(orders) < 1:
+        raise InputError(
+            f"network: Architecture.correlation must be a number from 1 up, or one for each of "
+            f"the {layers} layers of num_conv_layers"
+        )
+    # A head of fewer layers is like the last of the network's.
+    return orders[-depth:]

@@ -1,0 +1,212 @@
+"""Products of features that turn with the frame: Clebsch-Gordan coefficients and what they make.
+
+A feature of degree l has 2l + 1 components in e3nn's order and sign, and the parity (-1)^l of a
+spherical harmonic. Everything here is a table of numbers in float64, made once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hydragnn_flow.models.exact import pack_exact, unpack_exact
+
+Array = NDArray[np.float64]
+
+Monomial = tuple[int, ...]
+"""A product of components, ascending; component m of degree l has the number l² + m."""
+
+
+class Table(nn.Module):
+    """Constants in the precision of whatever they are multiplied with, float64 included.
+
+    Parameters
+    ----------
+    values
+        Any shape.
+    """
+
+    bits: Tensor
+
+    def __init__(self, values: Array) -> None:
+        super().__init__()
+        self.shape = values.shape
+        self.register_buffer("bits", pack_exact(values.ravel().tolist()), persistent=False)
+
+    def forward(self, like: Tensor) -> Tensor:
+        """The values in the precision of ``like``."""
+        return unpack_exact(self.bits).to(like.dtype).view(self.shape)
+
+
+def components(degree: int) -> slice:
+    """Where the components of a degree lie among those of all degrees."""
+    return slice(degree**2, (degree + 1) ** 2)
+
+
+@cache
+def clebsch_gordan(first: int, second: int, degree: int) -> Array:
+    """Coefficients [2 first + 1, 2 second + 1, 2 degree + 1].
+
+    Components of variance one in two independent factors give components of variance one.
+    """
+    from e3nn import o3  # takes a second to import
+
+    # e3nn computes with torch and remembers the result: not on whatever device is the default.
+    with torch.device("cpu"):
+        symbols = o3.wigner_3j(first, second, degree, dtype=torch.float64).numpy()
+    scaled: Array = symbols * math.sqrt(2 * degree + 1)
+    return scaled
+
+
+def couple_to(first: int, second: int, highest: int) -> list[int]:
+    """Degrees up to ``highest`` that a product can have, with the parity of harmonics."""
+    top = min(first + second, highest)
+    return [degree for degree in range(abs(first - second), top + 1) if _even(first, second, degree)]
+
+
+def _even(*degrees: int) -> bool:
+    return sum(degrees) % 2 == 0
+
+
+class SphericalHarmonics(nn.Module):
+    """Real spherical harmonics of all degrees up to the highest, of mean square one on the sphere.
+
+    Each degree is the product of the one below with the direction. Of a zero vector only that of
+    degree zero is not zero.
+
+    Parameters
+    ----------
+    highest
+        Highest degree.
+    """
+
+    def __init__(self, highest: int) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(Table(self._step(degree)) for degree in range(2, highest + 1))
+
+    @staticmethod
+    def _step(degree: int) -> Array:
+        """From degree - 1 times the direction, [(2 degree - 1) * 3, 2 degree + 1]."""
+        table = clebsch_gordan(degree - 1, 1, degree)
+        # Along y, e3nn's polar axis, only the middle component is not zero, and it is the root of
+        # 2 degree + 1.
+        pole = table[degree - 1, 1, degree] * math.sqrt((2 * degree - 1) * 3)
+        scaled: Array = table * (math.sqrt(2 * degree + 1) / pole)
+        return scaled.reshape(-1, 2 * degree + 1)
+
+    def forward(self, directions: Tensor) -> Tensor:
+        """Harmonics [n, (highest + 1)²] of directions [n, 3]."""
+        first = directions * math.sqrt(3.0)
+        degrees = [torch.ones_like(directions[:, :1]), first]
+        for step in self.steps:
+            products = degrees[-1][:, :, None] * first[:, None, :]
+            degrees.append(products.flatten(1) @ step(directions))
+        return torch.cat(degrees, dim=1)
+
+
+@cache
+def symmetric_basis(
+    highest: int, order: int, degree: int
+) -> tuple[list[Monomial], Array]:
+    """All independent features of one degree that are products of ``order`` factors of one feature.
+
+    The features of Batatia et al., arXiv:2206.07697, eq. 10, less those that are the same or a
+    sum of others because the factors commute.
+
+    Parameters
+    ----------
+    highest
+        Highest degree of the factors.
+    order
+        Number of factors.
+    degree
+        Of the products.
+
+    Returns
+    -------
+    monomials
+        Products of components that are needed.
+    coefficients
+        [n_features, 2 degree + 1, n_monomials]; about variance one where components have it.
+    """
+    features: list[dict[tuple[int, Monomial], float]] = []
+    for factors in combinations_with_replacement(range(highest + 1), order):
+        if _even(*factors, degree):
+            features += _independent(
+                [_polynomials(factors, tree) for tree in _trees(factors, degree)]
+            )
+    monomials = sorted({monomial for feature in features for _, monomial in feature})
+    column = {monomial: number for number, monomial in enumerate(monomials)}
+    coefficients = np.zeros((len(features), 2 * degree + 1, len(monomials)))
+    for row, feature in enumerate(features):
+        norm = sum(value**2 / _orders(monomial) for (_, monomial), value in feature.items())
+        scale = math.sqrt((2 * degree + 1) / (norm * math.factorial(order)))
+        for (component, monomial), value in feature.items():
+            coefficients[row, component, column[monomial]] = value * scale
+    return monomials, coefficients
+
+
+def _trees(factors: Sequence[int], degree: int) -> list[NDArray[Any]]:
+    """Every way to couple the factors from left to right, [2l₁ + 1, …, 2 degree + 1] each."""
+    trees = {factors[0]: [np.eye(2 * factors[0] + 1)]}
+    for position, factor in enumerate(factors[1:], start=2):
+        last = position == len(factors)
+        grown: dict[int, list[NDArray[Any]]] = {}
+        for middle, parts in trees.items():
+            # Intermediate products may have either parity.
+            for result in range(abs(middle - factor), middle + factor + 1):
+                if last and result != degree:
+                    continue
+                table = clebsch_gordan(middle, factor, result)
+                grown.setdefault(result, []).extend(
+                    np.tensordot(part, table, axes=1) for part in parts
+                )
+        trees = grown
+    return trees.get(degree, [])
+
+
+def _polynomials(factors: Sequence[int], tree: NDArray[Any]) -> dict[tuple[int, Monomial], float]:
+    """Coefficients by component of the product and monomial, those that are zero left out."""
+    found: dict[tuple[int, Monomial], float] = {}
+    for *indices, component in np.argwhere(np.abs(tree) > 1e-12).tolist():
+        monomial = tuple(sorted(l * l + m for l, m in zip(factors, indices, strict=True)))
+        key = (component, monomial)
+        found[key] = found.get(key, 0.0) + float(tree[(*indices, component)])
+    return found
+
+
+def _independent(
+    features: list[dict[tuple[int, Monomial], float]],
+) -> list[dict[tuple[int, Monomial], float]]:
+    """Gram-Schmidt in the given order, which unlike a decomposition is the same everywhere."""
+    keys = sorted({key for feature in features for key in feature})
+    weights = np.array([_orders(monomial) ** -0.5 for _, monomial in keys])
+    basis: list[Array] = []
+    for feature in features:
+        vector = np.array([feature.get(key, 0.0) for key in keys]) * weights
+        length = float(np.linalg.norm(vector))
+        for _ in range(2):  # once more against rounding
+            for other in basis:
+                vector = vector - other * (other @ vector)
+        rest = float(np.linalg.norm(vector))
+        if rest > 1e-6 * max(length, 1.0):
+            basis.append(vector / rest)
+    return [
+        {key: float(value) for key, value in zip(keys, vector / weights, strict=True) if abs(value) > 1e-12}
+        for vector in basis
+    ]
+
+
+def _orders(monomial: Monomial) -> int:
+    """Number of orders its factors can be written in."""
+    repeats = math.prod(math.factorial(count) for count in Counter(monomial).values())
+    return math.factorial(len(monomial)) // repeats

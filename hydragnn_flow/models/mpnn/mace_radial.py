@@ -1,0 +1,135 @@
+"""MACE's radial features: a basis of the length, which may be transformed by element before."""
+
+from __future__ import annotations
+
+import ase.data
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import TrainingFacts
+from hydragnn_flow.models.radial import BesselBasis, GaussianBasis
+
+
+class ChebyshevBasis(nn.Module):
+    """Chebyshev polynomials of degree 1 … size over the lengths from zero to the cutoff.
+
+    Parameters
+    ----------
+    size
+        Number of polynomials.
+    cutoff
+        Where their argument is 1 [Å].
+    """
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        super().__init__()
+        self.size = size
+        self.cutoff = cutoff
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        # Beyond ±1 they grow without bound, so the lengths are mapped to that interval; HydraGNN
+        # feeds them in Å.
+        x = lengths * (2.0 / self.cutoff) - 1.0
+        polynomials = [torch.ones_like(x), x]
+        while len(polynomials) <= self.size:
+            polynomials.append(2.0 * x * polynomials[-1] - polynomials[-2])
+        return torch.cat(polynomials[1:], dim=1)
+
+
+class AgnesiTransform(nn.Module):
+    """From the cutoff at zero length towards 0, steepest about where the elements bond.
+
+    Witt et al., doi:10.1063/5.0158783, with the constants of MACE; there it goes from 1 to 0, a
+    range in which a basis made for lengths up to the cutoff hardly changes.
+
+    Parameters
+    ----------
+    cutoff
+        Of the basis [Å].
+    """
+
+    q, p, a = 0.9183, 4.5791, 1.0805
+
+    def __init__(self, cutoff: float) -> None:
+        super().__init__()
+        self.cutoff = cutoff
+
+    def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
+        """[n_edges, 1] in Å, from lengths and sums of covalent radii [n_edges, 1] in Å."""
+        x = lengths / (0.5 * radii)
+        # x^q / (1 + x^(q - p)) without negative powers, which overflow at short lengths.
+        return self.cutoff / (1.0 + self.a * x.pow(self.p) / (1.0 + x.pow(self.p - self.q)))
+
+
+class SoftTransform(nn.Module):
+    """The length, but changing less below where the elements bond; as in MACE.
+
+    Parameters
+    ----------
+    cutoff
+        Where the length no longer changes [Å].
+    """
+
+    a, b = 0.2, 3.0
+
+    def __init__(self, cutoff: float) -> None:
+        super().__init__()
+
+    def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
+        """[n_edges, 1] in Å, from lengths and sums of covalent radii [n_edges, 1] in Å."""
+        x = lengths / (0.25 * radii)
+        return lengths + 0.5 * torch.tanh(-x - self.a * x.pow(self.b)) + 0.5
+
+
+class RadialFeatures(nn.Module):
+    """What MACE reads of the edges beside their directions.
+
+    Parameters
+    ----------
+    architecture
+        `radial_type`, `num_radial` and `distance_transform`.
+    facts
+        Of the training split.
+    """
+
+    radii: Tensor
+
+    def __init__(self, architecture: Architecture, facts: TrainingFacts) -> None:
+        super().__init__()
+        size, kind = architecture.num_radial, architecture.radial_type
+        if kind == "gaussian" and size < 2:
+            raise InputError(
+                "network: Architecture.num_radial must be at least 2 for radial_type 'gaussian'"
+            )
+        self.transform: nn.Module | None = None
+        if architecture.distance_transform is not None:
+            if not facts.elements:
+                raise InputError(
+                    f"network: Architecture.distance_transform = "
+                    f"{architecture.distance_transform!r} needs the node feature 'atomic_number' "
+                    f"in the store; remove it or prepare the store with it"
+                )
+            radii = torch.tensor(ase.data.covalent_radii.tolist())[:, None]
+            self.register_buffer("radii", radii, persistent=False)
+            transforms = {"Agnesi": AgnesiTransform, "Soft": SoftTransform}
+            self.transform = transforms[architecture.distance_transform](facts.cutoff)
+        bases = {"bessel": BesselBasis, "gaussian": GaussianBasis, "chebyshev": ChebyshevBasis}
+        self.basis = bases[kind](size, facts.cutoff)
+        self.size = size + facts.n_attributes
+
+    def forward(self, geometry: Geometry) -> Tensor:
+        """Features [n_edges, size]: the basis, then the attributes of the edges."""
+        lengths = geometry.lengths
+        if self.transform is not None:
+            assert geometry.elements is not None  # the constructor has seen to it
+            radii = self.radii.index_select(0, geometry.elements)
+            radii = geometry.of_sender(radii) + geometry.of_receiver(radii)
+            lengths = self.transform(lengths, radii)
+        features: Tensor = self.basis(lengths)
+        if geometry.attributes is None:
+            return features
+        return torch.cat([features, geometry.attributes], dim=1)

@@ -1,0 +1,140 @@
+"""MFC: neural fingerprints, weights by the number of neighbours. Duvenaud et al.,
+arXiv:1509.09292.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.geometry import Geometry, sum_by
+from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
+
+BLOCK = 32
+"""Atoms that are multiplied with a class's weights at once."""
+
+
+class DegreeClasses(NamedTuple):
+    """Where atoms go so that those of a class fill whole blocks of :data:`BLOCK` rows.
+
+    There are as many blocks as any batch of this many atoms can need, so that no shape depends on
+    the degrees and an accelerator need not wait for them.
+
+    Attributes
+    ----------
+    places
+        Row of each atom, int64 [n_atoms].
+    of_block
+        Class of each block, int64 [n_blocks].
+    of_atom
+        Class of each atom, int64 [n_atoms].
+    """
+
+    places: Tensor
+    of_block: Tensor
+    of_atom: Tensor
+
+
+def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasses:
+    """Sort atoms by degree.
+
+    Parameters
+    ----------
+    degrees
+        Of each atom, int64 [n_atoms].
+    smallest, largest
+        Degrees below and above share the class of these.
+    """
+    n_atoms, n_classes = degrees.shape[0], largest - smallest + 1
+    of_atom = degrees.clamp(smallest, largest) - smallest
+    atoms = torch.arange(n_atoms, device=degrees.device)
+    counts = sum_by(torch.ones_like(of_atom), of_atom, n_classes)
+    blocks = (counts + (BLOCK - 1)) // BLOCK
+    ends = blocks.cumsum(0)
+    in_order, order = torch.sort(of_atom, stable=True)
+    # In each class, rows follow one another from its first block on.
+    shift = (ends - blocks) * BLOCK - (counts.cumsum(0) - counts)
+    places = torch.empty_like(atoms).index_copy(0, order, atoms + shift.index_select(0, in_order))
+    numbers = torch.arange(n_atoms // BLOCK + n_classes, device=degrees.device)
+    of_block = torch.searchsorted(ends, numbers, right=True).clamp(max=n_classes - 1)
+    return DegreeClasses(places, of_block, of_atom)
+
+
+class MFCEdges(NamedTuple):
+    """Who neighbours whom, and the classes of the atoms."""
+
+    neighbours: Neighbours
+    classes: DegreeClasses
+
+
+class MFConvolution(nn.Module):
+    """A linear map of an atom's features and of the sum of its neighbours', by degree.
+
+    Parameters
+    ----------
+    width
+        Of the node features.
+    classes
+        Number of maps.
+    average_neighbours
+        Its root divides the sums.
+    """
+
+    def __init__(self, width: int, classes: int, average_neighbours: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, 2 * width, width))
+        self.bias = nn.Parameter(torch.zeros(classes, width))
+        nn.init.normal_(self.weight, std=(2 * width) ** -0.5)
+        self.scale = average_neighbours**-0.5
+
+    def forward(self, nodes: Tensor, features: MFCEdges, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        places, of_block, of_atom = features.classes
+        inputs = torch.cat([features.neighbours.sum(nodes) * self.scale, nodes], dim=1)
+        rows = inputs.new_zeros((of_block.shape[0] * BLOCK, inputs.shape[1]))
+        rows = rows.index_copy(0, places, inputs)
+        blocks = rows.view(-1, BLOCK, inputs.shape[1])
+        new = torch.bmm(blocks, self.weight.index_select(0, of_block))
+        new = new.view(rows.shape[0], -1).index_select(0, places)
+        return new + self.bias.index_select(0, of_atom)
+
+
+class MFC(MessagePassing):
+    """MFC over connections.
+
+    There is a class for each degree between the smallest and the largest of the training split and
+    up to `max_neighbours`; HydraGNN counts from 0 to `max_neighbours` whatever the data hold, and
+    leaves the weights of degrees that never occur untrained.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="never", continuous_at_cutoff=False, smooth_forces=False
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        seen = [degree for degree, n in enumerate(facts.degree_histogram) if n]
+        most = architecture.max_neighbours or max(seen, default=0)
+        self.largest = min(max(seen, default=0), most)
+        self.smallest = min(min(seen, default=0), most)
+        self.layers = nn.ModuleList(
+            Convolution(
+                MFConvolution(width, self.largest - self.smallest + 1, facts.average_neighbours),
+                width,
+                architecture.activation_function,
+                architecture.normalization,
+            )
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> MFCEdges:
+        """Who neighbours whom, and the classes of the atoms."""
+        edges = neighbours(geometry)
+        return MFCEdges(edges, degree_classes(edges.degrees, self.smallest, self.largest))

@@ -1,0 +1,64 @@
+"""PNAPlus: PNA whose messages are multiplied by functions of the length, as in HydraGNN."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.edge_functions import EdgeReader
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.pna import (
+    WeightedEdges,
+    WeightedPNAConvolution,
+    mean_log_degree,
+)
+from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
+
+# A wave of the highest Bessel function is two cutoffs divided by their number.
+_KNOTS_PER_FUNCTION = 16
+
+
+class PNAPlus(MessagePassing):
+    """PNA on Bessel functions of the length, which also gate the messages.
+
+    HydraGNN's has the messages fade with the functions; here each edge also counts by the same
+    envelope in the mean, the deviation and the degree.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="always", continuous_at_cutoff=True, smooth_forces=False
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        size = architecture.num_radial
+        self.exponent = architecture.envelope_exponent
+        self.read = EdgeReader(
+            BesselBasis(size, facts.cutoff),
+            size,
+            _KNOTS_PER_FUNCTION * size,
+            facts.n_attributes,
+            facts.cutoff,
+        )
+        logs = mean_log_degree(facts)
+        self.layers = nn.ModuleList(
+            Convolution(
+                WeightedPNAConvolution(width, self.read.size, logs, gated=True),
+                width,
+                architecture.activation_function,
+                architecture.normalization,
+            )
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> WeightedEdges:
+        """Bessel functions of the lengths, the attributes, and the polynomial envelope."""
+        envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
+        degree = geometry.sum_at_receiver(envelope) + 1.0
+        return WeightedEdges(self.read(geometry), envelope, degree)

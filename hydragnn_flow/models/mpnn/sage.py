@@ -1,0 +1,63 @@
+"""SAGE: sample and aggregate, here without sampling. Hamilton et al., arXiv:1706.02216."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
+
+
+class SAGEEdges(NamedTuple):
+    """Who neighbours whom, and a neighbour's share in the mean [n_atoms, 1]."""
+
+    neighbours: Neighbours
+    share: Tensor
+
+
+class SAGEConvolution(nn.Module):
+    """A linear map of the atom's features and of the mean of its neighbours'."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(2 * width, width)
+
+    def forward(self, nodes: Tensor, features: SAGEEdges, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        mean = features.neighbours.sum(nodes) * features.share.to(nodes.dtype)
+        new: Tensor = self.mix(torch.cat([mean, nodes], dim=1))
+        return new
+
+
+class SAGE(MessagePassing):
+    """SAGE's means over connections."""
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="never", continuous_at_cutoff=False, smooth_forces=False
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        self.layers = nn.ModuleList(
+            Convolution(
+                SAGEConvolution(width),
+                width,
+                architecture.activation_function,
+                architecture.normalization,
+            )
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> SAGEEdges:
+        """Who neighbours whom, and the shares."""
+        edges = neighbours(geometry)
+        degrees = edges.degrees.clamp(min=1)[:, None].to(geometry.vectors.dtype)
+        return SAGEEdges(edges, degrees.reciprocal())

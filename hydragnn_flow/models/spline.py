@@ -1,0 +1,202 @@
+"""Functions of the edge length alone: evaluated at knots, and interpolated by cubic B-splines.
+
+A network that reads nothing but the length need not run on each of a batch's many thousand edges.
+It runs on a few hundred knots, and its values there are the coefficients of a spline in the
+length. The spline has two continuous derivatives, so forces are smooth, and they are exactly the
+gradient of the energy: the spline is the model, not an approximation made afterwards.
+
+An edge reads four coefficients. Written with torch's gathers and sums that takes longer than the
+network's products; here it is one kernel, ``embedding_bag``, which torch cannot differentiate
+twice. Hence the three functions below: what they compute is one form, linear in the coefficients,
+the weights and a gradient, so that the derivative of each is made of the other two.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional
+
+_PER_EDGE = 4
+"""Coefficients that a cubic spline reads."""
+
+
+class Knots(nn.Module):
+    """Equidistant knots from zero to the cutoff, and the one more on each side that splines need.
+
+    Parameters
+    ----------
+    intervals
+        Between zero and the cutoff.
+    cutoff
+        Last length at which the spline may be read [Å]; it is constant beyond.
+
+    Attributes
+    ----------
+    lengths
+        Where functions are to be evaluated [intervals + 3, 1] in Å, slightly beyond both ends.
+    """
+
+    lengths: Tensor
+
+    def __init__(self, intervals: int, cutoff: float) -> None:
+        super().__init__()
+        self.intervals = intervals
+        self.spacing = cutoff / intervals
+        lengths = torch.arange(-1, intervals + 2) * self.spacing
+        self.register_buffer("lengths", lengths[:, None], persistent=False)
+
+    def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
+        """Prepare to read functions at edges.
+
+        Parameters
+        ----------
+        lengths
+            Of the edges [n_edges, 1] in Å.
+        factor
+            What to multiply the values of each edge by [n_edges, 1].
+        """
+        steps = lengths.clamp(max=self.intervals * self.spacing) / self.spacing
+        start = steps.detach().floor().clamp(max=self.intervals - 1)
+        u = steps - start
+        v = 1.0 - u
+        # The basis in its uniform form, de Boor, A Practical Guide to Splines, chapter IX.
+        basis = [v * v * v, 4.0 + u * u * (3.0 * u - 6.0), 4.0 + v * v * (3.0 * v - 6.0), u * u * u]
+        weights = torch.cat(basis, dim=1)
+        weights = weights * (1.0 / 6.0 if factor is None else factor / 6.0)
+        return Interpolation(_Rows(start[:, 0].long(), self.intervals), weights)
+
+
+class Interpolation:
+    """Reads functions at the lengths of the edges. Made by :class:`Knots`."""
+
+    def __init__(self, rows: _Rows, weights: Tensor) -> None:
+        self._rows = rows
+        self._weights = weights
+
+    def __call__(self, coefficients: Tensor) -> Tensor:
+        """Values [n_edges, width] of functions from their values at the knots [n_knots, width]."""
+        # Under autocast the coefficients come from a product, the weights do not.
+        coefficients = coefficients.to(self._weights.dtype)
+        values: Tensor = _apply(_Read, coefficients, self._weights, self._rows)
+        return values
+
+
+class _Rows:
+    """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it."""
+
+    def __init__(self, start: Tensor, intervals: int) -> None:
+        self.start = start
+        self.intervals = intervals
+
+    @cached_property
+    def of_edge(self) -> Tensor:
+        """All four [n_edges, 4]."""
+        return self.start[:, None] + torch.arange(_PER_EDGE, device=self.start.device)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """Edges by interval, once for each coefficient [4 * n_edges]."""
+        return torch.argsort(self.start).repeat(_PER_EDGE)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Where an interval begins in ``order`` [4 * intervals]."""
+        n = self.start.shape[0]
+        counts = self.start.new_zeros(self.intervals)
+        counts = counts.index_add(0, self.start, torch.ones_like(self.start))
+        first = counts.cumsum(0) - counts
+        return torch.cat([first + n * which for which in range(_PER_EDGE)])
+
+
+def _apply(function: Any, *operands: Any) -> Any:
+    """``function.apply``, which torch has left without types."""
+    return function.apply(*operands)
+
+
+class _Read(Function):
+    """Σ_m weights[e, m] · coefficients[start[e] + m]."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, weights: Tensor, rows: _Rows) -> Tensor:
+        ctx.save_for_backward(coefficients, weights)
+        ctx.rows = rows
+        return functional.embedding_bag(
+            rows.of_edge, coefficients.detach(), mode="sum", per_sample_weights=weights.detach()
+        )
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        coefficients, weights = ctx.saved_tensors
+        needs, rows = ctx.needs_input_grad, ctx.rows
+        return (
+            _apply(_Spread, gradient, weights, rows) if needs[0] else None,
+            _apply(_Compare, gradient, coefficients, rows) if needs[1] else None,
+            None,
+        )
+
+
+class _Spread(Function):
+    """Gradient of the coefficients [n_knots, width] from that of the values [n_edges, width]."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor, rows: _Rows) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        ctx.rows = rows
+        n, intervals = values.shape[0], rows.intervals
+        sorted_weights = weights.detach().t().index_select(1, rows.order[:n]).reshape(-1)
+        parts = functional.embedding_bag(
+            rows.order,
+            values.detach().contiguous(),
+            rows.offsets,
+            mode="sum",
+            per_sample_weights=sorted_weights,
+        ).view(_PER_EDGE, intervals, values.shape[1])
+        coefficients = values.new_zeros((intervals + _PER_EDGE - 1, values.shape[1]))
+        for which in range(_PER_EDGE):
+            coefficients[which : which + intervals] += parts[which]
+        return coefficients
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        values, weights = ctx.saved_tensors
+        needs, rows = ctx.needs_input_grad, ctx.rows
+        return (
+            _apply(_Read, gradient, weights, rows) if needs[0] else None,
+            _apply(_Compare, values, gradient, rows) if needs[1] else None,
+            None,
+        )
+
+
+class _Compare(Function):
+    """Gradient of the weights [n_edges, 4]: products of values with the coefficients they read."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, coefficients: Tensor, rows: _Rows) -> Tensor:
+        ctx.save_for_backward(values, coefficients)
+        ctx.rows = rows
+        n = values.shape[0]
+        edges = torch.arange(n, device=values.device)
+        weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+            values.contiguous(),
+            coefficients.contiguous(),
+            rows.of_edge.view(-1),
+            edges * _PER_EDGE,
+            edges.repeat_interleave(_PER_EDGE, output_size=n * _PER_EDGE),
+            0,  # the sum
+        )
+        return weights.view(n, _PER_EDGE)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        values, coefficients = ctx.saved_tensors
+        needs, rows = ctx.needs_input_grad, ctx.rows
+        return (
+            _apply(_Read, coefficients, gradient, rows) if needs[0] else None,
+            _apply(_Spread, values, gradient, rows) if needs[1] else None,
+            None,
+        )

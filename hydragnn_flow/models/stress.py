@@ -1,0 +1,53 @@
+"""Stress of periodic graphs, from the slope of the energy over the vectors of the edges."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.models.geometry import Geometry, sum_by
+
+STRESS = "stress"
+"""Name of the output, and of the target in a store."""
+
+TARGET_DIMS = (6, 9)
+"""Numbers a target may have: in Voigt's order xx, yy, zz, yz, xz, xy, or row by row."""
+
+
+def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
+    """Stress in Voigt's order xx, yy, zz, yz, xz, xy, [n_graphs, 6] in the gradient's unit per Å².
+
+    A strain takes every edge vector v to (1 + ε) v, so with the slopes g of an energy over them
+    ``dE/dε = Σ g ⊗ v``; the stress is its symmetric part over the volume, with ASE's sign: positive
+    where the cell wants to shrink. It is NaN for graphs that are not periodic in three directions.
+
+    Parameters
+    ----------
+    gradient
+        Of an energy over the edge vectors [n_edges, 3].
+    geometry
+        Their graphs and vectors.
+    cell
+        Lattice vectors of each graph in rows, zero where not periodic, [3 n_graphs, 3] in Å.
+    """
+    # No weight has a part in these; without them the second derivative is cheaper.
+    vectors = geometry.vectors.detach()
+    symmetric = torch.cat(
+        [
+            gradient * vectors,
+            # Columns 1, 2, 0 and 2, 0, 1 of both, crosswise: yz, xz, xy, half of each order.
+            0.5 * (gradient.roll(-1, 1) * vectors.roll(-2, 1)),
+            0.5 * (gradient.roll(-2, 1) * vectors.roll(-1, 1)),
+        ],
+        dim=1,
+    )
+    graph = geometry.graph.index_select(0, geometry.receiver)
+    sums = sum_by(symmetric, graph, geometry.n_graphs)
+    virial = torch.cat([sums[:, :3], sums[:, 3:6] + sums[:, 6:]], dim=1)
+    first, second, third = cell.view(-1, 3, 3).to(vectors.dtype).unbind(dim=1)
+    volume = (first * torch.linalg.cross(second, third)).sum(dim=1, keepdim=True).abs()
+    periodic = volume > 0
+    # Not a division by zero that is thrown away afterwards: its slope would be NaN all the same.
+    return torch.where(periodic, virial / torch.where(periodic, volume, 1.0), math.nan)

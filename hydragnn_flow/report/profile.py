@@ -1,0 +1,157 @@
+"""Where a trial's time goes, for the terminal: measured by as many processes as asked for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from torch import multiprocessing
+from torch.multiprocessing.spawn import start_processes
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.files import read_run
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.training.profile import TrainingProfile, profile_training
+from hydragnn_flow.training.segment import SegmentSpec
+
+
+def network_of(directory: RunDirectory, trial: int | None) -> dict[str, Any]:
+    """The network of a trial, or the one that the run's configuration gives before any search.
+
+    Raises
+    ------
+    InputError
+        If the run has no such trial.
+    """
+    if trial is None:
+        return read_run(directory.path).config.network_values({})
+    file = directory.trial(trial) / "config.json"
+    if not file.is_file():
+        raise InputError(f"{directory.path}: has no trial {trial}; see `hydragnn-flow status`")
+    found: dict[str, Any] = read_json(file)["NeuralNetwork"]
+    return found
+
+
+def profile_network(
+    network: dict[str, Any],
+    store: Path,
+    *,
+    ranks: int = 1,
+    seconds: float = 5.0,
+    say: Callable[[str], None] = lambda mode: None,
+) -> TrainingProfile:
+    """Measure training steps of a network in processes of their own.
+
+    Parameters
+    ----------
+    network
+        HydraGNN's `NeuralNetwork` section.
+    store
+        The GraphStore to train on.
+    ranks
+        Processes that train together by DDP, each on an accelerator of its own where there are any.
+    seconds
+        Time for each mode.
+    say
+        Told the mode that begins.
+    """
+    load_network(network)  # a mistake is told here and not by a process that ends
+    kind = torch.accelerator.current_accelerator()
+    available = torch.accelerator.device_count() if kind is not None else 0
+    if available and ranks > available:
+        raise InputError(f"--ranks {ranks}: there are {available} accelerators; ask for fewer")
+    answers: SimpleQueue[Any] = multiprocessing.get_context("spawn").SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (ranks, network, str(store), folder, seconds, answers)
+        processes: Any = start_processes(  # type: ignore[no-untyped-call]
+            _measure, arguments, nprocs=ranks, join=False, start_method="spawn"
+        )
+        while True:
+            # Returns when a process has ended, and raises what it died of.
+            over = processes.join(timeout=0.2)
+            while not answers.empty():
+                answer = answers.get()
+                if isinstance(answer, InputError):
+                    raise answer
+                if isinstance(answer, TrainingProfile):
+                    processes.join()
+                    return answer
+                say(answer)
+            if over:
+                raise RuntimeError("the measuring process ended without an answer")
+
+
+def _measure(
+    rank: int,
+    ranks: int,
+    network: dict[str, Any],
+    store: str,
+    folder: str,
+    seconds: float,
+    answers: SimpleQueue[Any],
+) -> None:
+    torch.set_num_threads(1)
+    kind = torch.accelerator.current_accelerator()
+    device = torch.device("cpu") if kind is None else torch.device(kind.type, rank)
+    spec = SegmentSpec(
+        kind="trial",
+        number=0,
+        directory=folder,
+        store=store,
+        network=network,
+        until_epoch=1,
+        rung=0,
+        seed=0,
+    )
+    try:
+        with (
+            joined(rank, ranks, f"{folder}/rendezvous", device.type) as world,
+            GraphStore.open(store, without=("y", "y_loc")) as graphs,
+        ):
+            say = answers.put if world.is_first else lambda mode: None
+            checked = load_network(network)
+            profile = profile_training(spec, checked, graphs, device, world, seconds, say)
+            if world.is_first:
+                answers.put(profile)
+    except InputError as error:
+        answers.put(error)
+
+
+def profile_tables(profile: TrainingProfile) -> RenderableType:
+    """The modes, and what they say about a step."""
+    modes = Table("mode", "steps", "ms/step", "CPU ms/step", "graphs/s")
+    for timing in profile.timings.values():
+        modes.add_row(
+            timing.mode,
+            str(timing.steps),
+            f"{1e3 * timing.seconds:.2f}",
+            f"{1e3 * timing.cpu_seconds:.2f}",
+            f"{timing.graphs_per_second:,.0f}",
+        )
+    total = sum(profile.shares.values())
+    shares = Table("a step's time goes into", "ms", "share")
+    for what, spent in profile.shares.items():
+        shares.add_row(what, f"{1e3 * spent:.2f}", f"{spent / total:.0%}")
+    joules = profile.joules_per_graph
+    facts = (
+        f"a step: {profile.graphs:.1f} graphs, {profile.atoms:,.0f} atoms, "
+        f"{profile.edges:,.0f} edges over {profile.ranks} x {profile.device.split(':')[0]}; "
+        f"{profile.parameters:,} parameters",
+        f"achieved {profile.flops_per_second / 1e9:.2f} GFLOP/s "
+        f"({profile.flops / 1e9:.3f} GFLOP in a step)",
+        f"peak memory {profile.peak_memory_gib:.3f} GiB of a process",
+        f"energy {joules:.3g} J a graph"
+        if joules is not None
+        else "energy: nothing here counts it",
+    )
+    return Group(modes, shares, *facts)

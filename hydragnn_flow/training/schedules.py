@@ -1,0 +1,121 @@
+"""The learning rate at every step.
+
+A rate follows from how far the training is, in epochs, and from nothing else but the memory of
+``ReduceLROnPlateau``. So it is the same after a restart, and on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hydragnn_flow.config.network import Scheduler, Training
+
+# Of one_cycle, as torch's OneCycleLR has them.
+_RISE, _FIRST, _LAST = 0.3, 1 / 25, 1 / 25e4
+# A validation loss that is smaller by less than this share is no progress, as torch has it.
+_PROGRESS = 1e-4
+
+
+class Schedule:
+    """What `Training.Scheduler` asks for, or where it is not given the default.
+
+    Parameters
+    ----------
+    training
+        Schedule and number of epochs.
+    learning_rate
+        The largest.
+    decay
+        Epochs between which a member is trained; see :class:`SegmentSpec`.
+    """
+
+    def __init__(
+        self, training: Training, learning_rate: float, decay: tuple[int, int] | None
+    ) -> None:
+        self.settings = training.Scheduler
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self.first, self.last = decay or (0, training.num_epoch)
+        self._plateau = {"level": 1.0, "best": math.inf, "waited": 0}
+
+    def rate(self, epoch: int, step: int, steps: int) -> float:
+        """Learning rate of a step.
+
+        Parameters
+        ----------
+        epoch, step
+            Counted from 0.
+        steps
+            Number of steps of the epoch.
+        """
+        if self.settings is None:
+            return self.learning_rate * decay_factor(epoch, self.decay)
+        return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
+
+    def observe(self, val_loss: float) -> None:
+        """Take note of an epoch's validation loss."""
+        settings, state = self.settings, self._plateau
+        if settings is None or settings.type != "ReduceLROnPlateau":
+            return
+        # Not a ratio of the two, as in torch: a likelihood can be negative.
+        if math.isinf(state["best"]) or val_loss < state["best"] - _PROGRESS * abs(state["best"]):
+            state["best"], state["waited"] = val_loss, 0
+            return
+        state["waited"] += 1
+        if state["waited"] > settings.patience:
+            state["level"] *= settings.factor
+            state["waited"] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: plain values."""
+        return dict(self._plateau)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._plateau = dict(state)
+
+    def _rate(self, settings: Scheduler, done: float, one_step: float) -> float:
+        """Rate after ``done`` epochs of the span; a step takes ``one_step`` of them."""
+        largest, span = self.learning_rate, max(self.last - self.first, 1)
+        smallest = min(settings.min_lr, largest)
+        warm_up = settings.warmup_epochs
+        if settings.type == "one_cycle":
+            return largest * _one_cycle(done, span - one_step, warm_up or _RISE * span - one_step)
+        rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
+        if settings.type == "ReduceLROnPlateau":
+            return rising * max(largest * self._plateau["level"], smallest)
+        if settings.type == "cosine":
+            share = _clamped((done - warm_up) / max(span - warm_up, one_step))
+            return rising * (smallest + (largest - smallest) * _half_cosine(share))
+        return rising * largest
+
+
+def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
+    """Share of the learning rate used in an epoch, counted from 0, where no schedule is asked for.
+
+    A trial keeps its learning rate, so that its checkpoint can be trained on from any rung; a
+    member's falls along half a cosine, so that it settles (the stable and decay phases of Hu et
+    al., arXiv:2404.06395).
+    """
+    if decay is None:
+        return 1.0
+    start, end = decay
+    return _half_cosine(_clamped((epoch - start) / max(end - start, 1)))
+
+
+def _one_cycle(done: float, span: float, rise: float) -> float:
+    """Up and down again within one training; Smith & Topin, arXiv:1708.07120."""
+    if done < rise:
+        return 1 + (_FIRST - 1) * _half_cosine(_clamped(done / rise))
+    share = _clamped((done - rise) / max(span - rise, 1e-9))
+    return _LAST + (1 - _LAST) * _half_cosine(share)
+
+
+def _half_cosine(share: float) -> float:
+    """From one at 0 to zero at 1."""
+    return 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _clamped(share: float) -> float:
+    return min(max(share, 0.0), 1.0)

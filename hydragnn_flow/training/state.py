@@ -1,0 +1,44 @@
+"""Everything a training needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Progress:
+    """What a trial or member has been through so far."""
+
+    epoch: int = 0
+    """Epochs trained and evaluated."""
+    step: int = 0
+    """Steps taken in the epoch after those."""
+    losses: float = 0.0
+    """Sum of the losses of these steps."""
+    best_val_loss: float = float("inf")
+    best_epoch: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Validation errors at the best epoch."""
+    history: list[list[float]] = field(default_factory=list)
+    """[epoch, training loss, validation loss] of every epoch."""
+    patient_since: int = 0
+    """Epoch before which early stopping does not count: where a member left its trial."""
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """State of torch's random numbers, on the host and on the device."""
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device.type).get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Go on with the random numbers of a checkpoint, as far as it knows those of the device."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if device.type in state and device.type != "cpu":
+        numbers = state[device.type].cpu()
+        torch.get_device_module(device.type).set_rng_state(numbers, device)

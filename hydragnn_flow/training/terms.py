@@ -1,0 +1,89 @@
+"""The terms of the training loss: which targets, in what units, how much each counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.models.stress import STRESS
+
+STRESS_DIM = 6
+"""Components of a symmetric tensor in Voigt's order: xx, yy, zz, yz, xz, xy."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One target's part of the loss."""
+
+    target: str
+    level: str
+    weight: float
+    scale: tuple[float, ...]
+    """Spread of each component; the residual is divided by it, so that weights compare."""
+    per_atom: bool = False
+    """Divide the residual of a graph by its number of atoms first."""
+
+
+def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
+    """The terms with a weight above zero; the weights add up to one.
+
+    Parameters
+    ----------
+    network
+        Weights of the tasks, or of the potential's energy, forces and stress.
+    manifest
+        Of the store trained on; its statistics of the training split scale the residuals.
+    """
+    potential = network.Architecture.enable_interatomic_potential
+    return (_potential_terms if potential else _tasks)(network, manifest)
+
+
+def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
+    asked = network.Variables_of_interest
+    names = asked.output_names
+    weights = _normalised(list(network.Architecture.task_weights or [1.0] * len(names)))
+    return [
+        Term(name, level, weight, tuple(manifest.statistics.targets[name].std))
+        for name, level, weight in zip(names, asked.type, weights, strict=True)
+    ]
+
+
+def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
+    architecture, statistics = network.Architecture, manifest.statistics
+    per_atom = statistics.energy_per_atom_std or 1.0
+    sizes = manifest.splits["trainset"]
+    energy = per_atom * sizes.atoms / sizes.graphs
+    forces = statistics.forces_rms or 1.0
+    candidates = [
+        Term("energy", "graph", architecture.energy_weight, (energy,)),
+        Term("energy", "graph", architecture.energy_peratom_weight, (per_atom,), per_atom=True),
+        Term("forces", "node", architecture.force_weight, (forces,) * 3),
+    ]
+    if architecture.stress_weight > 0:
+        scale = (_stress_rms(manifest),) * STRESS_DIM
+        candidates.append(Term(STRESS, "graph", architecture.stress_weight, scale))
+    weights = _normalised([term.weight for term in candidates])
+    return [
+        Term(term.target, term.level, weight, term.scale, term.per_atom)
+        for term, weight in zip(candidates, weights, strict=True)
+        if weight > 0
+    ]
+
+
+def _stress_rms(manifest: Manifest) -> float:
+    """Root mean square of the stress components over the training split, in the data's unit."""
+    moments = manifest.statistics.targets[STRESS]
+    squares = [
+        mean**2 + std**2
+        for mean, std in zip(moments.mean, moments.std, strict=True)
+        # The spread of a component that does not vary is given as one.
+        if std != 1.0
+    ]
+    return math.sqrt(sum(squares) / len(squares)) if squares else 1.0
+
+
+def _normalised(weights: list[float]) -> list[float]:
+    total = sum(abs(weight) for weight in weights)
+    return [weight / total for weight in weights]

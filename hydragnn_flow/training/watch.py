@@ -1,0 +1,168 @@
+"""Whether to go on: stop requests, the deadline and the health of the losses.
+
+A loss stays on the device until somebody reads it, and reading makes the host wait. So the losses
+of about a second are read together, at a *look*; on a device a step itself never waits. Where there
+are several ranks they agree at a look, since one that stopped alone would leave the others waiting.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.training.distributed import World
+
+SECONDS_BETWEEN_LOOKS = 1.0
+# A checkpoint may cost this share of the training time it protects.
+CHECKPOINT_SHARE = 0.05
+# A long epoch is saved within as well, or a lost node would cost all of it.
+SECONDS_UNSAVED = 300.0
+# Kept free before the deadline, for what takes longer than ever before.
+SPARE_SECONDS = 5.0
+
+_ASKED, _LATE = "asked to stop", "its time is up"
+
+
+class Diverged(ArithmeticError):
+    """A loss or gradient became NaN or infinite."""
+
+
+class Stopped(Exception):
+    """The segment is to end before its rung; the message says why."""
+
+
+class Watch:
+    """Watches one run of the training loop.
+
+    Parameters
+    ----------
+    world
+        This process's place among the ranks.
+    device
+        Where the losses are.
+    deadline
+        Unix time [s] by which the last checkpoint must be written.
+    should_stop
+        Whether somebody wants the segment to end; asked before every step, with several ranks at
+        every look.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        deadline: float | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.world, self.device, self.deadline = world, device, deadline
+        self.should_stop = should_stop
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._looked = self._saved = time.monotonic()
+        self._steps_between_looks = 1
+        self._slowest_step = self._slowest_evaluation = self._slowest_save = 0.0
+        self._unsaved_seconds = 0.0
+        self._agreed = ""
+
+    def reason_to_stop(self) -> str:
+        """Why to stop here, or nothing; costs the device nothing."""
+        return self._agreed if self.world.size > 1 else self._reason()
+
+    def note(self, loss: Tensor, norm: Tensor | None) -> None:
+        """Take a step's loss, this rank's share of it, and the norm of its gradient."""
+        self._losses.append(loss)
+        if norm is not None:
+            self._norms.append(norm)
+
+    @property
+    def should_look(self) -> bool:
+        """Whether it is time for a look; the same on every rank."""
+        return len(self._losses) >= self._steps_between_looks
+
+    def look(self, epoch: int, step: int) -> list[float]:
+        """Read the losses since the last look; every rank calls this after the same step.
+
+        Parameters
+        ----------
+        epoch, step
+            Epoch that is trained and steps taken in it, for messages.
+
+        Returns
+        -------
+        list of float
+            The losses of the steps since the last look.
+
+        Raises
+        ------
+        Diverged
+            Naming the first step whose loss, or the norm of whose gradient, is not finite.
+        """
+        n = len(self._losses)
+        if n == 0:
+            return []
+        read = torch.stack([*self._losses, *(norm.double() for norm in self._norms)])
+        float(read[-1])  # waits for the device, or the time would not be that of the steps
+        now = time.monotonic()
+        reason = self._reason() if self.world.size > 1 else ""
+        mine = [
+            (now - self._looked) / n,
+            float(reason == _ASKED),
+            float(reason == _LATE),
+            now - self._saved if self.world.is_first else 0.0,
+        ]
+        shared = torch.tensor(mine, dtype=torch.float64, device=self.device)
+        *values, seconds, asked, late, self._unsaved_seconds = self.world.sum(
+            torch.cat([read, shared])
+        ).tolist()
+        self._agreed = _ASKED if asked else _LATE if late else ""
+        self._slowest_step = max(self._slowest_step, seconds)
+        self._steps_between_looks = max(1, int(SECONDS_BETWEEN_LOOKS / max(seconds, 1e-6)))
+        self._looked = time.monotonic()
+        self._losses, self._norms = [], []
+        losses, norms = values[:n], values[n:]
+        self._check(losses, norms, epoch, step)
+        return losses
+
+    def save_is_due(self, *, within_epoch: bool) -> bool:
+        """Whether to write a checkpoint, as of the last look; the same on every rank."""
+        if within_epoch and self._unsaved_seconds < SECONDS_UNSAVED:
+            return False
+        return self._slowest_save <= CHECKPOINT_SHARE * self._unsaved_seconds
+
+    def evaluated(self, seconds: float) -> None:
+        """Take note of how long an evaluation took; the next step's time begins now."""
+        self._slowest_evaluation = max(self._slowest_evaluation, seconds)
+        self._looked = time.monotonic()
+
+    def saved(self, seconds: float) -> None:
+        """Take note of how long writing the checkpoint took."""
+        self._slowest_save = max(self._slowest_save, seconds)
+        self._looked = self._saved = time.monotonic()
+
+    def _reason(self) -> str:
+        if self.should_stop():
+            return _ASKED
+        return _LATE if self._is_late() else ""
+
+    def _is_late(self) -> bool:
+        # Before the first look nothing is known, and a segment is to get at least so far.
+        if self.deadline is None or self._slowest_step == 0.0:
+            return False
+        # Several ranks do not ask again until a look's worth of steps later.
+        step = self._slowest_step * (self._steps_between_looks if self.world.size > 1 else 1)
+        ahead = step + self._slowest_evaluation + self._slowest_save + SPARE_SECONDS
+        return time.time() + ahead > self.deadline
+
+    def _check(self, losses: list[float], norms: list[float], epoch: int, step: int) -> None:
+        first = step - len(losses) + 1
+        for number, loss in enumerate(losses):
+            norm = norms[number] if norms else 0.0
+            name, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
+            if not math.isfinite(value):
+                raise Diverged(
+                    f"training {name} is {value} in epoch {epoch}, step {first + number}"
+                )

@@ -1,0 +1,210 @@
+"""Keys of a network that must fit each other, and the forms of its heads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.config import NetworkConfig, load_config, load_network
+from hydragnn_flow.config.network import GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.errors import InputError
+
+GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}
+NODE = {"num_headlayers": 2, "dim_headlayers": [7, 6], "type": "conv"}
+
+# Changes to the shipped potential's Architecture, and what the refusal says.
+MISFITS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"mpnn_type": "SAGE"}, ("'SAGE'", "no lengths", "another type")),
+    ({"mpnn_type": "GIN", "edge_features": ["lengths"]}, ("edge_features", "'GIN'")),
+    ({"edge_features": ["lengths", "bond_length"]}, ("edge_features", "twice")),
+    ({"edge_features": ["lengths", "order"]}, ("'order'", "keep ['lengths']")),
+    ({"global_attn_engine": "EquivariantTransformer"}, ("'EquivariantTransformer'", "not built")),
+    (
+        {"global_attn_engine": "GPS", "global_attn_heads": 5},
+        ("hidden_dim = 64", "global_attn_heads = 5", "multiple"),
+    ),
+    ({"global_attn_engine": "GPS", "global_attn_heads": 0}, ("global_attn_heads",)),
+    ({"mpnn_type": "MACE", "correlation": [2, 2]}, ("correlation", "num_conv_layers = 3")),
+    ({"mpnn_type": "MACE", "correlation": [2, 0, 2]}, ("correlation",)),
+    ({"radial_type": "sine"}, ("radial_type", "'bessel'")),
+    ({"normalization": "batch"}, ("normalization", "'layer'")),
+]
+
+
+def architecture(network: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The network with keys of its Architecture set."""
+    values = copy.deepcopy(network)
+    values["NeuralNetwork"]["Architecture"] |= changes
+    return values
+
+
+@pytest.mark.parametrize(("changes", "said"), MISFITS, ids=[str(case[0]) for case in MISFITS])
+def test_what_does_not_fit_is_refused(
+    changes: dict[str, Any], said: tuple[str, ...], network: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_network(architecture(network, **changes), "file")
+    message = str(caught.value)
+    assert message.startswith("file: Architecture")
+    assert "\n" not in message
+    for words in said:
+        assert words in message
+
+
+def test_a_variance_does_not_fit_a_potential(network: dict[str, Any]) -> None:
+    values = copy.deepcopy(network)
+    values["NeuralNetwork"]["Training"]["loss_function_type"] = "GaussianNLLLoss"
+    with pytest.raises(InputError, match=r"GaussianNLLLoss.*nothing of the forces; write 'mse'"):
+        load_network(values)
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths", "columns"),
+    [
+        (None, False, ()),
+        ([], False, ()),
+        (["lengths"], True, ()),
+        (["bond_length"], True, ()),
+        (["length", "order", "conjugated"], True, (1, 2)),
+        (["order"], False, (0,)),
+    ],
+)
+def test_edge_features_are_lengths_or_columns(
+    given: list[str] | None, lengths: bool, columns: tuple[int, ...], network: dict[str, Any]
+) -> None:
+    values = architecture(network, edge_features=given, enable_interatomic_potential=False)
+    read = load_network(values).Architecture
+    assert read.asks_for_lengths == lengths
+    assert read.attribute_columns == columns
+
+
+def test_what_users_write_for_no_attention_and_no_limit_is_accepted(
+    network: dict[str, Any],
+) -> None:
+    off = {"global_attn_engine": "", "global_attn_type": "", "global_attn_heads": 0, "pe_dim": 1}
+    read = load_network(architecture(network, **off, max_neighbours=100000, radius=7)).Architecture
+    assert read.global_attn_engine is None
+    assert (read.max_neighbours, read.radius) == (100000, 7.0)
+
+
+def branches(*heads: dict[str, Any]) -> list[dict[str, Any]]:
+    """HydraGNN's form of several branches, the last one first."""
+    named = [{"type": f"branch-{n}", "architecture": head} for n, head in enumerate(heads)]
+    return named[::-1]
+
+
+def test_one_mapping_is_one_branch() -> None:
+    heads = OutputHeads.model_validate({"graph": GRAPH, "node": branches(NODE)})
+    assert heads.graph == (GraphHead.model_validate(GRAPH),)
+    assert heads.node == (NodeHead.model_validate(NODE),)
+    assert heads.branches == 1
+    assert heads.model_dump(mode="json") == {"graph": GRAPH, "node": NODE}
+
+
+def test_branches_are_read_in_order_and_written_back() -> None:
+    other = GRAPH | {"dim_headlayers": [3]}
+    heads = OutputHeads.model_validate({"graph": branches(GRAPH, other, GRAPH)})
+    assert heads.graph is not None
+    assert [head.dim_headlayers for head in heads.graph] == [(9,), (3,), (9,)]
+    assert heads.branches == 3
+    written = heads.model_dump(mode="json")
+    assert written["graph"] == branches(GRAPH, other, GRAPH)[::-1]
+    assert OutputHeads.model_validate(written) == heads
+    assert OutputHeads.model_validate_json(heads.model_dump_json()) == heads
+
+
+@pytest.mark.parametrize(
+    ("heads", "said"),
+    [
+        ({"graph": []}, "must not be empty"),
+        ({"graph": 3}, "must be a list"),
+        ({"graph": [GRAPH]}, "{type: branch-N, architecture"),
+        ({"graph": [{"type": "branch-0"}]}, "{type: branch-N, architecture"),
+        ({"graph": [*branches(GRAPH), *branches(GRAPH)]}, "numbered from 0 without a gap"),
+        ({"graph": branches(GRAPH, GRAPH)[:1]}, "numbered from 0 without a gap"),
+        ({"graph": [{"type": "left", "architecture": GRAPH}]}, "'branch-0', 'branch-1' …"),
+        ({"graph": [{**branches(GRAPH)[0], "name": "a"}]}, "unknown key 'name'"),
+        ({"graph": branches(GRAPH, {**GRAPH, "dim_headlayers": []})}, "graph.1: dim_headlayers"),
+        ({"graph": branches(GRAPH, GRAPH), "node": NODE}, "2 branches and node 1"),
+        ({"graph": GRAPH | {"type": "conv"}}, "unknown key 'type'"),
+        ({"node": NODE | {"type": "mlp_per_atom"}}, "'mlp_per_node'"),
+        ({"node": NODE | {"dim_headlayers": [7, 0]}}, "dim_headlayers.1"),
+        ({"node": branches(NODE, NODE | {"type": "mlp"})}, "'conv' must be so in all branches"),
+    ],
+)
+def test_heads_that_cannot_be_meant_are_refused(
+    heads: dict[str, Any], said: str, network: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load_network(architecture(network, output_heads=heads))
+    assert "Architecture.output_heads" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_checked_network_reads_back_the_same(network: dict[str, Any]) -> None:
+    heads = {"node": branches(NODE, NODE)}
+    read = load_network(architecture(network, output_heads=heads, edge_features=["lengths"]))
+    assert NetworkConfig.model_validate_json(read.model_dump_json()) == read
+    assert load_network(read.model_dump()) == read
+
+
+HEADS = {"Architecture.global_attn_heads": {"choices": [4, 6]}}
+ENGINE = {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
+WITH_ENGINE = {"when": {"Architecture.global_attn_engine": ["GPS"]}}
+
+
+def searched(quickstart: dict[str, Any], space: dict[str, Any], **base: Any) -> dict[str, Any]:
+    """The quickstart with another search space, and keys of its Architecture set."""
+    values = copy.deepcopy(quickstart)
+    values["search"]["space"] = space
+    values["network"] = architecture(values["network"], **base)
+    return values
+
+
+def test_parameters_are_tried_where_they_exist(
+    quickstart: dict[str, Any], write: Callable[[Any], Path]
+) -> None:
+    # 6 heads do not share a width of 64, but the engine that asks for them comes from the search
+    heads = {
+        "Architecture.global_attn_heads": HEADS["Architecture.global_attn_heads"] | WITH_ENGINE
+    }
+    path = write(searched(quickstart, ENGINE | heads))
+    with pytest.raises(InputError, match=r"hidden_dim = 64 cannot be shared by .* = 6"):
+        load_config(path)
+    width = {"Architecture.hidden_dim": {"choices": [48, 96]}}
+    assert load_config(write(searched(quickstart, ENGINE | heads, hidden_dim=48)))
+    assert load_config(write(searched(quickstart, ENGINE | width | heads, hidden_dim=48)))
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        # both ends are multiples of 8, what lies between is not
+        ({"Architecture.hidden_dim": {"int": [32, 64]}}, "hidden_dim = 33"),
+        (
+            {"Architecture.hidden_dim": {"choices": [48, 64]}} | HEADS,
+            r"hidden_dim = 64 does not go with Architecture.global_attn_heads = 6",
+        ),
+    ],
+)
+def test_a_search_for_networks_that_cannot_be_is_refused(
+    space: dict[str, Any], said: str, quickstart: dict[str, Any], write: Callable[[Any], Path]
+) -> None:
+    base = {"global_attn_engine": "GPS", "global_attn_heads": 8, "hidden_dim": 48}
+    with pytest.raises(InputError, match=said):
+        load_config(write(searched(quickstart, space, **base)))
+
+
+def test_a_parameter_some_types_read_may_be_searched_with_others(
+    quickstart: dict[str, Any], write: Callable[[Any], Path]
+) -> None:
+    types = {"Architecture.mpnn_type": {"choices": ["EGNN", "MACE"]}}
+    degree = {"Architecture.max_ell": {"int": [1, 3]}}
+    assert load_config(write(searched(quickstart, types | degree, mpnn_type="EGNN")))
+    never = {"Architecture.max_ell": {"int": [1, 3], "when": {"Architecture.mpnn_type": ["EGNN"]}}}
+    with pytest.raises(InputError, match="max_ell: changes nothing"):
+        load_config(write(searched(quickstart, types | never, mpnn_type="EGNN")))

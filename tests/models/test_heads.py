@@ -1,0 +1,277 @@
+"""Heads of every kind, their branches, and the noise they predict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import COPPER, GOLD, alloy, as_batch, network
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, PotentialModel, build_model, network_cost
+
+Make = Callable[..., HydraModel]
+GRAPH_HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}
+GRAPH_HEAD |= {"dim_headlayers": [8]}
+
+
+def heads(kind: str, branches: int = 1, widths: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
+    """`output_heads` with node heads of a kind; those of the second branch are wider."""
+
+    def level(head: dict[str, Any]) -> Any:
+        if branches == 1:
+            return head
+        return [
+            {
+                "type": f"branch-{k}",
+                "architecture": head
+                | {"dim_headlayers": [width + 2 * k for width in head["dim_headlayers"]]},
+            }
+            for k in range(branches)
+        ]
+
+    node = {"num_headlayers": len(widths), "dim_headlayers": list(widths), "type": kind}
+    return {"graph": level(GRAPH_HEAD), "node": level(node)}
+
+
+@pytest.fixture
+def of_four(manifest: Manifest) -> Manifest:
+    """A store whose graphs all have four atoms, and the number of a branch."""
+    x = manifest.keys["x"]
+    number = x.model_copy(update={"node": False, "rows": 1, "dtype": "int64", "shape": (1,)})
+    keys = {**manifest.keys, "x": x.model_copy(update={"rows": 4}), "dataset_name": number}
+    return manifest.model_copy(update={"keys": keys})
+
+
+def built(
+    manifest: Manifest, output_heads: dict[str, Any], *, potential: bool = False, **options: Any
+) -> HydraModel:
+    torch.manual_seed(0)
+    values = network("SchNet", potential=potential, **options, output_heads=output_heads)
+    return build_model(values, manifest)
+
+
+def branched(*numbers: int) -> Batch:
+    """A cell for each number of a branch."""
+    batch = as_batch(*(alloy(seed) for seed in range(len(numbers))))
+    batch.dataset_name = torch.tensor(numbers)[:, None]
+    return batch
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
+@pytest.mark.parametrize("branches", [1, 3])
+def test_every_kind_trains_whole(
+    of_four: Manifest, kind: str, potential: bool, branches: int
+) -> None:
+    """All parameters get a gradient, also of a branch that no graph of the batch belongs to."""
+    model = built(of_four, heads(kind, branches), potential=potential)
+    outputs = model(branched(0, branches - 1))
+    sum(value.double().square().sum() for value in outputs.values()).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(grad is not None for grad in gradients.values())
+    silent = {name for name, grad in gradients.items() if not grad.abs().sum()}
+    assert silent == {name for name in silent if ".branches.1." in name}
+    assert bool(silent) == (branches == 3)
+
+
+def test_a_convolution_head_sees_neighbours(of_four: Manifest) -> None:
+    """With one layer of message passing, atoms two edges away matter through the head alone."""
+    import ase
+
+    chain = ase.Atoms([GOLD, COPPER, COPPER], [[0, 0, 0], [3.0, 0, 0], [6.0, 0, 0]])
+    other = ase.Atoms([COPPER, COPPER, COPPER], chain.positions)
+    for kind, sees in (("mlp", False), ("conv", True)):
+        model = built(of_four, heads(kind, widths=(8,)), num_conv_layers=1).double()
+        first, second = (model(as_batch(atoms))["charge"][2] for atoms in (chain, other))
+        assert (float((first - second).detach().abs()) > 1e-9) == sees
+
+
+@pytest.mark.parametrize("mpnn_type", ["SchNet", "EGNN", "PNA"])
+def test_convolution_heads_of_other_widths(of_four: Manifest, mpnn_type: str) -> None:
+    values = network(mpnn_type, potential=False, output_heads=heads("conv", widths=(8, 8, 6)))
+    model = build_model(values, of_four).double()
+    one, both = model(as_batch(alloy(0))), model(as_batch(alloy(0), alloy(1)))
+    torch.testing.assert_close(both["charge"][:4], one["charge"], rtol=1e-10, atol=1e-10)
+    order = np.random.default_rng(0).permutation(4)
+    permuted = model(as_batch(alloy(0)[order]))
+    torch.testing.assert_close(permuted["charge"], one["charge"][order], rtol=1e-10, atol=1e-10)
+
+
+def test_each_place_has_its_own_perceptron(of_four: Manifest) -> None:
+    """Equal to perceptrons applied one by one."""
+    model = built(of_four, heads("mlp_per_node")).double()
+    batch = as_batch(alloy(0), alloy(1))
+    nodes, _ = model.encoder(batch, batch.pos.double())
+    layers = model.node_heads.branches.branches[0].heads[0]
+    expected = torch.empty(8, 1, dtype=torch.float64)
+    for place in range(4):
+        rows = nodes[place::4]
+        for layer in layers:
+            rows = (
+                rows @ layer.weight[place] + layer.bias[place]
+                if hasattr(layer, "weight")
+                else (layer(rows))
+            )
+        expected[place::4] = rows
+    torch.testing.assert_close(model(batch)["charge"], expected * 0.02 + 0.1)
+
+
+def test_places_need_graphs_of_one_size(manifest: Manifest, of_four: Manifest) -> None:
+    with pytest.raises(InputError, match=r"mlp_per_node.*write 'mlp'"):
+        built(manifest, heads("mlp_per_node"))
+    model = built(of_four, heads("mlp_per_node"))
+    small, large = alloy(0)[:3], alloy(0).repeat((2, 1, 1))[:5]
+    for structures in ((large,), (small, large)):  # together as many atoms as two of four
+        with pytest.raises(InputError, match="trained on graphs of 4 atoms"):
+            model(as_batch(*structures))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
+def test_a_graph_gets_the_heads_of_its_branch(
+    of_four: Manifest, kind: str, potential: bool
+) -> None:
+    """Each as if it were alone in the batch, and otherwise than another branch would have it."""
+    model = built(of_four, heads(kind, 2), potential=potential).double().eval()
+    mixed = model(branched(1, 0, 1))
+    for name, values in mixed.items():
+        rows = values.reshape(3, -1)
+        same, other = (model(branched(k, k, k))[name].reshape(3, -1) for k in (1, 0))
+        expected = torch.stack([same[0], other[1], same[2]])
+        torch.testing.assert_close(rows, expected, rtol=1e-10, atol=1e-10)
+        assert not torch.allclose(same, other)
+
+
+def test_branches_are_never_guessed(manifest: Manifest, of_four: Manifest) -> None:
+    with pytest.raises(InputError, match="2 branches, but the store's graphs have no key"):
+        built(manifest, heads("mlp", 2))
+    model = built(of_four, heads("mlp", 2))
+    with pytest.raises(InputError, match="the graphs have no key 'dataset_name'"):
+        model(as_batch(alloy()))
+    for wrong in (2, -1):
+        with pytest.raises(InputError, match=f"dataset_name is {wrong}, .* 0 to 1"):
+            model(branched(0, wrong))
+    single = built(manifest, heads("mlp"))
+    assert torch.equal(single(branched(7))["gap"], single(as_batch(alloy()))["gap"])
+
+
+def test_one_branch_costs_no_more(make: Make, of_four: Manifest) -> None:
+    plain = network_cost(make("SchNet", potential=False), 100, 2000, 4)
+    assert plain == network_cost(built(of_four, heads("mlp", widths=(8,))), 100, 2000, 4)
+
+
+def test_initial_bias_is_in_units_of_the_spread(of_four: Manifest) -> None:
+    """A head that says nothing else predicts mean + bias * spread, in every branch."""
+    for loss in ("mse", "GaussianNLLLoss"):
+        values = network("SchNet", potential=False, output_heads=heads("mlp", 2), initial_bias=2.0)
+        values["Training"]["loss_function_type"] = loss
+        model = build_model(values, of_four)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.zeros_(parameter)
+        outputs = model(branched(0, 1))
+        expected = torch.tensor([[2.0, 4.0]] * 2).double()  # means 1 and -2, spreads 0.5 and 3
+        torch.testing.assert_close(outputs["gap"], expected)
+        torch.testing.assert_close(outputs["charge"], torch.full((8, 1), 0.1))
+
+
+def test_initial_bias_of_a_potential(manifest: Manifest) -> None:
+    pooling = {"graph_pooling": "add"}
+    plain, raised = (
+        build_model(network("SchNet", head="graph", initial_bias=bias, **pooling), manifest)
+        for bias in (0.0, 1.5)
+    )
+    raised.load_state_dict(
+        {k: v for k, v in plain.state_dict().items() if "atomic_energy" not in k}, strict=False
+    )
+    for model in (plain, raised):
+        last = model.atomic_energy.branches[0].heads[0][-1]
+        torch.nn.init.zeros_(last.weight)
+    difference = raised(as_batch(alloy()))["energy"] - plain(as_batch(alloy()))["energy"]
+    assert difference.item() == pytest.approx(4 * 1.5 * 0.8)  # atoms, bias, scale [eV]
+    with pytest.raises(InputError, match="initial_bias"):
+        build_model(network("SchNet", initial_bias=1.0), manifest)
+
+
+def noisy(manifest: Manifest, **options: Any) -> HydraModel:
+    values = network("SchNet", potential=False, **options)
+    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
+    torch.manual_seed(0)
+    return build_model(values, manifest)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("branches", [1, 2])
+def test_noise_comes_beside_every_target(of_four: Manifest, kind: str, branches: int) -> None:
+    model = noisy(of_four, output_heads=heads(kind, branches))
+    outputs = model(branched(0, branches - 1))
+    assert set(outputs) == {n + s for n in ("gap", "charge") for s in ("", NOISE_SUFFIX)}
+    for name in ("gap", "charge"):
+        value, noise = outputs[name], outputs[name + NOISE_SUFFIX]
+        assert noise.shape == value.shape and noise.dtype == value.dtype
+        assert (noise > 0).all() and noise.requires_grad
+
+
+def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four: Manifest) -> None:
+    """Fresh heads are as unsure as the targets vary; sure ones keep a thousandth of that."""
+    model = noisy(of_four)
+    fresh = model(branched(0))["gap" + NOISE_SUFFIX] / torch.tensor([0.5, 3.0])
+    assert float(fresh.min()) > 0.05 and float(fresh.max()) < 5
+    last = model.graph_heads.branches.branches[0].heads[0][-1]
+    torch.nn.init.constant_(last.bias, -1e4)
+    torch.nn.init.zeros_(last.weight)
+    sure = model(branched(0))["gap" + NOISE_SUFFIX]
+    torch.testing.assert_close(sure, torch.tensor([[5e-4, 3e-3]]).double())
+
+
+def test_mixed_precision_keeps_the_mean(of_four: Manifest) -> None:
+    """In bfloat16, a mean of -2 with a spread of 3 would have a spacing of 0.02."""
+    model, batch = noisy(of_four), branched(0, 0)
+    expected = model(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(batch)
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype
+        torch.testing.assert_close(found[name], values, rtol=0.05, atol=0.1)
+
+
+def test_noise_that_depends_on_the_structure_is_found(of_four: Manifest) -> None:
+    """Labels whose noise grows with the share of gold: the predicted noise follows the true one.
+
+    The likelihood is that of a Gaussian (Nix and Weigend, doi:10.1109/ICNN.1994.374138).
+    """
+    rng = np.random.default_rng(0)
+    structures = [alloy() for _ in range(320)]
+    for atoms in structures:
+        atoms.numbers = rng.choice([COPPER, GOLD], 4)
+    share = np.array([(atoms.numbers == GOLD).mean() for atoms in structures])
+    true_mean, true_noise = 1.0 + share, 0.05 + 0.6 * share
+    labels = torch.tensor(true_mean + true_noise * rng.normal(size=len(share)))
+    batch = as_batch(*structures)
+    model = noisy(of_four)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        outputs = model(batch)
+        mean, noise = outputs["gap"][:, 0], outputs["gap" + NOISE_SUFFIX][:, 0]
+        loss = (noise.log() + 0.5 * ((labels - mean) / noise) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = noise.detach().numpy()
+    assert np.corrcoef(found, true_noise)[0, 1] > 0.9
+    for value in (0.25, 0.75):
+        assert found[share == value].mean() == pytest.approx(0.05 + 0.6 * value, rel=0.35)
+
+
+def test_a_potential_has_no_noise(manifest: Manifest) -> None:
+    values = network("SchNet")
+    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
+    with pytest.raises(InputError, match="GaussianNLLLoss"):
+        build_model(values, manifest)
+    assert isinstance(build_model(network("SchNet"), manifest), PotentialModel)

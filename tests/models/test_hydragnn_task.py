@@ -1,0 +1,68 @@
+"""HydraGNN's own accuracy test, at a quarter of its thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydragnn_task import THRESHOLDS, THRESHOLDS_WITH_LENGTHS, network, write_task
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    return write_task(tmp_path_factory.mktemp("task") / "task.gs")
+
+
+def _errors(
+    task: GraphStore, folder: Path, section: dict[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Mean square and mean absolute error of each target on the test split after training."""
+    spec = SegmentSpec(
+        kind="trial",
+        number=0,
+        directory=str(folder),
+        store=str(task.path),
+        network=section,
+        until_epoch=section["Training"]["num_epoch"],
+        rung=0,
+        seed=0,
+    )
+    result = run_segment(spec)
+    assert result.status == "ok", result.reason
+    best = load_checkpoint(folder / "checkpoint.pt")["best"]
+    test = task["testset"]
+    model = restore_model(section, task.manifest, best)
+    errors = {}
+    for name, values in predict_batches(model, split_batches(test)).items():
+        error = values - test.target(name)
+        errors[name] = float(np.square(error).mean()), float(np.abs(error).mean())
+    return errors
+
+
+@pytest.mark.parametrize("multihead", [False, True], ids=["one head", "four heads"])
+def test_a_quarter_of_hydragnns_thresholds(
+    mpnn: str, multihead: bool, task: GraphStore, tmp_path: Path
+) -> None:
+    found = _errors(task, tmp_path, network(mpnn, multihead))
+    square, absolute = THRESHOLDS[mpnn]
+    for name, (mean_square, mean_absolute) in found.items():
+        assert mean_square < square / 4, name
+        assert mean_absolute < absolute / 4, name
+
+
+@pytest.mark.parametrize("mpnn_type", sorted(THRESHOLDS_WITH_LENGTHS))
+def test_with_lengths(mpnn_type: str, task: GraphStore, tmp_path: Path) -> None:
+    section = network(mpnn_type, False, edge_features=["lengths"])
+    found = _errors(task, tmp_path, section)
+    square, absolute = THRESHOLDS_WITH_LENGTHS[mpnn_type]
+    for name, (mean_square, mean_absolute) in found.items():
+        assert mean_square < square / 4, name
+        assert mean_absolute < absolute / 4, name

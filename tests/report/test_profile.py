@@ -1,0 +1,59 @@
+"""Where a step's time goes, measured on small networks."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from segment_cases import NETWORK, network_with
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
+from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
+    told: list[str] = []
+    profile = profile_network(NETWORK, alloy_store.path, ranks=ranks, seconds=0.1, say=told.append)
+    modes = [REAL, CACHED, *([ALONE] if ranks == 2 else []), LOADER]
+    assert told == modes and list(profile.timings) == modes
+    train = alloy_store["trainset"]
+    steps = -(-len(train) // 4)
+    assert profile.graphs == pytest.approx(len(train) / steps)
+    assert profile.atoms == pytest.approx(train.n_atoms.sum() / steps)
+    assert profile.edges == pytest.approx(train.n_edges.sum() / steps)
+    # Reading a batch is a part of training on it.
+    assert profile.timings[LOADER].seconds < profile.timings[REAL].seconds
+    assert all(timing.cpu_seconds > 0 for timing in profile.timings.values())
+    assert min(profile.shares.values()) >= 0
+    assert profile.peak_memory_gib > 0 and profile.flops_per_second > 0
+
+    text = StringIO()
+    Console(file=text, width=120).print(profile_tables(profile))
+    for words in ("waiting for data", "GFLOP/s", "peak memory", "energy", *modes):
+        assert words in text.getvalue()
+
+
+def test_more_work_is_more_operations(alloy_store: GraphStore) -> None:
+    narrow = profile_network(NETWORK, alloy_store.path, seconds=0.1)
+    wide = network_with(Architecture__hidden_dim=24)
+    assert profile_network(wide, alloy_store.path, seconds=0.1).flops > 2 * narrow.flops
+
+
+def test_a_trial_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    write_network(tmp_path / "trials" / "3", NETWORK)
+    directory = RunDirectory(tmp_path)
+    assert network_of(directory, 3) == NETWORK
+    with pytest.raises(InputError, match=r"has no trial 4; see `hydragnn-flow status`"):
+        network_of(directory, 4)
+
+
+def test_what_the_store_lacks_is_told_in_a_sentence(alloy_store: GraphStore) -> None:
+    network = network_with(Architecture__radius=9.0)
+    with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
+        profile_network(network, alloy_store.path, seconds=0.1)

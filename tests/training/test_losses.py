@@ -1,0 +1,224 @@
+"""The terms of the loss, against torch's own and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+from torch.nn import functional
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.losses import Counts, Loss, gaussian_nll, reference
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trainer import Trainer
+
+HEADS: dict[str, Any] = {
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
+    "Variables_of_interest__type": ["graph"],
+}
+TORCHS = {
+    "mse": functional.mse_loss,
+    "rmse": lambda a, b: functional.mse_loss(a, b).sqrt(),
+    "mae": functional.l1_loss,
+    "smooth_l1": functional.smooth_l1_loss,
+    "huber": lambda a, b: functional.huber_loss(a, b, delta=0.3),
+}
+
+
+def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+    network = network_with(**changes)
+    spec = make_spec(folder, store, 3, network=network)
+    return Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+
+
+def loss_with(store: GraphStore, **changes: Any) -> Loss:
+    return Loss(load_network(network_with(**changes)), store.manifest)
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_it_is_torchs(alloy_store: GraphStore, name: str) -> None:
+    """On forces alone, in units of their spread."""
+    changes = {
+        "Training__loss_function_type": name,
+        "Training__huber_delta": 0.3,
+        "Architecture__energy_peratom_weight": 0.0,
+    }
+    loss = loss_with(alloy_store, **changes)
+    batch = alloy_store["trainset"].batch([0, 1, 2])
+    spread = alloy_store.manifest.statistics.forces_rms
+    assert spread is not None
+    forces = (batch.forces + spread * torch.randn_like(batch.forces)).requires_grad_()
+    outputs = {"forces": forces, "energy": torch.zeros(3, 1)}
+    parts = loss.parts(outputs, batch, Counts(3, batch.num_nodes))
+    share = loss.share(parts, World())
+    expected = TORCHS[name](forces / spread, batch.forces / spread)
+    torch.testing.assert_close(share.float(), expected)
+    torch.testing.assert_close(loss.total(parts).float(), expected)
+    slopes = [
+        torch.autograd.grad(value, forces, retain_graph=True)[0] for value in (share, expected)
+    ]
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_root_has_a_slope_where_nothing_is_wrong(alloy_store: GraphStore) -> None:
+    loss = loss_with(alloy_store, Training__loss_function_type="rmse")
+    batch = alloy_store["trainset"].batch([0])
+    outputs = {
+        "forces": batch.forces.clone().requires_grad_(),
+        "energy": batch.energy.view(1, 1).clone().requires_grad_(),
+    }
+    share = loss.share(loss.parts(outputs, batch, Counts(1, batch.num_nodes)), World())
+    share.backward()
+    assert share == 0
+    assert all(torch.isfinite(value.grad).all() for value in outputs.values())
+
+
+def test_the_likelihood_is_torchs() -> None:
+    residual = torch.randn(50, 3, dtype=torch.float64, requires_grad=True)
+    deviation = torch.rand(50, 3, dtype=torch.float64).add(0.1).requires_grad_()
+    zero = torch.zeros_like(residual)
+    expected = functional.gaussian_nll_loss(residual, zero, deviation**2, reduction="none")
+    torch.testing.assert_close(gaussian_nll(residual, deviation), expected)
+
+
+def test_beta_weights_the_gradient_with_the_variance() -> None:
+    """Seitzer et al., eq. 6: with β = 1 the mean learns as from a square error."""
+    residual = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    deviation = torch.rand(50, dtype=torch.float64).add(0.1).requires_grad_()
+    slope, _ = torch.autograd.grad(
+        gaussian_nll(residual, deviation, 1.0).sum(), [residual, deviation]
+    )
+    torch.testing.assert_close(slope, residual.detach())
+    half, spread = torch.autograd.grad(
+        gaussian_nll(residual, deviation, 0.5).sum(), [residual, deviation]
+    )
+    r, s = residual.detach(), deviation.detach()
+    torch.testing.assert_close(half, r / s)
+    torch.testing.assert_close(spread, s * (1 / s - r**2 / s**3))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_noise_is_learnt_and_judged_alike(
+    tmp_path: Path, alloy_store: GraphStore, beta: float
+) -> None:
+    """The validation loss has no β in it, so that settings compare."""
+    likelihood = HEADS | {"Training__loss_function_type": "GaussianNLLLoss"}
+    trainer = make_trainer(tmp_path / "t", alloy_store, **likelihood, Training__nll_beta=beta)
+    plain = loss_with(alloy_store, **likelihood)
+    batch = alloy_store["valset"].batch(range(len(alloy_store["valset"])))
+    with torch.no_grad():
+        outputs = trainer.average.model()(batch)
+    assert (outputs["energy_aleatoric_std"] > 0).all()
+    expected = plain.total(plain.parts(outputs, batch, Counts(batch.num_graphs, batch.num_nodes)))
+    assert trainer.evaluate(trainer.val)[0] == pytest.approx(float(expected), rel=1e-6)
+    trainer.run()
+    first, *_, last = (loss for _, loss, _ in trainer.progress.history)
+    assert last < first
+
+
+@pytest.fixture(scope="module")
+def stressed(
+    alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, GraphStore]:
+    """Stores with a stress of 6 and of 9 components, and one structure without a cell."""
+    stores = {}
+    for dim in (6, 9):
+        splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
+        for number, graph in enumerate(graph for graphs in splits.values() for graph in graphs):
+            voigt = torch.randn(6, generator=torch.Generator().manual_seed(number))
+            tensor = voigt[[0, 5, 4, 5, 1, 3, 4, 3, 2]]
+            graph.stress = (voigt if dim == 6 else tensor)[None]
+        splits["trainset"][0].cell = torch.zeros(3, 3)
+        path = tmp_path_factory.mktemp("stressed") / "store.gs"
+        stress = Target(level="graph", dim=dim, unit="eV/Å^3")
+        targets = alloy_store.manifest.targets | {"stress": stress}
+        stores[dim] = write_store(path, splits, targets=targets, cutoff=4.0)
+    return stores
+
+
+def test_a_stress_is_compared_in_voigts_order(stressed: dict[int, GraphStore]) -> None:
+    like = torch.zeros(4, 6)
+    six, nine = (
+        reference(stressed[dim]["trainset"].batch([1, 2, 3, 4]), "stress", like) for dim in (6, 9)
+    )
+    torch.testing.assert_close(six, nine)
+    first = stressed[6]["trainset"][1]
+    torch.testing.assert_close(six[0], first.stress.view(6))
+
+
+def test_stress_is_trained_on(tmp_path: Path, stressed: dict[int, GraphStore]) -> None:
+    """The structure without a cell has none, and does not make the loss NaN."""
+    for dim, store in stressed.items():
+        network = network_with(Architecture__stress_weight=1.0)
+        result = run_segment(make_spec(tmp_path / str(dim), store, 8, network=network))
+        assert result.status == "ok", result.reason
+        assert result.history[-1][1] < result.history[0][1]
+        assert 0 < result.metrics["stress_mae"] < 3
+        assert "stress_mae_per_atom" not in result.metrics
+        assert set(np.load(tmp_path / str(dim) / "validation.npz")) == {
+            "energy",
+            "forces",
+            "stress",
+        }
+
+
+@pytest.mark.parametrize("name", ["mse", "GaussianNLLLoss"])
+def test_parts_of_a_step_add_up(tmp_path: Path, alloy_store: GraphStore, name: str) -> None:
+    changes = HEADS | {"Training__loss_function_type": name, "Training__precision": "fp64"}
+    losses = {}
+    for parts in (1, 2, 3, 9):
+        trainer = make_trainer(
+            tmp_path / str(parts), alloy_store, Training__accumulation_steps=parts, **changes
+        )
+        steps = trainer.plan(0)
+        pieces = list(trainer.micro_batches(steps))
+        assert max(map(len, pieces)) == min(parts, max(step.graphs for step in steps))
+        losses[parts] = [
+            float(trainer.train_step(step, piece))
+            for step, piece in zip(steps, pieces, strict=True)
+        ]
+    for parts in (2, 3, 9):
+        np.testing.assert_allclose(losses[parts], losses[1], rtol=1e-9)
+
+
+def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStore) -> None:
+    saved = {}
+    for parts in (1, 4):
+        trainer = make_trainer(
+            tmp_path / str(parts),
+            alloy_store,
+            Training__accumulation_steps=parts,
+            Training__batch_size=12,
+        )
+        (step, *_) = trainer.plan(0)
+        held = most = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal held
+            held += tensor.nbytes
+            return tensor
+
+        (pieces, *_) = trainer.micro_batches([step])
+        for piece in pieces:
+            held = 0
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                trainer._backward(step, piece)
+            most = max(most, held)
+        saved[parts] = most
+    assert saved[4] < 0.4 * saved[1]
+
+
+def test_the_root_of_a_part_is_refused() -> None:
+    with pytest.raises(InputError, match="'rmse' takes the root over a whole step"):
+        load_network(
+            network_with(Training__loss_function_type="rmse", Training__accumulation_steps=2)
+        )

@@ -1,0 +1,214 @@
+"""HydraGNN's list of optimisers, and what the loop does to their steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.training.averaging import Average
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.lamb import Lamb
+from hydragnn_flow.training.optimizers import make_optimizer, scaled_learning_rate
+from hydragnn_flow.training.trainer import Trainer
+
+# Rates at which each learns this in a few epochs.
+RATES = {
+    "AdamW": 5e-3,
+    "Adam": 5e-3,
+    "SGD": 1e-2,
+    "Adadelta": 1.0,
+    "Adagrad": 1e-2,
+    "Adamax": 5e-3,
+    "RMSprop": 1e-3,
+    "FusedLAMB": 1e-2,
+}
+
+
+def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+    network = network_with(**changes)
+    spec = make_spec(folder, store, 5, network=network)
+    return Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+
+
+def settings(**values: Any) -> Any:
+    values = {"learning_rate": 0.01} | values
+    return load_network(network_with(Training__Optimizer=values)).Training.Optimizer
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_each_learns(tmp_path: Path, alloy_store: GraphStore, name: str) -> None:
+    values = {"type": name, "learning_rate": RATES[name], "weight_decay": 1e-4}
+    trainer = make_trainer(tmp_path / "t", alloy_store, Training__Optimizer=values)
+    assert type(trainer.optimizer).__name__ == name.replace("FusedLAMB", "Lamb")
+    assert trainer.optimizer.param_groups[0]["weight_decay"] == 1e-4
+    trainer.run()
+    losses = [training for _, training, _ in trainer.progress.history]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_weight_decay_is_the_optimiser_s_own_where_not_given() -> None:
+    for name, expected in (("AdamW", 0.01), ("Adam", 0.0)):
+        model = torch.nn.Linear(2, 2)
+        optimizer = make_optimizer(model, settings(type=name), 0.01, World())
+        assert optimizer.param_groups[0]["weight_decay"] == expected
+
+
+def test_what_is_frozen_is_not_trained() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.weight.requires_grad_(False)
+    optimizer = make_optimizer(model, settings(), 0.01, World())
+    assert [weight.shape for weight in optimizer.param_groups[0]["params"]] == [(2,)]
+
+
+def test_lamb_by_hand() -> None:
+    """You et al., algorithm 2, layer by layer in float64."""
+    torch.manual_seed(0)
+    weights = [torch.randn(4, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)]
+    expected = [weight.clone() for weight in weights]
+    trained = [weight.clone().requires_grad_() for weight in weights]
+    rate, decay, b1, b2, eps = 0.1, 0.05, 0.9, 0.999, 1e-8
+    optimizer = Lamb(trained, lr=rate, weight_decay=decay)
+    m, v = [torch.zeros_like(w) for w in weights], [torch.zeros_like(w) for w in weights]
+    for t in range(1, 6):
+        for k, weight in enumerate(trained):
+            g = torch.randn_like(weight)
+            weight.grad = g.clone()
+            m[k] = b1 * m[k] + (1 - b1) * g
+            v[k] = b2 * v[k] + (1 - b2) * g**2
+            r = m[k] / (1 - b1**t) / ((v[k] / (1 - b2**t)).sqrt() + eps) + decay * expected[k]
+            size = expected[k].norm()
+            trust = float(size / r.norm()) if size > 0 else 1.0
+            expected[k] = expected[k] - rate * min(max(trust, 0.01), 10.0) * r
+        optimizer.step()
+        torch.testing.assert_close([w.detach() for w in trained], expected)
+
+
+def test_the_rate_grows_with_the_batch(tmp_path: Path, alloy_store: GraphStore) -> None:
+    assert scaled_learning_rate(settings(), 64) == 0.01
+    linear = settings(batch_scaling="linear", reference_batch=16)
+    assert scaled_learning_rate(linear, 64) == pytest.approx(0.04)
+    root = settings(batch_scaling="sqrt", reference_batch=16)
+    assert scaled_learning_rate(root, 64) == pytest.approx(0.02)
+    optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 2}
+    budget = {"mode": "node_budget", "max_nodes": 40}
+    trainer = make_trainer(
+        tmp_path / "t", alloy_store, Training__Optimizer=optimizer, Training__Batching=budget
+    )
+    graphs = len(alloy_store["trainset"]) / len(trainer.plan(0))
+    assert trainer.schedule.rate(0, 0, 5) == pytest.approx(0.01 * graphs / 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"batch_scaling": "linear"}, "'linear' needs reference_batch"),
+        ({"type": "Adamw"}, "'FusedLAMB'"),
+        ({"weight_decay": -1}, "greater than or equal to 0"),
+        ({"momentum": 0.9}, "unknown key 'momentum'"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=r"network: Training\.Optimizer") as caught:
+        settings(**values)
+    assert expected in str(caught.value)
+
+
+def test_hydragnns_nulls_are_not_given() -> None:
+    nothing = dict.fromkeys(("EarlyStopping", "conv_checkpointing", "precision", "Scheduler"))
+    network = network_with(**{f"Training__{key}": value for key, value in nothing.items()})
+    assert load_network(network).Training == load_network(network_with()).Training
+
+
+def test_gradients_are_clipped(tmp_path: Path, alloy_store: GraphStore) -> None:
+    sizes = {}
+    for bound in (0.0, 1e-3):
+        optimizer = {"type": "SGD", "learning_rate": 1.0}
+        trainer = make_trainer(
+            tmp_path / str(bound),
+            alloy_store,
+            Training__Optimizer=optimizer,
+            Training__gradient_clip=bound,
+        )
+        before = [weight.clone() for weight in trainer.model.parameters()]
+        (step, *_) = trainer.plan(0)
+        trainer.train_step(step, trainer.train.batch(step.part(0)))
+        moved = [w - b for w, b in zip(trainer.model.parameters(), before, strict=True)]
+        sizes[bound] = float(torch.cat([m.flatten() for m in moved]).norm())
+    assert sizes[1e-3] == pytest.approx(1e-3, rel=1e-3)
+    assert sizes[0.0] > 0.01
+
+
+def test_the_average_follows_the_weights() -> None:
+    model = torch.nn.BatchNorm1d(1, affine=True)
+    average = Average(model, 0.9)
+    values = []
+    for value in range(1, 40):
+        with torch.no_grad():
+            model.weight.fill_(value)
+        average.update()
+        values.append(value)
+    expected = values[0]
+    for steps, value in enumerate(values[1:], start=1):
+        expected += max(0.1, 9 / (10 + steps)) * (value - expected)
+    model(torch.randn(20, 1))
+    averaged = average.model()
+    assert float(averaged.weight) == pytest.approx(expected)
+    assert not averaged.training
+    assert torch.equal(averaged.running_mean, model.running_mean)
+    assert model.training
+
+
+def test_without_an_average_the_weights_themselves_are_judged(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    trainer = make_trainer(tmp_path / "t", alloy_store, Training__ema_decay=0.0)
+    trainer.run()
+    assert trainer.average.model() is trainer.model
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [("bfloat16", "bf16"), ("BF16", "bf16"), ("float", "fp32"), ("double", "fp64")],
+)
+def test_precisions_have_hydragnns_names(name: str, meaning: str) -> None:
+    assert load_network(network_with(Training__precision=name)).Training.precision == meaning
+
+
+def test_bf16_keeps_weights_and_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
+    trainer = make_trainer(tmp_path / "t", alloy_store, Training__precision="bf16")
+    whole = make_trainer(tmp_path / "whole", alloy_store)
+    trainer.run()
+    whole.run()
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+    (first, *_), (other, *_) = trainer.progress.history, whole.progress.history
+    assert first[1] != other[1]
+    assert trainer.progress.best_val_loss == pytest.approx(whole.progress.best_val_loss, rel=0.1)
+
+
+@pytest.mark.parametrize("mpnn_type", ["SchNet", "PNA"])
+def test_checkpointed_layers_give_the_same(
+    tmp_path: Path, alloy_store: GraphStore, mpnn_type: str
+) -> None:
+    losses = []
+    for switch in (False, True):
+        heads = {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}}
+        trainer = make_trainer(
+            tmp_path / str(switch),
+            alloy_store,
+            Training__conv_checkpointing=switch,
+            Architecture__mpnn_type=mpnn_type,
+            Architecture__enable_interatomic_potential=False,
+            Architecture__output_heads=heads,
+            Variables_of_interest__type=["graph"],
+        )
+        assert trainer.model.encoder.checkpointing is switch
+        trainer.run()
+        losses.append(trainer.progress.history)
+    assert losses[0] == losses[1]

@@ -1,0 +1,179 @@
+"""Stopped anywhere and continued, a training is what it would have been, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training import watch as watching
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.watch import Stopped
+
+EPOCHS = 4
+PLATEAU = {"type": "ReduceLROnPlateau", "patience": 0, "factor": 0.3, "min_lr": 1e-4}
+GAT_WITH_DROPOUT = {
+    "Architecture__mpnn_type": "GAT",
+    "Architecture__dropout": 0.3,
+    "Architecture__edge_features": ["lengths"],
+    "Architecture__num_gaussians": 4,
+    "Architecture__hidden_dim": 6,
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__output_heads": {"graph": {"dim_headlayers": [6, 6], "dim_sharedlayers": 6}},
+    "Variables_of_interest__type": ["graph"],
+}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "plateau": {"Training__Scheduler": PLATEAU | {"warmup_epochs": 1.5}},
+    "cosine": {"Training__Scheduler": {"type": "cosine", "warmup_epochs": 0.5}},
+    "one cycle": {"Training__Scheduler": {"type": "one_cycle"}},
+    "no average": {"Training__ema_decay": 0.0, "Training__Optimizer__type": "SGD"},
+    "dropout": GAT_WITH_DROPOUT,
+    "LAMB, in parts": {
+        "Training__Optimizer__type": "FusedLAMB",
+        "Training__accumulation_steps": 2,
+    },
+}
+
+
+def same(one: object, two: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.equal(one, two)
+    if isinstance(one, dict):
+        return (
+            isinstance(two, dict)
+            and one.keys() == two.keys()
+            and all(same(one[key], two[key]) for key in one)
+        )
+    if isinstance(one, (list, tuple)):
+        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(same, one, two))
+    return one == two
+
+
+def trained(folder: Path, store: GraphStore, network: dict[str, Any], stops: list[int]) -> Any:
+    """Train, stopping when so many steps and batches have begun in all; the last checkpoint."""
+    begun = 0
+
+    def should_stop() -> bool:
+        nonlocal begun
+        begun += 1
+        return begun in stops
+
+    spec = make_spec(folder, store, EPOCHS, network=network)
+    for _ in range(len(stops) + 1):
+        torch.manual_seed(torch.seed() % 2**31)  # what another segment of a warm process leaves
+        trainer = Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+        try:
+            trainer.run(should_stop)
+            break
+        except Stopped:
+            continue
+    assert trainer.progress.epoch == EPOCHS
+    return load_checkpoint(folder / FILE)
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Any]:
+    folder, known = tmp_path_factory.mktemp("unbroken"), {}
+
+    def get(name: str) -> Any:
+        if name not in known:
+            network = network_with(**NETWORKS[name])
+            known[name] = trained(folder / name, alloy_store, network, [])
+        return known[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_stopped_everywhere_it_is_the_same(
+    tmp_path: Path, alloy_store: GraphStore, unbroken: Callable[[str], Any], name: str
+) -> None:
+    """Within an epoch, at its end, within its evaluation, twice at one place."""
+    network = network_with(**NETWORKS[name])
+    stops = [1, 2, 4, 6, 7, 8, 15, 21]
+    assert same(trained(tmp_path / "t", alloy_store, network, stops), unbroken(name))
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    name=st.sampled_from(sorted(NETWORKS)),
+    stops=st.lists(st.integers(1, 30), min_size=1, max_size=4, unique=True),
+)
+def test_stopped_anywhere_it_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    alloy_store: GraphStore,
+    unbroken: Callable[[str], Any],
+    name: str,
+    stops: list[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("stopped") / "t"
+    network = network_with(**NETWORKS[name])
+    assert same(trained(folder, alloy_store, network, stops), unbroken(name))
+
+
+def test_dropout_draws_the_numbers_that_would_have_come(unbroken: Callable[[str], Any]) -> None:
+    """Or the tests above would say nothing of it."""
+    numbers = [unbroken(name)["random"]["cpu"] for name in ("dropout", "as it comes")]
+    assert not torch.equal(*numbers)
+
+
+def test_a_killed_segment_goes_on_from_within_the_epoch(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long epochs are saved within: nothing was said to this one before it was gone."""
+    monkeypatch.setattr(watching, "SECONDS_UNSAVED", 0.0)
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(watching, "CHECKPOINT_SHARE", 1e9)
+    steps = 0
+
+    def die() -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise KeyboardInterrupt
+        return False
+
+    spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
+    with pytest.raises(KeyboardInterrupt):
+        run_segment(spec, should_stop=die)
+    assert load_checkpoint(tmp_path / "t" / FILE)["progress"]["step"] == 2
+    again = run_segment(spec)
+    assert (again.from_epoch, again.from_step, again.status) == (0, 2, "ok")
+    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, EPOCHS))
+    assert again.history == whole.history
+
+
+def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path / "trial", alloy_store, EPOCHS)
+    stops = iter([False, False, True])
+    assert run_segment(spec, should_stop=lambda: next(stops)).status == "interrupted"
+    member = make_spec(
+        tmp_path / "member",
+        alloy_store,
+        EPOCHS,
+        kind="member",
+        start_from=str(tmp_path / "trial" / FILE),
+    )
+    result = run_segment(member)
+    assert (result.from_step, result.to_epoch, result.status) == (2, EPOCHS, "ok")

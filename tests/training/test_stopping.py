@@ -1,0 +1,224 @@
+"""How a segment ends before its rung: asked to, out of time, with a bad loss, or satisfied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Job, Node, run_bundle, run_wave, worker
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.training import watch as watching
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.watch import Diverged, Watch
+
+NODE = Node(
+    gcds=("0", "1"),
+    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
+    cores_per_gcd=1,
+    device="cpu",
+)
+
+
+@pytest.fixture(autouse=True)
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+def steps_saved(folder: Path) -> tuple[int, int]:
+    progress = load_checkpoint(folder / FILE)["progress"]
+    return progress["epoch"], progress["step"]
+
+
+def test_a_segment_ends_before_its_deadline(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SPARE_SECONDS", 0.5)
+    spec = make_spec(tmp_path / "t", alloy_store, 10_000, deadline=time.time() + 2)
+    result = run_segment(spec)
+    assert result.status == "interrupted"
+    assert result.reason.startswith("its time is up, in epoch")
+    assert result.ended < spec.deadline
+    assert steps_saved(tmp_path / "t") >= (result.to_epoch, 0)
+    assert result.to_epoch > 3
+
+
+def test_a_segment_without_time_gets_a_step_further(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Sent to a worker that is about to end, again and again, it must not look stuck."""
+    for number in range(1, 4):
+        result = run_segment(make_spec(tmp_path / "t", alloy_store, 9, deadline=time.time()))
+        assert result.status == "interrupted"
+        assert steps_saved(tmp_path / "t") == (0, number)
+
+
+def test_the_end_of_a_batch_job_is_a_deadline(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 1))
+    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 10_000)])
+    assert (result.status, result.to_epoch) == ("interrupted", 0)
+    assert "its time is up" in result.reason
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "0")
+    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 2)])
+    assert result.status == "ok"
+
+
+def test_ranks_end_together(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """One rank is told; both end after the same step, and what they did is kept."""
+    run_wave(NODE, "warm", [Job(make_spec(tmp_path / "w", alloy_store, 1), (0, 1))])
+    spec = make_spec(tmp_path / "t", alloy_store, 10_000, deadline=time.time() + 9)
+    (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+    assert (result.status, result.reason[:14]) == ("interrupted", "its time is up")
+    assert result.ended < spec.deadline
+    assert steps_saved(tmp_path / "t") >= (result.to_epoch, 0)
+
+
+ORPHAN = """
+import json, sys
+from hydragnn_flow.execution.lane import Lane
+lane = Lane({})
+print(lane._process.pid, flush=True)
+request = {"spec": json.loads(sys.argv[1]), "rank": 0, "world": 1, "rendezvous": "", "device": "cpu"}
+lane.call(request)
+"""
+
+
+def test_a_lane_that_lost_its_worker_saves_first(tmp_path: Path, alloy_store: GraphStore) -> None:
+    import json
+
+    import psutil
+
+    spec = make_spec(tmp_path / "t", alloy_store, 10_000)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, json.dumps(spec.to_dict())],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    lane = psutil.Process(int(parent.stdout.readline()))
+    while not (tmp_path / "t" / FILE).exists():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    before = (tmp_path / "t" / FILE).stat().st_mtime_ns
+    seen = steps_saved(tmp_path / "t")
+    parent.kill()
+    parent.wait()
+    lane.wait(timeout=30)
+    assert (tmp_path / "t" / FILE).stat().st_mtime_ns > before
+    assert steps_saved(tmp_path / "t") > seen
+
+
+class Poisoned(Trainer):
+    """Its weights or its gradient go bad in one step."""
+
+    def train_step_of(self, number: int, what: str) -> None:
+        self.bad, self.what, self.taken = number, what, 0
+
+    def _step(self, step: Any, batch: Any) -> Any:
+        self.taken += 1
+        if self.taken == self.bad and self.what == "loss":
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(torch.nan)
+        if self.taken == self.bad and self.what == "norm":
+            handle = next(self.model.parameters()).register_hook(lambda g: g * torch.inf)
+            try:
+                return super()._step(step, batch)
+            finally:
+                handle.remove()
+        return super()._step(step, batch)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("loss", "training loss is nan"), ("norm", "training gradient's norm is (nan|inf)")],
+)
+@pytest.mark.parametrize(("look", "most"), [(0.0, 6), (1e9, 8)])
+def test_divergence_is_named_by_its_step(
+    tmp_path: Path,
+    alloy_store: GraphStore,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    said: str,
+    look: float,
+    most: int,
+) -> None:
+    """Found at the next look, within the epoch where looks are frequent, it names the step."""
+    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", look)
+    network = load_network(network_with())
+    spec = make_spec(tmp_path / "t", alloy_store, 5)
+    trainer = Poisoned(spec, network, alloy_store, torch.device("cpu"), World())
+    assert len(trainer.plan(0)) == 4
+    trainer.train_step_of(6, what)
+    with pytest.raises(Diverged, match=f"^{said} in epoch 2, step 2$"):
+        trainer.run()
+    assert trainer.taken == most
+
+
+def test_looks_are_about_a_second_apart() -> None:
+    """However long a step takes; each look is a wait for the device."""
+    watch = Watch(World(), torch.device("cpu"), None, lambda: False)
+    loss, looks, begin, steps = torch.zeros((), dtype=torch.float64), 0, time.monotonic(), 0
+    while time.monotonic() - begin < 1.5:
+        time.sleep(0.001)
+        watch.note(loss, loss)
+        steps += 1
+        if watch.should_look:
+            assert (
+                watch.look(1, steps) == [0.0] * (steps - sum(range(0)) if looks == 0 else 0)
+                or looks
+            )
+            looks += 1
+    assert looks <= 4 < steps
+
+
+def test_lack_of_memory_is_a_result(tmp_path: Path, alloy_store: GraphStore) -> None:
+    network = network_with(Architecture__hidden_dim=30_000_000)
+    result = run_segment(make_spec(tmp_path / "t", alloy_store, 1, network=network))
+    assert result.status == "out_of_memory"
+    assert "memory" in result.reason
+    again = run_segment(make_spec(tmp_path / "t", alloy_store, 1))
+    assert again.status == "ok"
+
+
+def test_early_stopping_ends_a_trial_well(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Nothing is learnt at this rate; later rungs find it ended, and a member begins anew."""
+    still = network_with(
+        Training__EarlyStopping=True,
+        Training__patience=3,
+        Training__Optimizer={"type": "SGD", "learning_rate": 1e-30},
+    )
+    result = run_segment(make_spec(tmp_path / "t", alloy_store, 10, network=still))
+    assert (result.status, result.best_epoch, result.to_epoch) == ("ok", 1, 4)
+    later = make_spec(tmp_path / "t", alloy_store, 20, network=still, after_epoch=10, rung=1)
+    again = run_segment(later)
+    assert (again.status, again.to_epoch, again.history) == ("ok", 4, [])
+    assert again.best_val_loss == result.best_val_loss
+    start = str(tmp_path / "t" / FILE)
+    member = make_spec(
+        tmp_path / "m", alloy_store, 20, network=still, kind="member", start_from=start
+    )
+    assert run_segment(member).to_epoch == 7
+
+
+def test_patience_alone_stops_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+    still = network_with(
+        Training__patience=1, Training__Optimizer={"type": "SGD", "learning_rate": 1e-30}
+    )
+    assert run_segment(make_spec(tmp_path / "t", alloy_store, 5, network=still)).to_epoch == 5
