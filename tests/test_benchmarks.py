@@ -1,4 +1,4 @@
-"""The benchmark of the store runs and prints its table; how fast is not for tests to say."""
+"""The benchmarks run and print their tables; how fast and how accurate is not for tests to say."""
 
 from __future__ import annotations
 
@@ -7,28 +7,87 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import ase.build
+import ase.io
+import numpy as np
 import pytest
+from ase.calculators.emt import EMT
 
-PROGRAM = Path(__file__).resolve().parents[1] / "benchmarks" / "store.py"
+PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
-def test_the_table_of_two_rows(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    command = [sys.executable, PROGRAM, "--quick", "--only", "memory", "--only", "stream"]
-    command += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
+def run(program: str, *arguments: str | Path) -> tuple[str, list[list[str]], Any]:
+    """What a benchmark prints, the cells of its tables without headings, and its JSON."""
+    figures = Path(arguments[-1])
+    command = [sys.executable, PROGRAMS / program, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return process.stdout, cells[2:], json.loads(figures.read_text())
+
+
+def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "memory", "--only", "stream"]
     peers = {"numpy.memmap", "list of Data"}
     if checkout := request.config.getoption("--hydragnn"):
-        command += ["--hydragnn", checkout]
+        arguments += ["--hydragnn", checkout]
         peers.add("HydraGNN, preload=True")
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    table = [line.split("|") for line in run.stdout.splitlines() if line.startswith("|")]
+    arguments += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
+    printed, table, figures = run("store.py", *arguments)
     paths = {"memory, batches of 128", "memory, compact profile", "stream, batches of 128"}
-    assert {cells[1].strip() for cells in table[2:]} == paths
-    assert {cells[3].strip() for cells in table[2:]} == peers
-    assert "leave out --quick" in run.stdout
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures["lines"]) == len(table) - 2
+    assert {cells[1] for cells in table} == paths
+    assert {cells[3] for cells in table} == peers
+    assert "leave out --quick" in printed
+    assert len(figures["lines"]) == len(table)
     for line in figures["lines"]:
         assert all(math.isfinite(line[key]) and line[key] > 0 for key in ("value", "ratio"))
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "SchNet", "--mode", "potential"]
+    sides = ["ours"]
+    if checkout := request.config.getoption("--hydragnn"):
+        arguments += ["--hydragnn", checkout]
+        sides.append("theirs")
+    printed, table, figures = run("models.py", *arguments, "--json", tmp_path / "figures.json")
+    assert [cells[1] for cells in table] == ["SchNet"]
+    assert "leave out --quick" in printed
+    (row,) = figures["rows"]
+    for side in sides:
+        assert all(math.isfinite(value) and value > 0 for value in row[side].values())
+    ratios = [row["training"], row["inference"], row["memory"]]
+    assert all(ratio > 0 for ratio in ratios) if checkout else ratios == [None] * 3
+
+
+def test_accuracy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("train", "test_MD"):
+        frames = []
+        for _ in range(12):
+            atoms = ase.build.molecule("H2O")
+            atoms.positions += rng.normal(0, 0.1, (3, 3))
+            atoms.calc = EMT()
+            atoms.get_forces()
+            frames.append(atoms)
+        (tmp_path / "acac").mkdir(exist_ok=True)
+        ase.io.write(tmp_path / "acac" / f"{name}_300K.xyz", frames)
+    arguments = ["--only", "acac:SchNet", "--only", "Si:SchNet", "--seconds", "0.5"]
+    printed, table, figures = run(
+        "accuracy.py", tmp_path, *arguments, "--json", tmp_path / "figures.json"
+    )
+    assert [cells[1:3] for cells in table] == [["acac", "SchNet"]] * 2
+    assert [cells[5] for cells in table] == ["energy RMSE, meV", "forces RMSE, meV/Å"]
+    assert "leave out --seconds" in printed
+    (row,) = figures["rows"]
+    assert row["outcome"]["epochs"] > 0
+    assert 0.5 <= row["outcome"]["seconds"] < 2
+    assert row["published"]["errors"] == [27.5, 110.3]
+    # Water's forces of some eV/Å: neither perfect nor in other units.
+    assert 1 < row["outcome"]["errors"][1] < 20_000
+    # There is no file of Si.
+    (left_out,) = figures["left_out"]
+    assert left_out.startswith("Si, SchNet") and "Si_training.json" in left_out

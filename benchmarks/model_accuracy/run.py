@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,11 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data import GraphSplit, prepare_store
 from hydragnn_flow.models.mpnn import MPNN_TYPES
-from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentSpec
-from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Diverged, Stopped
-from model_accuracy.sets import CUTOFF, SETS, Measure, network
+from model_accuracy.sets import CUTOFF, SETS, Measure, Set, network
 
 SEED = 0
 
@@ -74,10 +73,10 @@ def train_and_test(name: str, mpnn_type: str, store: Path, seconds: float) -> Ou
     """
     chosen = SETS[name]
     section = network(chosen, mpnn_type)
-    config = load_network(section)
+    epochs = load_network(section).Training.num_epoch
     if mpnn_type not in MPNN_TYPES:
         raise InputError(f"there is no {mpnn_type} here yet")
-    graphs = GraphStore.open(store, without=("y", "y_loc"))
+    clock = _Clock(seconds)
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
             kind="trial",
@@ -85,44 +84,56 @@ def train_and_test(name: str, mpnn_type: str, store: Path, seconds: float) -> Ou
             directory=folder,
             store=str(store),
             network=section,
-            until_epoch=config.Training.num_epoch,
+            until_epoch=epochs,
             rung=0,
             seed=SEED,
         )
-        trainer = Trainer(spec, config, graphs, torch.device("cpu"), World())
-        start, remark = time.process_time(), ""
-        try:
-            trainer.run(lambda: time.process_time() - start >= seconds)
-        except Stopped:
-            pass
-        except Diverged as error:
-            remark = str(error)
-        used = time.process_time() - start
-    progress = trainer.progress
-    errors = None
-    if progress.best_epoch:
-        trainer.model.load_state_dict(trainer.best)
-        predictions = predict_batches(trainer.model, split_batches(graphs["testset"]))
-        labels = _labels(graphs["testset"], predictions)
-        atoms = graphs["testset"].n_atoms
-        errors = tuple(
-            _error(measure, predictions[measure.target] - labels[measure.target], atoms)
-            for measure in chosen.measures
-        )
-    return Outcome(used, progress.epoch, progress.best_epoch, errors, remark)
+        result = run_segment(spec, should_stop=clock)
+        used = clock.used
+        errors = None
+        if result.best_epoch:
+            weights = load_checkpoint(spec.folder / FILE, torch.device("cpu"))["best"]
+            errors = _test(chosen, section, weights, GraphStore.open(store))
+    remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
+    return Outcome(used, result.to_epoch, result.best_epoch or 0, errors, remark)
 
 
-def _labels(
-    split: GraphSplit, predictions: Mapping[str, NDArray[np.float64]]
-) -> dict[str, NDArray[np.float64]]:
-    """The targets of a split, in the shape of their predictions."""
-    batches = list(split_batches(split))
-    return {
-        name: np.concatenate(
-            [batch[name].double().numpy().reshape(-1) for batch in batches]
-        ).reshape(values.shape)
-        for name, values in predictions.items()
-    }
+class _Clock:
+    """Says when so many CPU-seconds have passed since it was first asked, before the first step."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._start: float | None = None
+
+    def __call__(self) -> bool:
+        if self._start is None:
+            self._start = time.process_time()
+        return self.used >= self._seconds
+
+    @property
+    def used(self) -> float:
+        """CPU time since then [s]."""
+        return 0.0 if self._start is None else time.process_time() - self._start
+
+
+def _test(
+    chosen: Set, section: dict[str, Any], weights: dict[str, Any], store: GraphStore
+) -> tuple[float, ...]:
+    """Errors on the test split, one for each measure."""
+    split = store["testset"]
+    model = restore_model(section, store.manifest, weights)
+    predictions = predict_batches(model, split_batches(split))
+    return tuple(
+        _error(measure, predictions[measure.target] - _labels(split, measure), split.n_atoms)
+        for measure in chosen.measures
+    )
+
+
+def _labels(split: GraphSplit, measure: Measure) -> NDArray[np.float64]:
+    """What a target is, [n_graphs, d] or [n_atoms, d]."""
+    parts = [batch[measure.target].double().numpy() for batch in split_batches(split)]
+    values = np.concatenate(parts)
+    return values if values.ndim == 2 else values[:, None]
 
 
 def _error(measure: Measure, residuals: NDArray[np.float64], atoms: NDArray[np.int64]) -> float:

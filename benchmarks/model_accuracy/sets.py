@@ -38,7 +38,7 @@ class Measure:
     """Of the target divided by the number of atoms."""
 
     def __str__(self) -> str:
-        return f"{self.target} {self.how.upper()} [{self.unit}]"
+        return f"{self.target} {self.how.upper()}, {self.unit}"
 
 
 @dataclass(frozen=True)

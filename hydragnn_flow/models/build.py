@@ -12,6 +12,7 @@ from hydragnn_flow.config.network import Architecture, NetworkConfig, load_netwo
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import BRANCH_KEY
+from hydragnn_flow.models.build_encoder import batch_inputs, fusion_with_graphs, wrap_layers
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.head_layers import Surroundings
 from hydragnn_flow.models.heads import Branches, Heads, Output
@@ -98,12 +99,17 @@ def _encoder(config: NetworkConfig, manifest: Manifest) -> Encoder:
             "network: Variables_of_interest.input_node_features needs at least one column, each "
             "once; [0] is the atomic number"
         )
-    facts = _facts(architecture, manifest)
+    facts, read = _facts(architecture, manifest), batch_inputs(architecture, manifest)
     width, kind = architecture.hidden_dim, MPNN_TYPES[architecture.mpnn_type]
+    embedding = NodeEmbedding(columns, inputs, width, read.encodings)
     stack = kind(architecture, facts, width, architecture.num_conv_layers)
-    return Encoder(
-        NodeEmbedding(columns, inputs, width), stack, facts.cutoff, architecture.attribute_columns
-    )
+    wrap_layers(stack, architecture, read)
+    if architecture.freeze_conv_layers:
+        embedding.requires_grad_(False)
+        stack.requires_grad_(False)
+    # Behind the frozen layers: it belongs to the heads.
+    fusion = fusion_with_graphs(stack, config, read)
+    return Encoder(embedding, stack, facts.cutoff, read, fusion)
 
 
 def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
@@ -132,7 +138,7 @@ def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
         average_neighbours=max(float(statistics.avg_num_neighbors), 1.0),
         degree_histogram=tuple(statistics.degree_histogram),
         elements=tuple(manifest.elements) if ATOMIC_NUMBER in manifest.node_features else (),
-        n_attributes=len(architecture.attribute_columns),
+        n_attributes=batch_inputs(architecture, manifest).n_edge_attributes,
     )
 
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hydragnn_flow.models.model import HydraModel
+from hydragnn_flow.models.model import Encoder, HydraModel
 
 # Operations that move no data and start no kernel.
 # fmt: off
@@ -125,14 +125,49 @@ class _Saved:
 
 @dataclass
 class _MetaBatch:
-    """A batch of a given size without numbers."""
+    """A batch of a given size without numbers, with all keys that a network may read."""
 
     x: Tensor
     pos: Tensor
     edge_index: Tensor
     edge_shifts: Tensor
     batch: Tensor
+    edge_attr: Tensor
+    pe: Tensor
+    rel_pe: Tensor
+    graph_attr: Tensor
+    cell: Tensor
+    dataset_name: Tensor
     num_graphs: int
+    largest_graph: int
+
+    def tensors(self) -> list[Tensor]:
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+
+
+def _meta_batch(encoder: Encoder, atoms: int, edges: int, graphs: int) -> _MetaBatch:
+    def numbers(*shape: int) -> Tensor:
+        return torch.empty(shape, device="meta")
+
+    def integers(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int64, device="meta")
+
+    read = encoder.inputs
+    return _MetaBatch(
+        x=numbers(atoms, encoder.embedding.n_columns),
+        pos=numbers(atoms, 3),
+        edge_index=integers(2, edges),
+        edge_shifts=numbers(edges, 3),
+        batch=integers(atoms),
+        edge_attr=numbers(edges, max(read.edge_columns, default=0) + 1),
+        pe=numbers(atoms, read.encodings),
+        rel_pe=numbers(edges, read.edge_encodings),
+        graph_attr=numbers(graphs, read.graph_attr),
+        cell=numbers(3 * graphs, 3),
+        dataset_name=integers(graphs, 1),
+        num_graphs=graphs,
+        largest_graph=-(-atoms // graphs),
+    )
 
 
 def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> NetworkCost:
@@ -146,23 +181,16 @@ def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> Netw
     model
         Any model of :func:`~hydragnn_flow.models.build_model`.
     atoms, edges, graphs
-        Totals over the batch.
+        Totals over the batch. Where layers work on whole graphs, these are taken to be of one size.
 
     Returns
     -------
     NetworkCost
         Forward, backward (double backward for a potential) and an Adam update.
     """
-    batch = _MetaBatch(
-        x=torch.empty((atoms, model.encoder.embedding.n_columns), device="meta"),
-        pos=torch.empty((atoms, 3), device="meta"),
-        edge_index=torch.empty((2, edges), dtype=torch.int64, device="meta"),
-        edge_shifts=torch.empty((edges, 3), device="meta"),
-        batch=torch.empty(atoms, dtype=torch.int64, device="meta"),
-        num_graphs=graphs,
-    )
+    batch = _meta_batch(model.encoder, atoms, edges, graphs)
     parameters = {
-        name: torch.empty_like(value, device="meta", requires_grad=True)
+        name: torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
         for name, value in model.named_parameters()
     }
     buffers = {
@@ -170,8 +198,7 @@ def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> Netw
     }
     was_training = model.training
     model.train()
-    inputs = [batch.x, batch.pos, batch.edge_index, batch.edge_shifts, batch.batch]
-    saved = _Saved([*inputs, *parameters.values(), *buffers.values()])
+    saved = _Saved([*batch.tensors(), *parameters.values(), *buffers.values()])
     counter = _Counter()
     try:
         with counter:
@@ -182,7 +209,7 @@ def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> Netw
             torch.autograd.backward(loss)
     finally:
         model.train(was_training)
-    n = sum(value.numel() for value in parameters.values())
+    n = sum(value.numel() for value in parameters.values() if value.requires_grad)
     element = model.dtype.itemsize
     return NetworkCost(
         parameters=n,

@@ -28,9 +28,14 @@ class NodeEmbedding(nn.Module):
         Columns that go in, `Variables_of_interest.input_node_features`.
     width
         Hidden width.
+    encodings
+        Columns of the positional encodings that a linear map adds; 0 for none. HydraGNN sets both
+        embeddings side by side before another linear map: the same functions, with more weights.
     """
 
-    def __init__(self, columns: Sequence[str], inputs: Sequence[int], width: int) -> None:
+    def __init__(
+        self, columns: Sequence[str], inputs: Sequence[int], width: int, encodings: int = 0
+    ) -> None:
         super().__init__()
         self.n_columns = len(columns)
         self.number_column = columns.index(ATOMIC_NUMBER) if ATOMIC_NUMBER in columns else None
@@ -43,6 +48,7 @@ class NodeEmbedding(nn.Module):
             if self.other_columns
             else None
         )
+        self.encodings = nn.Linear(encodings, width, bias=False) if encodings else None
 
     def elements_of(self, x: Tensor) -> Tensor | None:
         """Atomic numbers [n_atoms] int64 of node features, where they have them."""
@@ -50,7 +56,7 @@ class NodeEmbedding(nn.Module):
             return None
         return x[:, self.number_column].long()
 
-    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, x: Tensor, dtype: torch.dtype, encodings: Tensor | None = None) -> Tensor:
         """Embed node features.
 
         Parameters
@@ -59,6 +65,8 @@ class NodeEmbedding(nn.Module):
             Node features [n_atoms, n_columns].
         dtype
             Of the result [n_atoms, width]; that of the model's parameters.
+        encodings
+            Positional encodings of the atoms [n_atoms, encodings], where the network asks for them.
         """
         parts: list[Tensor] = []
         if self.elements is not None:
@@ -67,4 +75,6 @@ class NodeEmbedding(nn.Module):
             # Not x[:, list], which would send the list to an accelerator at every step.
             columns = torch.stack([x[:, column] for column in self.other_columns], dim=1)
             parts.append(self.others(columns.to(dtype)))
+        if self.encodings is not None:
+            parts.append(self.encodings(encodings))
         return sum(parts[1:], start=parts[0])

@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hydragnn_flow.models.padding import Padding
+
 
 class GraphBatch(Protocol):
     """What every model reads of a PyG batch.
@@ -61,6 +63,8 @@ class Geometry:
         Edge features other than lengths [n_edges, k]; None where the network asks for none.
     graph_attr
         Features of the graphs [n_graphs, k]; None where the network asks for none.
+    padding
+        Where atoms go in one matrix per graph; None where no layer asks for it.
     """
 
     sender: Tensor
@@ -72,6 +76,7 @@ class Geometry:
     elements: Tensor | None = None
     attributes: Tensor | None = None
     graph_attr: Tensor | None = None
+    padding: Padding | None = None
 
     @property
     def n_atoms(self) -> int:

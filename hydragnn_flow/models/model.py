@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.conditioning import Join
 from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, edge_vectors
 from hydragnn_flow.models.heads import Heads
@@ -24,8 +26,10 @@ class Encoder(nn.Module):
         The message-passing stack.
     cutoff
         Where the edges' envelope ends [Å].
-    attributes
-        Columns of the batch's ``edge_attr`` that the layers read.
+    inputs
+        What else of a batch is read.
+    fusion
+        Where pooled features meet those of the graphs, for models that pool.
     """
 
     def __init__(
@@ -33,13 +37,15 @@ class Encoder(nn.Module):
         embedding: NodeEmbedding,
         layers: MessagePassing,
         cutoff: float,
-        attributes: tuple[int, ...] = (),
+        inputs: BatchInputs,
+        fusion: Join | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = layers
         self.cutoff = cutoff
-        self.attributes = attributes
+        self.inputs = inputs
+        self.fusion = fusion
 
     @property
     def checkpointing(self) -> bool:
@@ -50,9 +56,7 @@ class Encoder(nn.Module):
     def checkpointing(self, value: bool) -> None:
         self.layers.checkpointing = value
 
-    def forward(
-        self, batch: GraphBatch, positions: Tensor, strain: Tensor | None = None
-    ) -> tuple[Tensor, Geometry]:
+    def forward(self, batch: GraphBatch, positions: Tensor) -> tuple[Tensor, Geometry]:
         """Node features [n_atoms, hidden_dim], and the geometry they were computed from.
 
         Parameters
@@ -61,39 +65,31 @@ class Encoder(nn.Module):
             The graphs.
         positions
             Of its atoms [n_atoms, 3] in Å; they set the precision.
-        strain
-            Of each graph [n_graphs, 3, 3], applied to the edges.
-        """
-        geometry = self.geometry(batch, positions, strain)
-        nodes: Tensor = self.layers(self.embedding(batch.x, positions.dtype), geometry)
-        return nodes, geometry
 
-    def geometry(
-        self, batch: GraphBatch, positions: Tensor, strain: Tensor | None = None
-    ) -> Geometry:
+        Raises
+        ------
+        InputError
+            If the graphs lack a key that the network reads.
+        """
+        geometry = self.geometry(batch, positions)
+        encodings = self.inputs.node_encodings(batch, positions.dtype)
+        nodes = self.embedding(batch.x, positions.dtype, encodings)
+        return self.layers(nodes, geometry), geometry
+
+    def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
         """What the layers may know of a batch with its atoms at ``positions``."""
-        vectors = edge_vectors(batch, positions)
-        if strain is not None:
-            of_edge = strain.index_select(0, batch.batch).index_select(0, batch.edge_index[1])
-            vectors = vectors + torch.bmm(of_edge, vectors[:, :, None])[:, :, 0]
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
-            vectors=vectors,
+            vectors=edge_vectors(batch, positions),
             cutoff=self.cutoff,
             graph=batch.batch,
             n_graphs=batch.num_graphs,
             elements=self.embedding.elements_of(batch.x),
-            attributes=self._attributes(batch, positions.dtype),
+            attributes=self.inputs.edge_attributes(batch, positions.dtype),
+            graph_attr=self.inputs.graph_features(batch, positions.dtype),
+            padding=self.inputs.padding(batch),
         )
-
-    def _attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        if not self.attributes:
-            return None
-        table: Tensor = batch.edge_attr  # type: ignore[attr-defined]  # build_model saw to it
-        # Not table[:, list], which would send the list to an accelerator at every step.
-        columns = torch.stack([table[:, column] for column in self.attributes], dim=1)
-        return columns.to(dtype)
 
 
 class HydraModel(nn.Module):
@@ -143,6 +139,8 @@ class PropertyModel(HydraModel):
         outputs: dict[str, Tensor] = {}
         if self.graph_heads is not None:
             pooled = pool(nodes, geometry.graph, geometry.n_graphs, self.pooling)
+            if self.encoder.fusion is not None:
+                pooled = self.encoder.fusion.pooled(pooled, geometry)
             outputs |= self.graph_heads(pooled, geometry, branch)
         if self.node_heads is not None:
             of_atom = None if branch is None else branch.index_select(0, geometry.graph)

@@ -64,8 +64,8 @@ class Watch:
         self._norms: list[Tensor] = []
         self._looked = self._saved = time.monotonic()
         self._steps_between_looks = 1
-        self._slowest_step = self._slowest_evaluation = self._slowest_save = 0.0
-        self._unsaved_seconds = 0.0
+        self._slowest_step = self._slowest_evaluation = self._save_seconds = 0.0
+        self._save_is_worth_it = self._save_is_urgent = False
         self._agreed = ""
 
     def reason_to_stop(self) -> str:
@@ -112,12 +112,13 @@ class Watch:
             (now - self._looked) / n,
             float(reason == _ASKED),
             float(reason == _LATE),
-            now - self._saved if self.world.is_first else 0.0,
+            *((now - self._saved, self._save_seconds) if self.world.is_first else (0.0, 0.0)),
         ]
         shared = torch.tensor(mine, dtype=torch.float64, device=self.device)
-        *values, seconds, asked, late, self._unsaved_seconds = self.world.sum(
-            torch.cat([read, shared])
-        ).tolist()
+        together = self.world.sum(torch.cat([read, shared])).tolist()
+        values, (seconds, asked, late, unsaved, save) = together[:-5], together[-5:]
+        self._save_is_worth_it = save <= CHECKPOINT_SHARE * unsaved
+        self._save_is_urgent = unsaved >= SECONDS_UNSAVED
         self._agreed = _ASKED if asked else _LATE if late else ""
         self._slowest_step = max(self._slowest_step, seconds)
         self._steps_between_looks = max(1, int(SECONDS_BETWEEN_LOOKS / max(seconds, 1e-6)))
@@ -129,9 +130,7 @@ class Watch:
 
     def save_is_due(self, *, within_epoch: bool) -> bool:
         """Whether to write a checkpoint, as of the last look; the same on every rank."""
-        if within_epoch and self._unsaved_seconds < SECONDS_UNSAVED:
-            return False
-        return self._slowest_save <= CHECKPOINT_SHARE * self._unsaved_seconds
+        return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 
     def evaluated(self, seconds: float) -> None:
         """Take note of how long an evaluation took; the next step's time begins now."""
@@ -140,7 +139,7 @@ class Watch:
 
     def saved(self, seconds: float) -> None:
         """Take note of how long writing the checkpoint took."""
-        self._slowest_save = max(self._slowest_save, seconds)
+        self._save_seconds = max(self._save_seconds, seconds)
         self._looked = self._saved = time.monotonic()
 
     def _reason(self) -> str:
@@ -154,7 +153,7 @@ class Watch:
             return False
         # Several ranks do not ask again until a look's worth of steps later.
         step = self._slowest_step * (self._steps_between_looks if self.world.size > 1 else 1)
-        ahead = step + self._slowest_evaluation + self._slowest_save + SPARE_SECONDS
+        ahead = step + self._slowest_evaluation + self._save_seconds + SPARE_SECONDS
         return time.time() + ahead > self.deadline
 
     def _check(self, losses: list[float], norms: list[float], epoch: int, step: int) -> None:

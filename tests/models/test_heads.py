@@ -221,7 +221,7 @@ def test_noise_comes_beside_every_target(of_four: Manifest, kind: str, branches:
 def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four: Manifest) -> None:
     """Fresh heads are as unsure as the targets vary; sure ones keep a thousandth of that."""
     model = noisy(of_four)
-    fresh = model(branched(0))["gap" + NOISE_SUFFIX] / torch.tensor([0.5, 3.0])
+    fresh = model(branched(0))["gap" + NOISE_SUFFIX].detach() / torch.tensor([0.5, 3.0])
     assert float(fresh.min()) > 0.05 and float(fresh.max()) < 5
     last = model.graph_heads.branches.branches[0].heads[0][-1]
     torch.nn.init.constant_(last.bias, -1e4)

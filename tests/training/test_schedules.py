@@ -111,6 +111,6 @@ def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s() -> None:
     ],
 )
 def test_what_is_wrong_is_named(settings: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InputError, match="Training.Scheduler") as caught:
+    with pytest.raises(InputError, match=r"Training\.Scheduler") as caught:
         load_network(network_with(Training__Scheduler=settings))
     assert expected in str(caught.value)

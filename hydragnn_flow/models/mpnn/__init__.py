@@ -10,6 +10,7 @@ from hydragnn_flow.models.mpnn.gat import GAT
 from hydragnn_flow.models.mpnn.gin import GIN
 from hydragnn_flow.models.mpnn.mace import MACE
 from hydragnn_flow.models.mpnn.mfc import MFC
+from hydragnn_flow.models.mpnn.painn import PAINN
 from hydragnn_flow.models.mpnn.pna import PNA
 from hydragnn_flow.models.mpnn.pnaplus import PNAPlus
 from hydragnn_flow.models.mpnn.sage import SAGE
@@ -18,6 +19,7 @@ from hydragnn_flow.models.mpnn.schnet import SchNet
 MPNN_TYPES: dict[str, type[MessagePassing]] = {
     "SchNet": SchNet,
     "EGNN": EGNN,
+    "PAINN": PAINN,
     "PNA": PNA,
     "PNAPlus": PNAPlus,
     "CGCNN": CGCNN,

@@ -13,7 +13,7 @@ from hydragnn_flow.models.edge_input import EdgeInput
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.layers import Convolution
-from hydragnn_flow.models.mpnn.weighted_sum import HeadBags, head_bags
+from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 HEADS = 6
 """Number of heads, each as wide as the node features."""
@@ -25,7 +25,7 @@ class GATEdges(NamedTuple):
     """Features of the edges [n_edges, d], and the sums over neighbours."""
 
     features: Tensor
-    bags: HeadBags
+    neighbours: Neighbours
 
 
 class GATConvolution(nn.Module):
@@ -36,6 +36,8 @@ class GATConvolution(nn.Module):
 
     Where edges have lengths, the exponential of an attention is multiplied by the envelope, above
     and below the line: a neighbour at the cutoff has no weight, and nothing jumps when it leaves.
+    The attention itself is multiplied too, or a strong one would bring its weight in a step that is
+    steep, though not a jump.
 
     Parameters
     ----------
@@ -68,6 +70,8 @@ class GATConvolution(nn.Module):
         if self.edge is not None:
             hidden = self.edge(edges.features).add_(hidden)
         logits, own_logits = self._logits(hidden), self._logits(values + asking)
+        if self.fades:
+            logits = logits * geometry.envelope
         peak = self._peak(logits.detach(), own_logits.detach(), geometry)
         weights = torch.exp(logits - geometry.of_receiver(peak))
         own = torch.exp(own_logits - peak)
@@ -77,7 +81,7 @@ class GATConvolution(nn.Module):
         weights = self.dropout(weights * geometry.of_receiver(share))
         own = self.dropout(own * share)
         by_head = values.view(-1, *self.attention.shape)
-        averaged = own[:, :, None] * by_head + edges.bags.sum(by_head, weights)
+        averaged = own[:, :, None] * by_head + edges.neighbours.weighted_sum(by_head, weights)
         new: Tensor = self.join(averaged.flatten(1))
         return new
 
@@ -121,4 +125,4 @@ class GAT(MessagePassing):
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
         """Gaussians of the lengths and the attributes, where there are any, and who sums what."""
-        return GATEdges(self.input(geometry), head_bags(geometry, HEADS))
+        return GATEdges(self.input(geometry), neighbours(geometry, HEADS))

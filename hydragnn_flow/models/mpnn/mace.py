@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -138,6 +138,8 @@ class LinearByDegree(nn.Module):
 class TensorProduct(nn.Module):
     """Messages: the sender's features times the harmonics of the edge, weighted by path.
 
+    Batatia et al., arXiv:2206.07697, equation 8, without the sum. Channels do not mix.
+
     Parameters
     ----------
     degrees
@@ -146,48 +148,63 @@ class TensorProduct(nn.Module):
 
     def __init__(self, degrees: Degrees) -> None:
         super().__init__()
-        self.paths: list[list[tuple[int, int]]] = []
-        self.tables = nn.ModuleList()
-        for result in range(degrees.sums + 1):
-            paths = [
-                (node, edge)
-                for node in range(degrees.nodes + 1)
-                for edge in range(degrees.edges + 1)
-                if result in couple_to(node, edge, result)
-            ]
-            blocks = []
-            for node, edge in paths:
-                block = np.zeros(((degrees.edges + 1) ** 2, 2 * result + 1, 2 * node + 1))
-                block[components(edge)] = clebsch_gordan(node, edge, result).transpose(1, 2, 0)
-                blocks.append(block * len(paths) ** -0.5)
-            self.paths.append(paths)
-            self.tables.append(Table(np.concatenate(blocks, axis=2)))
-        self.n_paths = sum(map(len, self.paths))
+        self.paths = [
+            (node, edge, result)
+            for result in range(degrees.sums + 1)
+            for node in range(degrees.nodes + 1)
+            for edge in range(degrees.edges + 1)
+            if result in couple_to(node, edge, result)
+        ]
+        counts = Counter(result for _, _, result in self.paths)
+        # So that sums over paths are of variance one: [2 edge + 1, 2 result + 1, 2 node + 1].
+        self.tables = nn.ModuleList(
+            Table(clebsch_gordan(*path).transpose(1, 2, 0) * counts[path[2]] ** -0.5)
+            for path in self.paths
+        )
+        self.edge_sizes = [2 * edge + 1 for edge in range(degrees.edges + 1)]
 
-    def forward(self, senders: Tensor, weights: Tensor, harmonics: Tensor) -> list[Tensor]:
+    def forward(self, senders: list[Tensor], weights: Tensor, harmonics: Tensor) -> list[Tensor]:
         """Messages of each degree [n_edges, 2 degree + 1, width].
 
         Parameters
         ----------
         senders
-            [n_edges, (nodes + 1)², width].
+            Of each degree [n_edges, 2 degree + 1, width].
         weights
             [n_edges, n_paths, width].
         harmonics
             [n_edges, (edges + 1)²].
         """
-        messages: list[Tensor] = []
-        number = 0
-        for paths, table in zip(self.paths, self.tables, strict=True):
-            weighted: list[Tensor] = []
-            for node, _ in paths:
-                weighted.append(senders[:, components(node)] * weights[:, number : number + 1])
-                number += 1
-            coefficients = table(harmonics)
-            shape = coefficients.shape[1:]
-            operators = (harmonics @ coefficients.flatten(1)).view(-1, *shape)
-            messages.append(torch.bmm(operators, torch.cat(weighted, dim=1)))
-        return messages
+        by_degree = harmonics.split(self.edge_sizes, dim=1)
+        messages: dict[int, Tensor] = {}
+        for path, table, weight in zip(
+            self.paths, self.tables, weights.split(1, dim=1), strict=True
+        ):
+            node, edge, result = path
+            first, second = _factors(path, senders[node], weight, by_degree[edge], table(harmonics))
+            message = first * second
+            messages[result] = messages[result] + message if result in messages else message
+        return [messages[result] for result in sorted(messages)]
+
+
+def _factors(
+    path: tuple[int, int, int], sender: Tensor, weight: Tensor, harmonics: Tensor, table: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Two tensors whose product is a path's message.
+
+    Where a degree is zero the table is a number times the unit matrix. Products of many small
+    matrices are slow, and these cases need none.
+    """
+    node, edge, result = path
+    if edge == 0:
+        return sender, weight * (harmonics * table[0, 0, 0])[:, :, None]
+    if node == 0:
+        return (harmonics * table[0, 0, 0])[:, :, None], sender * weight
+    if result == 0:
+        along = (harmonics * table[0, 0, 0])[:, :, None] * sender
+        return along.sum(dim=1, keepdim=True), weight
+    operators = (harmonics @ table.flatten(1)).view(-1, 2 * result + 1, 2 * node + 1)
+    return torch.bmm(operators, sender), weight
 
 
 class MACELayer(nn.Module):
@@ -198,7 +215,7 @@ class MACELayer(nn.Module):
         self.degrees = degrees
         self.before = LinearByDegree(degrees.nodes, width)
         self.product = TensorProduct(degrees)
-        self.radial = RadialWeights(features, width, self.product.n_paths)
+        self.radial = RadialWeights(features, width, len(self.product.paths))
         self.mix = LinearByDegree(degrees.sums, width)
         self.contraction = SymmetricContraction(
             degrees.sums, range(degrees.products + 1), order, elements, width
@@ -212,7 +229,7 @@ class MACELayer(nn.Module):
             for degree in range(1, self.degrees.nodes + 1):
                 here = components(degree)
                 old.append(state.tensors[:, here.start - 1 : here.stop - 1])
-        senders = geometry.of_sender(torch.cat(self.before(old), dim=1))
+        senders = [geometry.of_sender(part) for part in self.before(old)]
         weights = self.radial(features.radial, state.scalars, geometry)
         messages = self.product(senders, weights, features.harmonics)
         sums = self.mix([geometry.sum_at_receiver(message) for message in messages])

@@ -1,0 +1,183 @@
+"""Attention over all atoms of a graph, beside message passing between neighbours.
+
+The recipe is GPS, Rampášek et al., arXiv:2205.12454. Atoms attend to those of their own graph
+alone; HydraGNN's attend to all of the batch, so that what it predicts for a graph depends on the
+others it is batched with.
+
+Attention averages over atoms, so the energy of n copies of a periodic cell stays n times that of
+one. It has no cutoff: two molecules in one graph feel each other at any distance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import NodeState
+from hydragnn_flow.models.normalization import Normalization
+
+
+class GlobalAttention(nn.Module):
+    """Softmax attention with several heads. Vaswani et al., arXiv:1706.03762.
+
+    Parameters
+    ----------
+    width
+        Of the node features; a multiple of ``heads``.
+    heads
+        Number of heads.
+    dropout
+        Share of attention weights left out in training.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.dropout = _dropout(dropout)
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        assert geometry.padding is not None  # the encoder has seen to it
+        padded = geometry.padding.pad(self.inputs(nodes)).unflatten(2, (3, self.heads, -1))  # type: ignore[no-untyped-call]
+        query, key, value = padded.permute(2, 0, 3, 1, 4)
+        averaged = self.average(query, key, value, geometry.padding.present[:, None, :, None])
+        rows = geometry.padding.unpad(averaged.transpose(1, 2).flatten(2))
+        new: Tensor = self.output(rows)
+        return new
+
+    def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
+        """Average the values by attention.
+
+        Parameters
+        ----------
+        query, key, value
+            [n_graphs, heads, largest, d].
+        present
+            Which atoms there are [n_graphs, 1, largest, 1].
+        """
+        # Not torch's fused attention, which has no second derivative for forces to be learnt from.
+        logits = query @ key.transpose(2, 3) * query.shape[3] ** -0.5
+        weights = logits.masked_fill(~present.transpose(2, 3), -math.inf).softmax(dim=3)
+        averaged: Tensor = torch.matmul(self.dropout(weights), value)
+        return averaged
+
+
+class PerformerAttention(GlobalAttention):
+    """Softmax attention estimated in time and memory linear in the atoms.
+
+    The exponential of a product of query and key is the mean over random directions of a product
+    of a function of each: FAVOR+, Choromanski et al., arXiv:2009.14794. The directions are drawn
+    once and belong to the model's state, so that a network predicts the same at any time; HydraGNN
+    draws them anew every 1000 steps.
+
+    Parameters
+    ----------
+    width, heads, dropout
+        As of :class:`GlobalAttention`; what is left out are parts of the averaged values.
+    """
+
+    directions: Tensor
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        self.register_buffer("directions", orthogonal_directions(width // heads))
+
+    def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
+        """Average the values by attention; see :meth:`GlobalAttention.average`."""
+        of_query = self._exponents(query)
+        of_key = self._exponents(key).masked_fill(~present, -math.inf)
+        # Whatever is taken away here cancels in the average; it keeps exponentials from
+        # overflowing, for each graph by itself.
+        of_query = torch.exp(of_query - of_query.detach().amax(dim=3, keepdim=True))
+        of_key = torch.exp(of_key - of_key.detach().amax(dim=(2, 3), keepdim=True))
+        total = of_query @ (of_key.transpose(2, 3) @ value)
+        weight = of_query @ of_key.sum(dim=2)[..., None]
+        averaged: Tensor = self.dropout(total / weight.clamp(min=torch.finfo(weight.dtype).tiny))
+        return averaged
+
+    def _exponents(self, rows: Tensor) -> Tensor:
+        """Logarithms of the functions whose products estimate the attention."""
+        scaled = rows * rows.shape[3] ** -0.25
+        projected: Tensor = scaled @ self.directions.t().to(scaled.dtype)
+        squares: Tensor = scaled.square().sum(dim=3, keepdim=True)
+        return projected - 0.5 * squares
+
+
+def orthogonal_directions(width: int) -> Tensor:
+    """Random directions for a head of ``width``, about width · ln(width) of them [n, width].
+
+    In groups they are orthogonal, which estimates better than independent ones; their lengths are
+    those of normally distributed vectors.
+    """
+    number = max(width, round(width * math.log(width)))
+    groups = [torch.linalg.qr(torch.randn(width, width)).Q for _ in range(-(-number // width))]
+    lengths = torch.randn(number, width).norm(dim=1, keepdim=True)
+    directions: Tensor = torch.cat(groups)[:number] * lengths
+    return directions
+
+
+class GPSLayer(nn.Module):
+    """A message-passing layer and attention side by side, then a perceptron.
+
+    Each has a residual connection and a normalisation. Features that turn with the frame go
+    through message passing alone.
+
+    Parameters
+    ----------
+    layer
+        Message passing; it brings its own residual connection.
+    attention
+        Over the atoms of a graph.
+    width
+        Of the node features.
+    name
+        Activation of the perceptron.
+    normalization
+        `Architecture.normalization`; layer normalisation where not given.
+    dropout
+        Share of features left out in training.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        attention: GlobalAttention,
+        width: int,
+        name: str,
+        normalization: str | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.layer = layer
+        self.attention = attention
+        self.perceptron = nn.Sequential(
+            nn.Linear(width, 2 * width),
+            activation(name),
+            _dropout(dropout),
+            nn.Linear(2 * width, width),
+        )
+        self.dropout = _dropout(dropout)
+        kind = normalization or "layer"
+        self.local_norm = Normalization(kind, width)
+        self.global_norm = Normalization(kind, width)
+        self.norm = Normalization(kind, width)
+
+    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        nodes = state.scalars
+        new: NodeState = self.layer(state, features, geometry)
+        near = self.local_norm(nodes + self.dropout(new.scalars - nodes), geometry)
+        far = self.global_norm(nodes + self.dropout(self.attention(nodes, geometry)), geometry)
+        both = near + far
+        return new._replace(scalars=self.norm(both + self.dropout(self.perceptron(both)), geometry))
+
+
+def _dropout(share: float) -> nn.Module:
+    return nn.Dropout(share) if share else nn.Identity()

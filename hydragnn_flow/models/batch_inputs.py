@@ -1,0 +1,82 @@
+"""What a network reads of a batch beside atoms, positions and edges, where it asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.geometry import GraphBatch
+from hydragnn_flow.models.padding import Padding, largest_graph, padding
+
+
+@dataclass(frozen=True)
+class BatchInputs:
+    """The keys of the graphs that are read, and how much of each.
+
+    Attributes
+    ----------
+    edge_columns
+        Columns of ``edge_attr``.
+    encodings
+        Columns of the positional encodings of atoms, ``pe``; 0 for none.
+    edge_encodings
+        Columns of those of edges, ``rel_pe``; 0 for none.
+    graph_attr
+        Features of a graph in ``graph_attr``; 0 for none.
+    whole_graphs
+        Whether layers work on all atoms of a graph at once.
+    """
+
+    edge_columns: tuple[int, ...] = ()
+    encodings: int = 0
+    edge_encodings: int = 0
+    graph_attr: int = 0
+    whole_graphs: bool = False
+
+    @property
+    def n_edge_attributes(self) -> int:
+        """Features of an edge that layers read."""
+        return len(self.edge_columns) + self.edge_encodings
+
+    def node_encodings(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
+        """Positional encodings of the atoms [n_atoms, encodings]."""
+        if not self.encodings:
+            return None
+        return _read(batch, "pe").view(-1, self.encodings).to(dtype)
+
+    def edge_attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
+        """Columns of ``edge_attr``, then the positional encodings of the edges [n_edges, k]."""
+        parts: list[Tensor] = []
+        if self.edge_columns:
+            table = _read(batch, "edge_attr")
+            # Not table[:, list], which would send the list to an accelerator at every step.
+            parts = [table[:, column : column + 1] for column in self.edge_columns]
+        if self.edge_encodings:
+            parts.append(_read(batch, "rel_pe").view(-1, self.edge_encodings))
+        return torch.cat(parts, dim=1).to(dtype) if parts else None
+
+    def graph_features(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
+        """Features of the graphs [n_graphs, graph_attr]."""
+        if not self.graph_attr:
+            return None
+        # A vector of each graph may have been joined to one long vector.
+        return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
+
+    def padding(self, batch: GraphBatch) -> Padding | None:
+        """Where the atoms go in one matrix per graph."""
+        if not self.whole_graphs:
+            return None
+        return padding(batch.batch, batch.num_graphs, largest_graph(batch))
+
+
+def _read(batch: GraphBatch, key: str) -> Tensor:
+    value: Tensor | None = getattr(batch, key, None)
+    if value is None:
+        raise InputError(
+            f"the network reads the key {key!r} of the graphs, but these have none; "
+            f"give graphs that bring it, as the training data do"
+        )
+    return value

@@ -1,0 +1,123 @@
+"""What an encoder has around its message passing: what it reads, attention and conditioning."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from torch import nn
+
+from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerAttention
+from hydragnn_flow.models.batch_inputs import BatchInputs
+from hydragnn_flow.models.conditioning import Conditioned, FiLM, Join
+from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing
+
+
+def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
+    """What the network reads of batches.
+
+    Raises
+    ------
+    InputError
+        If the store does not have it.
+    """
+    attention = architecture.global_attn_engine is not None
+    encodings = architecture.pe_dim if attention else 0
+    reads_edges = MPNN_TYPES[architecture.mpnn_type].properties.lengths != "never"
+    for key, needed in (("pe", encodings), ("rel_pe", encodings if reads_edges else 0)):
+        found = manifest.keys.get(key)
+        if needed and (found is None or found.shape != (needed,)):
+            has = "have none" if found is None else f"have one of shape {list(found.shape)}"
+            raise InputError(
+                f"network: Architecture.pe_dim = {needed} needs the key {key!r} with so many "
+                f"columns, but the store's graphs {has}; set pe_dim to 0 or bring the key"
+            )
+    return BatchInputs(
+        edge_columns=architecture.attribute_columns,
+        encodings=encodings,
+        edge_encodings=encodings if reads_edges else 0,
+        graph_attr=_graph_attr(manifest) if architecture.use_graph_attr_conditioning else 0,
+        whole_graphs=attention,
+    )
+
+
+def _graph_attr(manifest: Manifest) -> int:
+    """How many features of a graph there are."""
+    key = manifest.keys.get("graph_attr")
+    size = math.prod(key.shape) * (key.rows or 0) if key is not None else 0
+    if not size:
+        raise InputError(
+            "network: Architecture.use_graph_attr_conditioning needs the key 'graph_attr', with as "
+            "many features in every graph, which the store's graphs do not have; bring it or set "
+            "use_graph_attr_conditioning to false"
+        )
+    return size
+
+
+def wrap_layers(stack: MessagePassing, architecture: Architecture, read: BatchInputs) -> None:
+    """Put attention around the layers of a stack, and conditioning around both.
+
+    Raises
+    ------
+    InputError
+        If the heads of attention cannot share the width.
+    """
+    if read.whole_graphs:
+        stack.wrap(partial(_with_attention, architecture))
+    if read.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":
+        stack.wrap(partial(_with_conditioning, architecture, read.graph_attr))
+
+
+def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
+    width, heads = architecture.hidden_dim, architecture.global_attn_heads
+    if width % heads:
+        raise InputError(
+            f"network: Architecture.global_attn_heads = {heads} must divide hidden_dim = {width}; "
+            f"change either"
+        )
+    performer = architecture.global_attn_type == "performer"
+    attention = PerformerAttention if performer else GlobalAttention
+    return GPSLayer(
+        layer,
+        attention(width, heads, architecture.dropout),
+        width,
+        architecture.activation_function,
+        architecture.normalization,
+        architecture.dropout,
+    )
+
+
+def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) -> nn.Module:
+    width = architecture.hidden_dim
+    if architecture.graph_attr_conditioning_mode == "film":
+        return Conditioned(layer, FiLM(width, size, architecture.activation_function))
+    return Conditioned(layer, Join(width, size))
+
+
+def fusion_with_graphs(
+    stack: MessagePassing, config: NetworkConfig, read: BatchInputs
+) -> Join | None:
+    """The mode fuse_pool, for models that pool; a potential has it behind its last layer.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to fuse with.
+    """
+    architecture, size = config.Architecture, read.graph_attr
+    if not size or architecture.graph_attr_conditioning_mode != "fuse_pool":
+        return None
+    fusion = Join(architecture.hidden_dim, size)
+    if architecture.enable_interatomic_potential:
+        # Its energy is a sum over atoms, so it is for each atom that the features meet.
+        stack.layers[-1] = Conditioned(stack.layers[-1], fusion)
+        return None
+    if "graph" not in config.Variables_of_interest.type:
+        raise InputError(
+            "network: Architecture.graph_attr_conditioning_mode = 'fuse_pool' acts on graph "
+            "outputs, of which there is none; write 'concat_node' or 'film'"
+        )
+    return fusion

@@ -1,0 +1,96 @@
+"""Features of a graph as a whole, such as a temperature or a charge, in what its atoms become.
+
+The modes are HydraGNN's. There the layers are made when the first batch comes, too late for the
+optimiser to know their parameters; here they are parts of the model from the start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import NodeState
+
+
+class Join(nn.Module):
+    """A linear map of features and those of their graph: the modes concat_node and fuse_pool.
+
+    Parameters
+    ----------
+    width
+        Of the features that come in and go out.
+    size
+        Number of features of a graph.
+    """
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(width, width)
+        self.of_graph = nn.Linear(size, width, bias=False)
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
+        return joined
+
+    def pooled(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """The same of features by graph [n_graphs, width]."""
+        joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
+        return joined
+
+
+class FiLM(nn.Module):
+    """Scale and shift of node features by those of their graph. Perez et al., arXiv:1709.07871.
+
+    Parameters
+    ----------
+    width, size
+        As of :class:`Join`.
+    name
+        Activation.
+    """
+
+    def __init__(self, width: int, size: int, name: str) -> None:
+        super().__init__()
+        hidden = max(width, size)
+        self.modulation = nn.Sequential(
+            nn.Linear(size, hidden), activation(name), nn.Linear(hidden, 2 * width)
+        )
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """New node features [n_atoms, width]."""
+        scale, shift = _of_atoms(self.modulation, geometry).chunk(2, dim=1)
+        # A scale between 0 and 2 neither turns features round nor lets them grow with depth.
+        return nodes * (1.0 + torch.tanh(scale)) + shift
+
+
+def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
+    """What a layer makes of the graphs' features, for each atom."""
+    of_graph: Tensor = layer(geometry.graph_attr)
+    return of_graph.index_select(0, geometry.graph)
+
+
+class Conditioned(nn.Module):
+    """A message-passing layer whose invariant features then meet those of the graph.
+
+    Parameters
+    ----------
+    layer
+        Message passing.
+    conditioning
+        Called as ``conditioning(nodes, geometry)``.
+    """
+
+    def __init__(self, layer: nn.Module, conditioning: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.conditioning = conditioning
+
+    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        new: NodeState = self.layer(state, features, geometry)
+        return new._replace(scalars=self.conditioning(new.scalars, geometry))

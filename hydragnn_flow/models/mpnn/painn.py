@@ -1,0 +1,186 @@
+"""PaiNN: scalars and vectors that turn with the frame. Schütt et al., arXiv:2102.03150."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.radial import BesselBasis
+
+
+class VectorEdges(NamedTuple):
+    """What equivariant layers read of the edges.
+
+    Attributes
+    ----------
+    radial
+        Functions of the length, a constant and the attributes, times the envelope [n_edges, d].
+    directions
+        Unit vectors [n_edges, 3].
+    """
+
+    radial: Tensor
+    directions: Tensor
+
+
+class VectorEdgeReader(nn.Module):
+    """Bessel functions of the length, the attributes, and the directions.
+
+    Parameters
+    ----------
+    size
+        Number of Bessel functions.
+    facts
+        Of the training split.
+    scale
+        What to multiply all but the directions by.
+    """
+
+    def __init__(self, size: int, facts: TrainingFacts, scale: float) -> None:
+        super().__init__()
+        self.basis = BesselBasis(size, facts.cutoff)
+        # Makes the mean square of each one where neighbours are as dense everywhere in the sphere:
+        # the functions are normalised over it to one, and its volume is 4π c³ / 3.
+        self.gain = (facts.cutoff**3 / 3.0) ** 0.5
+        self.scale = scale
+        self.size = size + 1 + facts.n_attributes
+        """Width of the radial features."""
+
+    def forward(self, geometry: Geometry) -> VectorEdges:
+        """Read the edges of a batch."""
+        lengths = geometry.lengths
+        parts = [self.basis(lengths) * self.gain, torch.ones_like(lengths)]
+        if geometry.attributes is not None:
+            parts.append(geometry.attributes)
+        radial = torch.cat(parts, dim=1) * (geometry.envelope * self.scale)
+        return VectorEdges(radial, geometry.directions)
+
+
+class Filter(nn.Module):
+    """A linear map of edge features.
+
+    Its weight is stored as [inputs, width], the other way round than in ``nn.Linear``: for a long
+    and narrow input the gradients are then products that run at several times the speed.
+    """
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, width) * inputs**-0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From [n_edges, inputs] to [n_edges, width]."""
+        return features @ self.weight
+
+
+class VectorUpdate(nn.Module):
+    """The paper's update block: an atom's scalars and vectors exchange what they know.
+
+    Parameters
+    ----------
+    width
+        Of scalars and vectors.
+    last
+        The vectors are read, but not changed.
+    """
+
+    def __init__(self, width: int, *, last: bool) -> None:
+        super().__init__()
+        self.left = nn.Linear(width, width, bias=False)
+        self.right = nn.Linear(width, width, bias=False)
+        self.scalars = nn.Linear(width, width)
+        self.norms = nn.Linear(width, width, bias=False)
+        self.of_product = nn.Linear(width, width)
+        self.of_scalars = nn.Linear(width, width)
+        self.of_vectors = None if last else nn.Linear(width, width)
+
+    def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
+        """The state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
+        left, right = self.left(vectors), self.right(vectors)
+        # On an ideal lattice the vectors are zero, where the root alone has no slope.
+        norms = (right.square().sum(dim=1) + 1e-4).sqrt()
+        hidden = functional.silu(self.scalars(scalars) + self.norms(norms))
+        product = (left * right).sum(dim=1)
+        scalars = scalars + self.of_product(hidden) * product + self.of_scalars(hidden)
+        if self.of_vectors is None:
+            return NodeState(scalars)
+        return NodeState(scalars, vectors + self.of_vectors(hidden)[:, None] * left)
+
+
+class PAINNLayer(nn.Module):
+    """A message block and an update block.
+
+    The filters are smooth (SiLU, as in the paper) whatever the activation of the heads.
+
+    Parameters
+    ----------
+    width
+        Of scalars and vectors.
+    features
+        Of the edges.
+    first
+        There are no vectors yet.
+    last
+        Nothing reads the vectors afterwards.
+    """
+
+    def __init__(self, width: int, features: int, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, width)
+        self.to_scalars = nn.Linear(width, width)
+        self.to_directions = nn.Linear(width, width)
+        self.to_vectors = None if first else nn.Linear(width, width)
+        self.scalar_filter = Filter(features, width)
+        self.direction_filter = Filter(features, width)
+        self.vector_filter = None if first else Filter(features, width)
+        self.update = VectorUpdate(width, last=last)
+
+    def forward(self, state: NodeState, features: VectorEdges, geometry: Geometry) -> NodeState:
+        """The state after this layer; its tensors are [n_atoms, 3, width]."""
+        radial = features.radial
+        hidden = functional.silu(self.hidden(state.scalars))
+        sent = self.to_scalars(hidden)[:, None]
+        scalars = filtered_sum(sent, self.scalar_filter(radial), geometry)[:, 0]
+        lengths = geometry.of_sender(self.to_directions(hidden)) * self.direction_filter(radial)
+        vectors = outer_sum(features.directions, lengths, geometry)
+        if self.to_vectors is not None:
+            assert state.tensors is not None and self.vector_filter is not None
+            # What is linear in the sender's vectors is multiplied once per atom.
+            gated = state.tensors * self.to_vectors(hidden)[:, None]
+            turned = filtered_sum(gated, self.vector_filter(radial), geometry)
+            vectors = state.tensors + vectors + turned
+        new: NodeState = self.update(state.scalars + scalars, vectors)
+        return new
+
+
+class PAINN(MessagePassing):
+    """PaiNN's blocks over Bessel functions of the edge length, with a cosine cutoff.
+
+    Sums of messages are divided by the root of the average number of neighbours.
+    """
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        scale = facts.average_neighbours**-0.5
+        self.read = VectorEdgeReader(architecture.num_radial, facts, scale)
+        self.layers = nn.ModuleList(
+            PAINNLayer(width, self.read.size, first=number == 0, last=number == depth - 1)
+            for number in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> VectorEdges:
+        """Radial features and directions."""
+        edges: VectorEdges = self.read(geometry)
+        return edges

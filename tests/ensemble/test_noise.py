@@ -1,0 +1,212 @@
+"""Noise that heads predict, from the members' training to the table of predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ase
+import numpy as np
+import pandas as pd
+import pytest
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from campaign_cases import CONFIG
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow import Ensemble
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
+from hydragnn_flow.ensemble.uncertainty import (
+    Floats,
+    calibrate,
+    combine,
+    combine_noise,
+    coverage,
+    distribution,
+)
+from hydragnn_flow.models import build_model
+from hydragnn_flow.run_directory import write_network
+from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
+
+EQUAL = np.full(3, 1 / 3)
+WITH_NOISE = network_with(
+    Architecture__enable_interatomic_potential=False,
+    Architecture__energy_peratom_weight=0.0,
+    Architecture__force_weight=0.0,
+    Architecture__output_heads={
+        "graph": {
+            "num_sharedlayers": 1,
+            "dim_sharedlayers": 12,
+            "num_headlayers": 1,
+            "dim_headlayers": [12],
+        },
+        "node": {"num_headlayers": 1, "dim_headlayers": [12]},
+    },
+    Variables_of_interest={"output_names": ["energy", "forces"], "type": ["graph", "node"]},
+    Training__loss_function_type="GaussianNLLLoss",
+)
+
+
+def synthetic(seed: int, n: int, factor: float) -> tuple[Floats, Floats, Floats]:
+    """Truth [n, 1], members, and noise that is too small by a factor, [3, n, 1]."""
+    rng = np.random.default_rng(seed)
+    noise = rng.lognormal(0.0, 1.0, size=(n, 1))
+    truth = rng.normal(size=(n, 1)) * noise
+    spread = 0.2 * rng.lognormal(0.0, 0.3, size=(n, 1))
+    members = spread * rng.normal(size=(3, n, 1))
+    return truth, members, np.stack([noise * share / factor for share in (0.9, 1.0, 1.1)])
+
+
+def test_the_mean_of_variances_is_what_counts() -> None:
+    noise = np.array([[[1.0]], [[2.0]], [[5.0]]])
+    assert combine_noise(noise, EQUAL).item() == pytest.approx(np.sqrt(10))
+    assert combine_noise(noise, np.array([0.0, 1.0, 0.0])).item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_noise_that_is_too_small_or_large_is_scaled(factor: float) -> None:
+    truth, members, noise = synthetic(1, 20_000, factor)
+    mean, spread = combine(members, EQUAL)
+    found = calibrate(truth - mean, spread, 0.9, False, noise=combine_noise(noise, EQUAL))
+    assert found.floor == pytest.approx(factor, rel=0.05)
+    assert found.quantile == pytest.approx(1.645, rel=0.03)
+
+
+def test_intervals_follow_the_noise() -> None:
+    """They hold their level among the certain and among the uncertain, as one width cannot."""
+    truth, members, noise = synthetic(2, 8000, 1.0)
+    half = slice(0, 4000), slice(4000, 8000)
+    mean, spread = combine(members, EQUAL)
+    inside = {}
+    for told in (True, False):
+        known = combine_noise(noise, EQUAL)[half[0]] if told else None
+        found = calibrate((truth - mean)[half[0]], spread[half[0]], 0.9, False, noise=known)
+        given = noise[:, half[1]] if told else None
+        d = distribution(members[:, half[1]], EQUAL, found, None, given)
+        assert coverage(truth[half[1]], d) == pytest.approx(0.9, abs=0.02)
+        held = (truth[half[1]] >= d.lo) & (truth[half[1]] <= d.hi)
+        certain = noise[1, half[1]] < np.median(noise[1])
+        inside[told] = [held[certain].mean(), held[~certain].mean()]
+        assert (d.aleatoric_std is None) == (not told)
+        if d.aleatoric_std is not None:
+            np.testing.assert_allclose(d.std, np.hypot(d.epistemic_std, d.aleatoric_std))
+    assert inside[True] == pytest.approx([0.9, 0.9], abs=0.03)
+    assert inside[False][0] > 0.97 and inside[False][1] < 0.85
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished ensemble of two members trained for three epochs on energies and forces."""
+    directory = tmp_path_factory.mktemp("noise")
+    finish(directory, alloy_store, WITH_NOISE, members=2)
+    return directory
+
+
+def finish(directory: Path, store: GraphStore, network: dict[str, Any], members: int) -> None:
+    trained = []
+    for k in range(members):
+        folder = member_folder(directory / FOLDER, k)
+        write_network(folder, network)
+        result = run_segment(make_spec(folder, store, 3, network=network, seed=k))
+        assert result.status == "ok"
+        trained.append(Member(k, k, result.best_val_loss, ["0"], 1.0, 1.0))
+    config = RunConfig.model_validate({**CONFIG, "network": network})
+    finish_ensemble(directory, config, store, trained, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
+
+
+def test_members_keep_their_noise_beside_their_predictions(run: Path) -> None:
+    kept = np.load(member_folder(run / FOLDER, 0) / VALIDATION_FILE)
+    assert set(kept) == {"energy", "forces", "energy_aleatoric_std", "forces_aleatoric_std"}
+    for name in ("energy", "forces"):
+        assert kept[f"{name}_aleatoric_std"].shape == kept[name].shape
+        assert (kept[f"{name}_aleatoric_std"] > 0).all()
+
+
+def test_the_table_has_both_parts_of_the_deviation(run: Path) -> None:
+    graphs = pd.read_parquet(run / "predictions" / "test.parquet")
+    nodes = pd.read_parquet(run / "predictions" / "test_nodes.parquet")
+    for table, columns in ((graphs, ["energy"]), (nodes, [f"forces_{c}" for c in "xyz"])):
+        for t in columns:
+            assert (table[f"{t}_aleatoric_std"] > 0).all()
+            assert (table[f"{t}_epistemic_std"] > 0).any()
+            total = np.hypot(table[f"{t}_epistemic_std"], table[f"{t}_aleatoric_std"])
+            np.testing.assert_allclose(table[f"{t}_std"], total)
+            assert table[f"{t}_aleatoric_std"].std() > 0  # otherwise for each structure
+            half = (table[f"{t}_hi"] - table[f"{t}_lo"]) / 2
+            np.testing.assert_allclose(half / table[f"{t}_std"], (half / table[f"{t}_std"])[0])
+    assert graphs.attrs["units"]["energy_aleatoric_std"] == "eV"
+    summary = json.loads((run / FOLDER / "ensemble.json").read_text())
+    told = summary["test"]["energy"]["aleatoric_std"]
+    assert told == pytest.approx(graphs["energy_aleatoric_std"].mean())
+
+
+def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore) -> None:
+    ensemble = Ensemble.load(run)
+    again = ensemble.predict_store(alloy_store, "testset", members=True).graphs
+    stored = pd.read_parquet(run / "predictions" / "test.parquet")
+    assert again is not None
+    pd.testing.assert_frame_equal(again, stored)
+
+
+def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphStore) -> None:
+    """Their common predictions are combined as without."""
+    ensemble = Ensemble.load(run)
+    predicted = ensemble.member_predictions(alloy_store["testset"])
+    assert "energy_aleatoric_std" in predicted
+    plain = {**WITH_NOISE, "Training": {**WITH_NOISE["Training"], "loss_function_type": "mse"}}
+    mixed = Ensemble(
+        (ensemble.models[0], build_model(plain, alloy_store)),
+        ensemble.weights,
+        ensemble.calibrations,
+        ensemble.manifest,
+        ensemble.level,
+    )
+    table = mixed.predict_store(alloy_store, "testset").graphs
+    assert table is not None and "energy_aleatoric_std" not in table
+
+
+def strained_copper(path: Path) -> GraphStore:
+    """Cells with their stresses, and molecules, whose stress nobody knows."""
+    graphs = []
+    for k in range(24):
+        rng = np.random.default_rng(k)
+        atoms = bulk("Cu", "fcc", a=3.6 * rng.uniform(0.96, 1.06), cubic=True)
+        if k % 4 == 3:
+            atoms = ase.Atoms("Cu2", [[0, 0, 0], [rng.uniform(2.2, 2.8), 0, 0]])
+        atoms.rattle(0.05, seed=k)
+        atoms.calc = EMT()
+        stress = atoms.get_stress(voigt=False) if atoms.pbc.all() else np.zeros((3, 3))
+        labels = {"energy": np.array([atoms.get_potential_energy()]), "forces": atoms.get_forces()}
+        graphs.append(atoms_to_graph(atoms, 4.0, None, k, {**labels, "stress": stress.ravel()}))
+    targets = {
+        "energy": Target(level="graph", dim=1, unit="eV"),
+        "forces": Target(level="node", dim=3, unit="eV/Å"),
+        "stress": Target(level="graph", dim=9, unit="eV/Å^3"),
+    }
+    splits = {"trainset": graphs[:12], "valset": graphs[12:18], "testset": graphs[18:]}
+    return write_store(path, splits, targets=targets, cutoff=4.0)
+
+
+def test_stress_reaches_the_table(tmp_path: Path) -> None:
+    store = strained_copper(tmp_path / "store.gs")
+    network = network_with(Architecture__stress_weight=1.0)
+    finish(tmp_path / "run", store, network, members=2)
+    table = pd.read_parquet(tmp_path / "run" / "predictions" / "test.parquet")
+    tensor = store["testset"].target("stress").reshape(-1, 3, 3)
+    molecules = store["testset"].n_atoms == 2
+    assert molecules.any()
+    for name, a, b in (("xx", 0, 0), ("yy", 1, 1), ("zz", 2, 2), ("yz", 1, 2), ("xz", 0, 2)):
+        np.testing.assert_allclose(table[f"stress_{name}"], tensor[:, a, b])
+        assert (table[f"stress_{name}_mean"].isna() == molecules).all()
+    cells = table[~molecules]
+    assert (cells["stress_xy_lo"] <= cells["stress_xy_hi"]).all()
+    told = json.loads((tmp_path / "run" / FOLDER / "ensemble.json").read_text())["test"]["stress"]
+    errors = [
+        (cells[f"stress_{c}_mean"] - cells[f"stress_{c}"]).abs()
+        for c in ("xx", "yy", "zz", "yz", "xz", "xy")
+    ]
+    assert told["mae_ensemble"] == pytest.approx(np.mean(errors))
+    assert 0 <= told["coverage"] <= 1 and "mae_per_atom_ensemble" not in told

@@ -1,0 +1,23 @@
+"""Edges for layers that are tested by themselves."""
+
+from __future__ import annotations
+
+import ase
+import numpy as np
+from model_cases import CUTOFF, as_batch
+
+from hydragnn_flow.models.geometry import Geometry, edge_vectors
+
+
+def clusters() -> Geometry:
+    """Of two clusters of 9 and 5 atoms, in float64; no edge leads to an atom's own image."""
+    rng = np.random.default_rng(0)
+    batch = as_batch(*(ase.Atoms(["Cu"] * n, rng.uniform(0, 6, (n, 3))) for n in (9, 5)))
+    return Geometry(
+        sender=batch.edge_index[0],
+        receiver=batch.edge_index[1],
+        vectors=edge_vectors(batch, batch.pos.double()),
+        cutoff=CUTOFF,
+        graph=batch.batch,
+        n_graphs=2,
+    )

@@ -1,0 +1,235 @@
+"""Stress: what the energy says of strained cells, in ASE's order and sign."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.build
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.emt import EMT
+from ase.calculators.fd import calculate_numerical_stress
+from ase.stress import full_3x3_to_voigt_6_stress
+from model_cases import CUTOFF, alloy, as_batch, lively, network
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config import DataConfig, load_network
+from hydragnn_flow.data import Manifest, Target, prepare_store
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import HydraModel, build_model
+from hydragnn_flow.training.losses import Counts, Loss
+
+VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+
+
+@pytest.fixture
+def stressed(manifest: Manifest) -> Manifest:
+    """The store, with stresses."""
+    key = manifest.keys["x"].model_copy(update={"node": False, "rows": 3, "shape": (3,)})
+    statistics = manifest.statistics.model_copy(deep=True)
+    statistics.targets["stress"] = statistics.targets["gap"].model_copy(
+        update={"mean": [0.0] * 6, "std": [0.02] * 6}
+    )
+    return manifest.model_copy(
+        update={
+            "targets": {**manifest.targets, "stress": Target(level="graph", dim=6)},
+            "keys": {**manifest.keys, "cell": key},
+            "statistics": statistics,
+        }
+    )
+
+
+def potential_of(manifest: Manifest, mpnn_type: str = "SchNet", **options: Any) -> HydraModel:
+    torch.manual_seed(0)
+    return lively(build_model(network(mpnn_type, **options), manifest))
+
+
+def strained(batch: Batch, strain: np.ndarray) -> Batch:
+    """All graphs of a batch under a strain, in float64."""
+    change = torch.from_numpy(np.eye(3) + strain)
+    after = batch.clone()
+    for key in ("pos", "edge_shifts", "cell"):
+        after[key] = batch[key].double() @ change.T
+    return after
+
+
+def test_stress_is_the_slope_of_the_energy_under_strain(
+    potential_type: str, stressed: Manifest
+) -> None:
+    model = potential_of(stressed, potential_type)
+    structures = [alloy(0), alloy(1).repeat((2, 1, 1))]
+    batch = strained(as_batch(*structures), np.zeros((3, 3)))
+    found = model(batch)["stress"]
+    volumes = torch.linalg.det(batch.cell.view(-1, 3, 3)).abs()
+    # Short, because the extremes of PNA have kinks that a long step would straddle.
+    step = 1e-6
+    for component, (a, b) in enumerate(VOIGT):
+        for order in ((a, b), (b, a)):  # a rotation costs nothing, so both are the same
+            strain = np.zeros((3, 3))
+            strain[order] = step
+            up, down = model(strained(batch, strain)), model(strained(batch, -strain))
+            slope = (up["energy"] - down["energy"])[:, 0] / (2 * step)
+            torch.testing.assert_close(
+                found[:, component],
+                slope / volumes,
+                rtol=0,
+                atol=1e-6 * float(found.abs().max()),
+            )
+
+
+class _AsCalculator(Calculator):
+    """Energies of a model, for ASE to take their slopes."""
+
+    implemented_properties = ("energy",)
+
+    def __init__(self, model: HydraModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def calculate(self, atoms: Any = None, properties: Any = None, changes: Any = all_changes):
+        super().calculate(atoms, properties, changes)
+        self.results = {"energy": float(self.model(as_batch(atoms))["energy"])}
+
+
+def test_ase_means_the_same_by_it(stressed: Manifest) -> None:
+    """Order, sign and unit are those of ASE's own numerical stress."""
+    model = potential_of(stressed)
+    atoms = alloy()
+    atoms.calc = _AsCalculator(model)
+    # Positions come in float32, so the step cannot be short.
+    expected = calculate_numerical_stress(atoms, eps=3e-3, force_consistent=False)
+    found = model(as_batch(atoms))["stress"][0].numpy()
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.01 * np.abs(expected).max())
+    assert np.ptp(expected) > 0.1 * np.abs(expected).max()
+
+
+def test_stress_turns_with_the_frame(stressed: Manifest) -> None:
+    model = potential_of(stressed)
+    atoms, turned = alloy(), alloy()
+    frame, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
+    turned.set_cell(atoms.cell.array @ frame.T)
+    turned.positions = atoms.positions @ frame.T
+    stress, rotated = (model(as_batch(a))["stress"][0].numpy() for a in (atoms, turned))
+    tensor = np.zeros((3, 3))
+    for value, (a, b) in zip(stress, VOIGT, strict=True):
+        tensor[a, b] = tensor[b, a] = value
+    expected = full_3x3_to_voigt_6_stress(frame @ tensor @ frame.T)
+    np.testing.assert_allclose(rotated, expected, rtol=1e-4, atol=1e-5 * np.abs(stress).max())
+
+
+def test_a_cell_of_no_volume_has_none(stressed: Manifest) -> None:
+    """Molecules and slabs have NaN, whatever else is in the batch, and spoil no gradient."""
+    molecule, slab = ase.Atoms("CuAu", [[0, 0, 0], [2.5, 0, 0]]), alloy(1)
+    slab.pbc = (True, True, False)
+    model = build_model(network("SchNet"), stressed)
+    outputs = model(as_batch(molecule, alloy(0), slab))
+    stress = outputs["stress"]
+    assert stress.isnan().all(dim=1).tolist() == [True, False, True]
+    alone = model(as_batch(alloy(0)))["stress"]
+    torch.testing.assert_close(stress[1:2], alone, rtol=1e-4, atol=1e-6)
+    residual = torch.where(stress.isnan(), 0.0, stress - 0.1)
+    residual.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.isfinite().all(), name
+
+
+def test_forces_are_the_same_with_stress(manifest: Manifest, stressed: Manifest) -> None:
+    with_stress, without = potential_of(stressed), potential_of(manifest)
+    first, second = with_stress(as_batch(alloy())), without(as_batch(alloy()))
+    assert set(first) - set(second) == {"stress"}
+    for name in second:
+        assert torch.equal(first[name], second[name])
+    assert not first["stress"].requires_grad
+
+
+def test_stress_needs_labels_and_cells(manifest: Manifest, stressed: Manifest) -> None:
+    values = network("SchNet", stress_weight=1.0)
+    assert build_model(values, stressed)
+    no_cell = {key: value for key, value in stressed.keys.items() if key != "cell"}
+    of_five = {**stressed.targets, "stress": Target(level="graph", dim=5)}
+    for change in ({"keys": no_cell}, {"targets": of_five}, {"targets": manifest.targets}):
+        store = stressed.model_copy(update=change)
+        with pytest.raises(InputError, match="stress_weight"):
+            build_model(values, store)
+        assert "stress" not in build_model(network("SchNet"), store)(as_batch(alloy()))
+
+
+def rattled(seed: int) -> ase.Atoms:
+    """Copper under EMT, at 90 to 110 % of its lattice constant."""
+    rng = np.random.default_rng(seed)
+    atoms = ase.build.bulk("Cu", "fcc", a=3.6 * rng.uniform(0.95, 1.07), cubic=True)
+    atoms.set_cell(atoms.cell.array @ (np.eye(3) + rng.normal(0, 0.02, (3, 3))), scale_atoms=True)
+    atoms.positions += rng.normal(0, 0.05, (4, 3))
+    atoms.calc = EMT()
+    atoms.get_stress()
+    return atoms
+
+
+def _as_xyz(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
+    ase.io.write(folder / "all.xyz", structures)
+    return {"format": "ase", "train": "all.xyz"}
+
+
+def _as_json(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
+    records = [
+        {
+            "structure": {
+                "lattice": {"matrix": atoms.cell.array.tolist()},
+                "sites": [
+                    {"species": [{"element": symbol, "occu": 1}], "xyz": position.tolist()}
+                    for symbol, position in zip(atoms.symbols, atoms.positions, strict=True)
+                ],
+            },
+            "energy": atoms.get_potential_energy(),
+            "forces": atoms.get_forces().tolist(),
+            "stress": atoms.get_stress(voigt=False).tolist(),
+        }
+        for atoms in structures
+    ]
+    (folder / "all.json").write_text(json.dumps(records))
+    return {"format": "json", "train": "all.json"}
+
+
+@pytest.mark.parametrize("write", [_as_xyz, _as_json], ids=["6 of extended xyz", "3x3 of JSON"])
+def test_labels_of_a_source_reach_training(
+    write: Callable[[Path, list[ase.Atoms]], dict[str, Any]], tmp_path: Path
+) -> None:
+    """A store of labelled structures trains; what is learnt has EMT's sign and size."""
+    structures = [rattled(seed) for seed in range(20)]
+    targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}
+    source = write(tmp_path, structures) | {"targets": targets}
+    data = DataConfig.model_validate(
+        {"source": source, "path": tmp_path, "split": {"val": 0.1, "test": 0.1}}
+    )
+    store = prepare_store(data, CUTOFF, None, 0, tmp_path / "store.gs")
+    values = network("SchNet", stress_weight=1.0, hidden_dim=24)
+    torch.manual_seed(0)
+    model = build_model(values, store)
+    train = store["trainset"]
+    batch, counts = train.batch(range(len(train))), Counts(len(train), int(train.n_atoms.sum()))
+    loss_of = Loss(load_network(values), store.manifest)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        loss = loss_of.total(loss_of.parts(model(batch), batch, counts))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found, expected = [], []
+    for part in (store["valset"], store["testset"]):
+        found.append(model.eval()(part.batch(range(len(part))))["stress"].numpy())
+        labels = part.target("stress").reshape(len(part), -1)
+        expected.append(labels if labels.shape[1] == 6 else labels[:, [0, 4, 8, 5, 2, 1]])
+    found, expected = np.concatenate(found), np.concatenate(expected)
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.95
+    # Some cells want to shrink and some to grow, by ASE's sign.
+    trace, learnt = expected[:, :3].mean(axis=1), found[:, :3].mean(axis=1)
+    clear = np.abs(trace) > 0.02
+    assert trace.min() < 0 < trace.max() and (np.sign(learnt) == np.sign(trace))[clear].all()
