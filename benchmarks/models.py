@@ -6,8 +6,9 @@
 Both sides get the same JSON and the same batches, in memory, and take turns in one process with
 one thread: the ratio is of graphs per CPU-second. A training step is loss, gradient and update:
 HydraGNN's by its own ``train``, ours as the Trainer takes it, with clipping of the gradient and
-averaging of the weights. Memory is the resident memory that building a network and two training
-steps add at their highest, each side in a process of its own.
+averaging of the weights. HydraGNN is spared the DDP in which its examples put a model for one
+process too, and the neighbour search of its SchNet. Memory is the resident memory that building a
+network and two training steps add at their highest, each side in a process of its own.
 
 HydraGNN needs torch-scatter, e3nn, scikit-learn and tensorboard. Without a checkout of HydraGNN
 our own figures remain.

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.graph_sources import (
     CfgSource,
+    FileName,
     FilesSection,
     HydragnnSource,
     LsmsSource,
@@ -56,6 +57,9 @@ class StructureFiles(FilesSection):
 
     group: str | None = Field(default=None, min_length=1)
     """Key of what names the group a structure belongs to."""
+    branches: tuple[FileName, ...] | None = Field(default=None, min_length=1)
+    """Patterns of file names, one for each branch of a network with several, in their order; each
+    file fits one."""
 
 
 class AseSource(StructureFiles):

@@ -17,6 +17,10 @@ from hydragnn_flow.errors import InputError
 # no half precision).
 _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
 
+BRANCH = "dataset_name"
+"""HydraGNN's name of the key with the number of the branch, among a network's heads, that a graph
+belongs to."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -149,10 +153,29 @@ def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
             )
     if (atoms == 0).any():
         raise InputError(f"{where[int((atoms == 0).argmax())]} has no atoms; remove it")
+    if BRANCH in columns:
+        _check_branches(columns[BRANCH], where)
     index = edges.values
     wrong_edge = ((index < 0) | (index >= np.repeat(atoms, edges.counts))).any(axis=0)
     if wrong_edge.any():
         graph = int(np.searchsorted(np.cumsum(edges.counts), wrong_edge.argmax(), side="right"))
         raise InputError(
             f"{where[graph]}: edge_index names an atom the graph does not have; correct it"
+        )
+
+
+def _check_branches(column: Column, where: Sequence[str]) -> None:
+    """Check that each graph has one number of a branch."""
+    values = column.values
+    if values.dtype.kind != "i" or (column.counts != 1).any() or values.size != len(where):
+        raise InputError(
+            f"{where[0]}: {BRANCH} is {values.dtype} with {values.size} values for {len(where)} "
+            "graph(s); give each graph one integer, the number of its branch"
+        )
+    wrong = values.reshape(-1) < 0
+    if wrong.any():
+        graph = int(wrong.argmax())
+        raise InputError(
+            f"{where[graph]}: {BRANCH} is {values.reshape(-1)[graph]}, but branches are counted "
+            "from 0; correct it"
         )

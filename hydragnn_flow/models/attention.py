@@ -99,7 +99,9 @@ class PerformerAttention(GlobalAttention):
         of_key = torch.exp(of_key - of_key.detach().amax(dim=(2, 3), keepdim=True))
         total = of_query @ (of_key.transpose(2, 3) @ value)
         weight = of_query @ of_key.sum(dim=2)[..., None]
-        averaged: Tensor = self.dropout(total / weight.clamp(min=torch.finfo(weight.dtype).tiny))
+        # Where query and keys are so large and unlike that nothing is left of their products, the
+        # average is zero, with finite slopes.
+        averaged: Tensor = self.dropout(total / weight.clamp(min=1e-20))
         return averaged
 
     def _exponents(self, rows: Tensor) -> Tensor:

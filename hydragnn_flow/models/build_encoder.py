@@ -58,13 +58,7 @@ def _graph_attr(manifest: Manifest) -> int:
 
 
 def wrap_layers(stack: MessagePassing, architecture: Architecture, read: BatchInputs) -> None:
-    """Put attention around the layers of a stack, and conditioning around both.
-
-    Raises
-    ------
-    InputError
-        If the heads of attention cannot share the width.
-    """
+    """Put attention around the layers of a stack, and conditioning around both."""
     if read.whole_graphs:
         stack.wrap(partial(_with_attention, architecture))
     if read.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":
@@ -73,11 +67,6 @@ def wrap_layers(stack: MessagePassing, architecture: Architecture, read: BatchIn
 
 def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
     width, heads = architecture.hidden_dim, architecture.global_attn_heads
-    if width % heads:
-        raise InputError(
-            f"network: Architecture.global_attn_heads = {heads} must divide hidden_dim = {width}; "
-            f"change either"
-        )
     performer = architecture.global_attn_type == "performer"
     attention = PerformerAttention if performer else GlobalAttention
     return GPSLayer(

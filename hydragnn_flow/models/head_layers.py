@@ -134,21 +134,28 @@ class PlaceBranch(Branch):
             If a graph has another number of atoms. On an accelerator only their sum is compared,
             as the host would have to wait for more.
         """
+        if geometry.graph.device.type != "meta":
+            self._check(geometry)
+        # A batch of average size, to count the cost of, need not be made of whole graphs.
+        elif missing := -geometry.n_atoms % self.places:
+            features = torch.cat([features, features.new_empty((missing, features.shape[1]))])
+        return features.view(-1, self.places, features.shape[1]).transpose(0, 1)
+
+    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
+        """Each output [n, d] from features [n, width]."""
+        by_place = super().forward(features, geometry)
+        return [output.transpose(0, 1).flatten(0, 1)[: geometry.n_atoms] for output in by_place]
+
+    def _check(self, geometry: Geometry) -> None:
         fits = geometry.n_atoms == geometry.n_graphs * self.places
         if fits and geometry.graph.device.type == "cpu":
             expected = torch.arange(geometry.n_graphs).repeat_interleave(self.places)
             fits = torch.equal(geometry.graph, expected)
         if not fits:
             raise InputError(
-                f"Architecture.output_heads.node.type = 'mlp_per_node' was trained on graphs of "
-                f"{self.places} atoms and takes no others; leave them out"
+                f"the node heads of type 'mlp_per_node' were trained on graphs of {self.places} "
+                f"atoms and take no others; leave them out"
             )
-        return features.view(geometry.n_graphs, self.places, -1).transpose(0, 1)
-
-    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Each output [n, d] from features [n, width]."""
-        by_place = super().forward(features, geometry)
-        return [output.transpose(0, 1).flatten(0, 1) for output in by_place]
 
 
 class PlaceLinear(nn.Module):

@@ -13,7 +13,7 @@ from hydragnn_flow.config.network import GraphHead, NodeHead
 from hydragnn_flow.models.branches import chosen
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.head_layers import Branch, Surroundings, make_branch
+from hydragnn_flow.models.head_layers import Branch, PlaceLinear, Surroundings, make_branch
 
 NOISE_SUFFIX = "_aleatoric_std"
 """Follows a target's name in the name of the standard deviation of its noise."""
@@ -95,7 +95,9 @@ class Branches(nn.Module):
             assert isinstance(branch, Branch)
             for head, dim in zip(branch.heads, self.dims, strict=True):
                 assert isinstance(head, nn.Sequential)
-                head[-1].bias[..., :dim] = value
+                last = head[-1]
+                assert isinstance(last, (nn.Linear, PlaceLinear))
+                last.bias[..., :dim] = value
 
 
 class Standardised(nn.Module):

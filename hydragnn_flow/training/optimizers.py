@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,15 +52,15 @@ def make_optimizer(
         return make()
 
 
-def scaled_learning_rate(settings: Optimizer, graphs_per_step: float) -> float:
-    """The learning rate for steps of a size, by `batch_scaling`.
+def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
+    """The learning rate for steps of a size, by `batch_scaling`; only then is the size asked for.
 
     In proportion (Goyal et al., arXiv:1706.02677), or to its root, which suits Adam and its kin
     (Malladi et al., arXiv:2205.10287).
     """
     if settings.batch_scaling == "none" or settings.reference_batch is None:
         return settings.learning_rate
-    ratio = graphs_per_step / settings.reference_batch
+    ratio = graphs_per_step() / settings.reference_batch
     return settings.learning_rate * (ratio if settings.batch_scaling == "linear" else ratio**0.5)
 
 

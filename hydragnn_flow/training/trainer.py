@@ -75,7 +75,7 @@ class Trainer:
         self.loss = Loss(network, store.manifest, device)
         self.metric_names = self.loss.metric_names(store.manifest)
         settings = self.settings.Optimizer
-        rate = scaled_learning_rate(settings, len(self.train) / len(self.plan(0)))
+        rate = scaled_learning_rate(settings, lambda: len(self.train) / len(self.plan(0)))
         self.schedule = Schedule(self.settings, rate, spec.decay)
         self.optimizer = make_optimizer(self.model, settings, rate, world)
         self.average = Average(self.model, self.settings.ema_decay)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, write_store
@@ -118,3 +119,23 @@ def test_graphs_without_edges(
     dataset = hydragnn.AdiosDataset(file, "trainset", hydragnn.MPI.COMM_SELF, preload=True)
     for found, expected in zip_longest(dataset, graphs):
         assert same(found, expected)
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_graphs_with_branches(
+    hydragnn: Any,
+    graphs: Graphs,
+    same: Callable[..., bool],
+    tmp_path: Path,
+    preload: bool,
+) -> None:
+    """Its reader takes the branch from the name of a file, and fails at a key of it."""
+    branched = [graph.clone() for graph in graphs["trainset"]]
+    for number, graph in enumerate(branched):
+        graph.dataset_name = torch.tensor([[number % 2]])
+    store = write_store(tmp_path / "store", {"trainset": branched}, provenance={"name": "qm7x"})
+    file = str(store.path / store.manifest.shards[0].path)
+    dataset = hydragnn.AdiosDataset(file, "trainset", hydragnn.MPI.COMM_SELF, preload=preload)
+    for found, expected in zip_longest(dataset, graphs["trainset"]):
+        assert same(found, expected)
+    assert dataset[0].dataset_name.tolist() == [[1]]

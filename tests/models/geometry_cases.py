@@ -7,12 +7,13 @@ import numpy as np
 from model_cases import CUTOFF, as_batch
 
 from hydragnn_flow.models.geometry import Geometry, edge_vectors
+from hydragnn_flow.models.padding import padding
 
 
 def clusters() -> Geometry:
-    """Of two clusters of 9 and 5 atoms, in float64; no edge leads to an atom's own image."""
+    """Of two clusters of 12 and 6 atoms, in float64; no edge leads to an atom's own image."""
     rng = np.random.default_rng(0)
-    batch = as_batch(*(ase.Atoms(["Cu"] * n, rng.uniform(0, 6, (n, 3))) for n in (9, 5)))
+    batch = as_batch(*(ase.Atoms(["Cu"] * n, rng.uniform(0, 5, (n, 3))) for n in (12, 6)))
     return Geometry(
         sender=batch.edge_index[0],
         receiver=batch.edge_index[1],
@@ -20,4 +21,5 @@ def clusters() -> Geometry:
         cutoff=CUTOFF,
         graph=batch.batch,
         n_graphs=2,
+        padding=padding(batch.batch, 2, 12),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from model_cases import COPPER, GOLD, alloy, as_batch, network
+from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import Manifest
@@ -128,7 +129,7 @@ def test_places_need_graphs_of_one_size(manifest: Manifest, of_four: Manifest) -
     model = built(of_four, heads("mlp_per_node"))
     small, large = alloy(0)[:3], alloy(0).repeat((2, 1, 1))[:5]
     for structures in ((large,), (small, large)):  # together as many atoms as two of four
-        with pytest.raises(InputError, match="trained on graphs of 4 atoms"):
+        with pytest.raises(InputError, match="were trained on graphs of 4 atoms"):
             model(as_batch(*structures))
 
 
@@ -161,9 +162,24 @@ def test_branches_are_never_guessed(manifest: Manifest, of_four: Manifest) -> No
     assert torch.equal(single(branched(7))["gap"], single(as_batch(alloy()))["gap"])
 
 
-def test_one_branch_costs_no_more(make: Make, of_four: Manifest) -> None:
-    plain = network_cost(make("SchNet", potential=False), 100, 2000, 4)
-    assert plain == network_cost(built(of_four, heads("mlp", widths=(8,))), 100, 2000, 4)
+@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
+def test_costs_of_heads_are_counted(of_four: Manifest, kind: str, potential: bool) -> None:
+    """On batches of average size too, which are not whole graphs."""
+    one, two = (
+        network_cost(built(of_four, heads(kind, n), potential=potential), 101, 2000, 26)
+        for n in (1, 2)
+    )
+    assert one.flops < two.flops and one.launches < two.launches
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+def test_flops_of_heads_are_those_of_a_real_step(of_four: Manifest, kind: str) -> None:
+    batch, model = branched(0, 1, 1), built(of_four, heads(kind, 2))
+    exact = network_cost(model, batch.num_nodes, batch.num_edges, 3)
+    with FlopCounterMode(display=False) as counter:
+        sum(value.float().square().mean() for value in model(batch).values()).backward()
+    assert exact.flops - 12 * exact.parameters == counter.get_total_flops()
 
 
 def test_initial_bias_is_in_units_of_the_spread(of_four: Manifest) -> None:

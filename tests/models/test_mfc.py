@@ -20,7 +20,7 @@ def test_as_pygs() -> None:
     torch.manual_seed(0)
     degrees = neighbours(geometry).degrees
     largest = int(degrees.max()) - 2  # so that some atoms share the last class
-    assert len(degrees.clamp(max=largest).unique()) > 2
+    assert len(set(degrees.clamp(max=largest).tolist())) > 2
     ours = MFConvolution(6, largest + 1, 1.0).double()
     theirs = MFConv(6, 6, max_degree=largest).double()
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_blocks_hold_one_class_each(n_atoms: int) -> None:
     degrees = torch.randint(0, 9, (n_atoms,), generator=torch.Generator().manual_seed(0))
     classes = degree_classes(degrees, 2, 6)
     assert torch.equal(classes.of_atom, degrees.clamp(2, 6) - 2)
-    assert len(classes.places.unique()) == n_atoms
+    assert len(set(classes.places.tolist())) == n_atoms
     assert torch.equal(classes.of_block[classes.places // BLOCK], classes.of_atom)
 
 

@@ -13,6 +13,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training.distributed import World, joined
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.watch import Stopped
 
 STEPS = 20
 
@@ -22,22 +23,43 @@ def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dic
     spec = SegmentSpec(**values)
     store = GraphStore.open(spec.store)
     trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    losses = train_on(trainer, world)
+    if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
+        trainer.save()
+    return losses, *trainer.evaluate(trainer.val)
+
+
+def train_on(trainer: Trainer, world: World) -> list[float]:
+    """Losses of the first steps."""
+    trainer.model.train()
     losses: list[torch.Tensor] = []
     epoch = 0
     while len(losses) < STEPS:
         steps = trainer.plan(epoch)
-        for step, batch in zip(steps, trainer.batches(trainer.train, steps), strict=True):
-            losses.append(trainer.train_step(step, batch))
+        for step, batches in zip(steps, trainer.micro_batches(steps), strict=True):
+            losses.append(trainer.train_step(step, batches))
         epoch += 1
     total = world.sum(torch.tensor(losses[:STEPS], dtype=torch.float64))
-    return total.tolist(), *trainer.evaluate(trainer.val)
+    return total.tolist()
+
+
+def stop(values: dict[str, Any], world: World) -> str:
+    """What ends a run that the last rank alone is asked to end."""
+    spec = SegmentSpec(**values)
+    store = GraphStore.open(spec.store)
+    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    try:
+        trainer.run(lambda: world.rank == world.size - 1)
+    except Stopped as stopped:
+        return str(stopped)
+    return ""
 
 
 if __name__ == "__main__":
-    specs, rank, size, meeting = json.loads(sys.argv[1])
+    specs, stopped, rank, size, meeting = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     with joined(rank, size, meeting, "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.
-        answers = [train(spec, world) for spec in specs]
+        answers = [[train(spec, world) for spec in specs], stop(stopped, world)]
     if rank == 0:
         print(json.dumps(answers))

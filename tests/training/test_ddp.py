@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rank import train
+import torch
+from ddp_rank import train, train_on
 from segment_cases import make_spec, network_with
 
+from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.training.trainer import Trainer
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
 NETWORKS = {
@@ -23,6 +30,20 @@ NETWORKS = {
     "EGNN": network_with(Training__batch_size=5, Architecture__mpnn_type="EGNN"),
     "PNA": network_with(Training__batch_size=5, Architecture__mpnn_type="PNA"),
     "by cost": network_with(Training__Batching=BUDGET),
+    # what the loss and the optimiser have to settle among the ranks
+    "rmse": network_with(Training__batch_size=5, Training__loss_function_type="rmse"),
+    "rmse, one by one": network_with(Training__batch_size=1, Training__loss_function_type="rmse"),
+    "in parts": network_with(Training__batch_size=5, Training__accumulation_steps=2),
+    "ZeRO": network_with(Training__batch_size=5, Training__Optimizer__use_zero_redundancy=True),
+    "LAMB": network_with(Training__batch_size=5, Training__Optimizer__type="FusedLAMB"),
+    "noise": network_with(
+        Training__batch_size=5,
+        Training__loss_function_type="GaussianNLLLoss",
+        Training__nll_beta=0.5,
+        Architecture__enable_interatomic_potential=False,
+        Architecture__output_heads={"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
+        Variables_of_interest__type=["graph"],
+    ),
     # more ranks than graphs in a step
     "one by one": network_with(Training__batch_size=1),
     "some alone": network_with(
@@ -43,12 +64,19 @@ def specs(
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(specs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def stopped(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> dict[str, Any]:
+    return make_spec(tmp_path_factory.mktemp("stopped") / "t", alloy_store, 3).to_dict()
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(
+    specs: dict[str, Any], stopped: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     meeting = str(tmp_path_factory.mktemp("meeting") / "file")
     script = Path(__file__).with_name("ddp_rank.py")
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, json.dumps([list(specs.values()), rank, 2, meeting])],
+            [sys.executable, script, json.dumps([list(specs.values()), stopped, rank, 2, meeting])],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -56,16 +84,51 @@ def on_two_ranks(specs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
     ]
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    return dict(zip(specs, json.loads(outputs[0].splitlines()[-1]), strict=True))
+    answers, reason = json.loads(outputs[0].splitlines()[-1])
+    return dict(zip(specs, answers, strict=True)) | {"reason": reason}
+
+
+def test_ranks_that_share_the_optimiser_save_all_of_it(
+    on_two_ranks: dict[str, Any], specs: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """One process goes on from their checkpoint as from its own."""
+    assert on_two_ranks
+    spec = SegmentSpec(**specs["ZeRO"])
+    saved = load_checkpoint(spec.folder / FILE)["optimizer"]
+    network = load_network(spec.network)
+    one = Trainer(spec, network, alloy_store, torch.device("cpu"), World())
+    moments = one.optimizer.state_dict()
+    assert saved["state"].keys() == moments["state"].keys()
+    assert len(saved["state"]) == len(list(one.model.parameters()))
+    for mine, theirs in zip(moments["state"].values(), saved["state"].values(), strict=True):
+        torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=0, atol=0)
+    (folder := spec.folder / "alone").mkdir()
+    alone = Trainer(
+        replace(spec, directory=str(folder)), network, alloy_store, torch.device("cpu"), World()
+    )
+    train_on(alone, World())
+    for mine, theirs in zip(alone.optimizer.state.values(), saved["state"].values(), strict=True):
+        torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_two_processes_equal_one(
-    specs: dict[str, Any], on_two_ranks: dict[str, Any], name: str
+    tmp_path: Path, specs: dict[str, Any], on_two_ranks: dict[str, Any], name: str
 ) -> None:
     """Twenty steps of the same graphs; 1e-5 relative."""
-    one, val_one, metrics_one = train(specs[name], World())
+    one, val_one, metrics_one = train(specs[name] | {"directory": str(tmp_path)}, World())
     two, val_two, metrics_two = on_two_ranks[name]
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert val_two == pytest.approx(val_one, rel=1e-5)
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
+
+
+def test_ranks_end_together_where_one_is_asked_to(
+    tmp_path: Path, on_two_ranks: dict[str, Any], stopped: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """After the same step, and one process goes on from what they saved."""
+    assert on_two_ranks["reason"] == "asked to stop, in epoch 1 after step 1"
+    result = run_segment(SegmentSpec(**stopped))
+    assert (result.status, result.from_step) == ("ok", 1)
+    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
+    np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)

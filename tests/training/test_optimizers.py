@@ -91,11 +91,11 @@ def test_lamb_by_hand() -> None:
 
 
 def test_the_rate_grows_with_the_batch(tmp_path: Path, alloy_store: GraphStore) -> None:
-    assert scaled_learning_rate(settings(), 64) == 0.01
+    assert scaled_learning_rate(settings(), lambda: 64) == 0.01
     linear = settings(batch_scaling="linear", reference_batch=16)
-    assert scaled_learning_rate(linear, 64) == pytest.approx(0.04)
+    assert scaled_learning_rate(linear, lambda: 64) == pytest.approx(0.04)
     root = settings(batch_scaling="sqrt", reference_batch=16)
-    assert scaled_learning_rate(root, 64) == pytest.approx(0.02)
+    assert scaled_learning_rate(root, lambda: 64) == pytest.approx(0.02)
     optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 2}
     budget = {"mode": "node_budget", "max_nodes": 40}
     trainer = make_trainer(

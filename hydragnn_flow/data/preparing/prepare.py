@@ -289,6 +289,21 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
                     f"{records[0]['what']} ({record[what]} and {records[0][what]}); "
                     "correct or remove them"
                 )
+        keys, others = _keys(records[0]), _keys(record)
+        differing = [key for key in {**keys, **others} if keys.get(key) != others.get(key)]
+        if differing:
+            raise InputError(
+                f"the graphs of {record['what']} and of {records[0]['what']} differ in whether "
+                f"they have the key {differing[0]!r}, or in its shape; make them alike"
+            )
+
+
+def _keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What graphs must have in common: their keys, with types and shapes."""
+    return {
+        name: [key[part] for part in ("dtype", "dim", "shape")]
+        for name, key in record["keys"].items()
+    }
 
 
 def _divide(

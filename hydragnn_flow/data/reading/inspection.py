@@ -35,9 +35,9 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         ``path``, ``version``, ``profile``, ``shards`` (their number), ``splits`` (graphs, atoms,
         edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
         with words for numbers that differ between graphs), ``units`` (by key), ``elements``
-        (symbols), ``node_features``, ``cutoff`` [unit of ``pos``], ``max_neighbours``,
-        ``avg_num_neighbors``, ``bytes`` on disk, ``left_out`` (sentences), ``duplicates`` (by
-        split), ``provenance``.
+        (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
+        ``max_neighbours``, ``avg_num_neighbors``, ``bytes`` on disk, ``left_out`` (sentences),
+        ``duplicates`` (by split), ``provenance``.
     """
     manifest = store.manifest
     return {
@@ -52,6 +52,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         },
         "units": dict(manifest.units),
         "elements": [chemical_symbols[number] for number in manifest.elements],
+        "branches": list(manifest.branches),
         "node_features": list(manifest.node_features),
         "cutoff": manifest.cutoff,
         "max_neighbours": manifest.max_neighbours,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import ase
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -56,6 +57,8 @@ class Labelled:
     x: NDArray[np.float64] | None = None
     """Node features [n_atoms, n_features] in place of the atomic numbers; with these, the elements
     of ``atoms`` do not count."""
+    keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Further keys of the graph, as :func:`network_keys` finds them."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """The structure's graph, as :func:`atoms_to_graph` builds it.
@@ -66,13 +69,14 @@ class Labelled:
             Naming file and structure, where it cannot be a graph.
         """
         try:
-            return atoms_to_graph(
+            graph = atoms_to_graph(
                 self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
             )
         except InputError as error:
             # It knows the structure by its number in the whole input, the user by that in a file.
             said = str(error).removeprefix(f"structure {self.index} ")
             raise InputError(f"{self.origin} {said}") from None
+        return add_keys(graph, self.keys)
 
 
 @dataclass(frozen=True)

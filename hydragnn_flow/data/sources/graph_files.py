@@ -103,6 +103,11 @@ class GraphFiles(ABC, Generic[AnySection]):
         self._labels.check(targets, n_nodes, origin)
         return targets
 
+    @property
+    def _label_keys(self) -> list[str]:
+        """Keys under which the files have the targets."""
+        return [target.key or name for name, target in self._section.targets.items()]
+
     def _read_first(self) -> Sequence[str]:
         """Read the first graph, once, and say what the columns of its ``x`` are.
 

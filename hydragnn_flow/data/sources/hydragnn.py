@@ -79,7 +79,15 @@ class StoredGraphs:
             n = n_nodes(arrays, origin)
             targets = self._labelled(arrays, n, origin)
             self._labels.check(targets, n, origin)
-            yield graph_record(arrays, "x", self.node_features, targets, part.first + i, origin)
+            yield graph_record(
+                arrays,
+                "x",
+                self.node_features,
+                targets,
+                part.first + i,
+                origin,
+                [target.key or name for name, target in self._targets.items()],
+            )
 
     def _labelled(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
         if self._section.output_dim is not None:

@@ -68,7 +68,8 @@ class PygFiles(GraphFiles[PygSource]):
         targets = self._targets(arrays, arrays, n, origin)
         key = "z" if "z" in arrays and "x" not in arrays else "x"
         names = self._names(arrays, key, n, origin)
-        return graph_record(arrays, key, names, targets, index, origin), names
+        record = graph_record(arrays, key, names, targets, index, origin, self._label_keys)
+        return record, names
 
     def _names(self, arrays: Arrays, key: str, n: int, origin: str) -> Sequence[str]:
         width = feature_rows(arrays, key, n, origin).shape[1]

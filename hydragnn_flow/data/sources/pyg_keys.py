@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ase
@@ -21,17 +21,19 @@ from hydragnn_flow.data.sources.features import (
     named,
     named_rows,
 )
+from hydragnn_flow.data.sources.network_keys import add_keys, network_keys
 from hydragnn_flow.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
-    """The tensors of a graph as arrays, by key; what else it holds has no meaning here."""
+    """The tensors and numbers of a graph as arrays, by key; what else it holds has no meaning."""
     found = {
-        str(key): value.detach().cpu()
+        str(key): torch.as_tensor(value).detach().cpu()
         for key, value in data.to_dict().items()
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+        if isinstance(value, int | float)
+        or (isinstance(value, torch.Tensor) and value.layout is torch.strided)
     }
     # numpy has no bfloat16.
     return {
@@ -61,14 +63,15 @@ def graph_record(
     targets: Mapping[str, NDArray[np.float64]],
     index: int,
     origin: str,
+    label_keys: Collection[str],
 ) -> Record:
     """Make a record of a graph, with the edges it has or, without any, those within the cutoff.
 
     Parameters
     ----------
     arrays
-        ``pos``; ``cell``, ``pbc``, ``edge_index``, ``edge_shifts`` and ``edge_attr`` where the
-        graph has them.
+        ``pos``; ``cell``, ``pbc``, ``edge_index``, ``edge_shifts``, ``edge_attr`` and what
+        :func:`network_keys` finds, where the graph has them.
     features
         Key of the node features.
     names
@@ -79,6 +82,8 @@ def graph_record(
         Position of the graph in its input.
     origin
         Where it comes from, for messages.
+    label_keys
+        Keys of ``arrays`` that are labels.
 
     Raises
     ------
@@ -93,17 +98,20 @@ def graph_record(
         raise InputError(f"{origin}: pos is not [n_nodes, 3] or [n_nodes, 2]; correct it")
     positions = in_space(positions)
     cell, pbc = _box(arrays, origin)
+    taken = {*targets, *label_keys}
     if "edge_index" not in arrays:
+        keys = network_keys(arrays, taken, n, None, origin)
         atoms = ase.Atoms(numbers=np.zeros(n, dtype=int), positions=positions, cell=cell, pbc=pbc)
-        return Labelled(atoms, dict(targets), origin, index, x=x)
+        return Labelled(atoms, dict(targets), origin, index, x=x, keys=keys)
     edges = _edges(arrays, positions, bool(pbc.any()), origin)
+    keys = network_keys(arrays, taken, n, len(edges.senders), origin)
     edge_attr = None
     if "edge_attr" in arrays:
         edge_attr = named_rows(arrays, "edge_attr", len(edges.senders), origin)
     graph = assemble_graph(
         x, positions, cell, pbc, edges, graph_id=index, targets=targets, edge_attr=edge_attr
     )
-    return ReadyGraph(graph, origin, index)
+    return ReadyGraph(add_keys(graph, keys), origin, index)
 
 
 def _box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

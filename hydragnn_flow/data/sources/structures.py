@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ase
+import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import StructureFiles
+from hydragnn_flow.data.columns import BRANCH
 from hydragnn_flow.data.sources.base import Labelled, Part, Role
 from hydragnn_flow.data.sources.files import files_by_role, ranges
 from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped, units_of
@@ -49,6 +52,7 @@ class StructureSource(ABC):
         self._config = config
         self._folder = folder
         self._labels = LabelCheck(units_of(config.targets))
+        self._branches = config.branches
 
     @abstractmethod
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -95,6 +99,7 @@ class StructureSource(ABC):
         for file in files:
             if file.stat().st_size == 0:
                 raise _empty(file)
+            self._branch_of(file)
         # What is wrong with all structures shows in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
@@ -132,9 +137,9 @@ class StructureSource(ABC):
                 ) from error
             if found is None:
                 return
-            yield self._labelled(found, origin, first + number)
+            yield self._labelled(found, file, origin, first + number)
 
-    def _labelled(self, found: Found, origin: str, index: int) -> Labelled:
+    def _labelled(self, found: Found, file: Path, origin: str, index: int) -> Labelled:
         n_atoms = len(found.atoms)
         targets = {}
         for name, target in self._config.targets.items():
@@ -154,7 +159,20 @@ class StructureSource(ABC):
             named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
         atoms.calc = None  # it would be carried along with every structure
-        return Labelled(atoms, targets, origin, index, named)
+        return Labelled(atoms, targets, origin, index, named, keys=self._branch_of(file))
+
+    def _branch_of(self, file: Path) -> dict[str, NDArray[Any]]:
+        """The number of the branch a file's structures belong to, where files decide."""
+        if self._branches is None:
+            return {}
+        fitting = [n for n, pattern in enumerate(self._branches) if file.match(pattern)]
+        if len(fitting) != 1:
+            found = "none" if not fitting else f"{len(fitting)}"
+            raise InputError(
+                f"{file} fits {found} of the patterns in data.source.branches "
+                f"({', '.join(self._branches)}); write them so that each file fits one"
+            )
+        return {BRANCH: np.array([fitting], dtype=np.int64)}
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:

@@ -94,6 +94,7 @@ def make_manifest(content: Content, described: Description, profile: Profile) ->
         max_neighbours=described.max_neighbours,
         elements=sorted(elements or ()) if names[0] == "atomic_number" else [],
         node_features=list(names),
+        branches=sorted(content.statistics.branches),
         keys=content.keys,
         splits=splits,
         statistics=content.statistics.statistics(),

@@ -143,6 +143,9 @@ class Manifest(_Record):
     """Atomic numbers that occur in any split, ascending."""
     node_features: list[str]
     """What the columns of ``x`` are."""
+    branches: list[int] = []
+    """Branches of a network that graphs of any split belong to, ascending; none where they do not
+    say."""
     keys: dict[str, Key]
     """The keys of every graph, in their order."""
     splits: dict[str, SplitSize]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import Column, trailing
+from hydragnn_flow.data.columns import BRANCH, Column, trailing
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
 from hydragnn_flow.data.store.bp5 import Bp5Writer
@@ -132,7 +132,8 @@ class ShardWriter:
         file.attribute("total_ndata", np.array(total, dtype=np.int64))
         for split, size in sizes.items():
             file.attribute(f"{split}/ndata", np.array(size.graphs, dtype=np.int64))
-            file.attribute(f"{split}/keys", list(self.keys))
+            # HydraGNN's reader has branches by files, and fails at a key of that name.
+            file.attribute(f"{split}/keys", [key for key in self.keys if key != BRANCH])
             for key, described in self.keys.items():
                 file.attribute(f"{split}/{key}/variable_dim", np.array(described.dim, np.int64))
         file.close()

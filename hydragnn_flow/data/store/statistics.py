@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import BRANCH, Column
 from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatistics
 
 _NO_SPREAD = 1e-12
@@ -82,6 +82,8 @@ class Accumulator:
         known = node_features is None or node_features[0] == "atomic_number"
         self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
+        self.branches: set[int] = set()
+        """Branches of a network that graphs of any split belong to, where they say so."""
         self._moments = {name: Moments(target.dim) for name, target in targets.items()}
         energy = targets.get("energy")
         self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
@@ -94,13 +96,15 @@ class Accumulator:
         columns
             Their keys.
         train
-            Whether they are graphs to train on; of others only the elements count.
+            Whether they are graphs to train on; of others only elements and branches count.
         """
         numbers = None if self.elements is None else atomic_numbers(columns)
         if numbers is None or self.elements is None:
             self.elements = None
         else:
             self.elements |= set(np.unique(numbers).tolist())
+        if BRANCH in columns:
+            self.branches |= set(np.unique(columns[BRANCH].values).tolist())
         if not train:
             return
         self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
@@ -115,6 +119,7 @@ class Accumulator:
         self.degrees = _added(self.degrees, other.degrees)
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
+        self.branches |= other.branches
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
         if self._fit is not None and other._fit is not None:
@@ -151,6 +156,7 @@ class Accumulator:
             "targets": {name: target.model_dump() for name, target in self._targets.items()},
             "degrees": self.degrees.tolist(),
             "elements": None if self.elements is None else sorted(self.elements),
+            "branches": sorted(self.branches),
             "moments": {
                 name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
                 for name, m in self._moments.items()
@@ -164,6 +170,7 @@ class Accumulator:
         found = cls({name: Target(**target) for name, target in values["targets"].items()})
         found.degrees = np.array(values["degrees"], dtype=np.int64)
         found.elements = None if values["elements"] is None else set(values["elements"])
+        found.branches = set(values.get("branches", ()))
         for name, (n, mean, squares, largest) in values["moments"].items():
             moments = found._moments[name]
             moments.n, moments.mean = n, np.array(mean)

@@ -5,6 +5,7 @@ A new type is a file beside these and a line in :data:`MPNN_TYPES`.
 
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.cgcnn import CGCNN
+from hydragnn_flow.models.mpnn.dimenet import DimeNet
 from hydragnn_flow.models.mpnn.egnn import EGNN
 from hydragnn_flow.models.mpnn.gat import GAT
 from hydragnn_flow.models.mpnn.gin import GIN
@@ -12,6 +13,7 @@ from hydragnn_flow.models.mpnn.mace import MACE
 from hydragnn_flow.models.mpnn.mfc import MFC
 from hydragnn_flow.models.mpnn.painn import PAINN
 from hydragnn_flow.models.mpnn.pna import PNA
+from hydragnn_flow.models.mpnn.pnaeq import PNAEq
 from hydragnn_flow.models.mpnn.pnaplus import PNAPlus
 from hydragnn_flow.models.mpnn.sage import SAGE
 from hydragnn_flow.models.mpnn.schnet import SchNet
@@ -20,6 +22,8 @@ MPNN_TYPES: dict[str, type[MessagePassing]] = {
     "SchNet": SchNet,
     "EGNN": EGNN,
     "PAINN": PAINN,
+    "PNAEq": PNAEq,
+    "DimeNet": DimeNet,
     "PNA": PNA,
     "PNAPlus": PNAPlus,
     "CGCNN": CGCNN,

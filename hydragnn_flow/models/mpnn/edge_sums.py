@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from hydragnn_flow.models.geometry import Geometry
 
-_EDGES_AT_A_TIME = 1024
+_EDGES_AT_A_TIME = 2048
 
 Operand = Tensor | None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
@@ -24,6 +24,9 @@ from hydragnn_flow.models.mpnn.mace_couplings import (
 from hydragnn_flow.models.mpnn.mace_radial import RadialFeatures
 from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
 from hydragnn_flow.models.radial import polynomial_envelope
+
+SILU_GAIN = 1.6765
+"""Of variables of variance one SiLU makes such of mean square 0.3558."""
 
 
 class EdgeFeatures(NamedTuple):
@@ -96,28 +99,24 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
 
 
 class RadialWeights(nn.Module):
-    """A weight for each path and channel of an edge, from its length and the atoms it joins.
+    """A weight for each path and channel of an edge, from its radial features.
 
-    HydraGNN's interaction block: the scalars of both atoms go in beside the radial features.
+    As in the paper. HydraGNN feeds the scalars of both atoms as well, which makes the messages
+    quadratic in them, and what comes out of a few layers grows beyond all bounds with the weights.
     """
 
-    def __init__(self, features: int, width: int, outputs: int) -> None:
+    def __init__(self, features: int, width: int, paths: int) -> None:
         super().__init__()
-        self.edge = nn.Linear(features, width, bias=False)
-        # The first layer is split by what it acts on: nodes are multiplied once per atom.
-        self.receiver = nn.Linear(width, width)
-        self.sender = nn.Linear(width, width, bias=False)
-        self.rest = nn.Sequential(
-            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs * width)
-        )
-        self.shape = (outputs, width)
+        self.first = nn.Linear(features, width)
+        self.second = nn.Linear(width, width)
+        self.last = nn.Linear(width, paths * width)
+        self.shape = (paths, width)
 
-    def forward(self, radial: Tensor, scalars: Tensor, geometry: Geometry) -> Tensor:
+    def forward(self, radial: Tensor) -> Tensor:
         """Weights [n_edges, n_paths, width]."""
-        hidden = self.edge(radial)
-        hidden = hidden + geometry.of_receiver(self.receiver(scalars))
-        hidden = hidden + geometry.of_sender(self.sender(scalars))
-        weights: Tensor = self.rest(hidden)
+        hidden = functional.silu(self.first(radial)) * SILU_GAIN
+        hidden = functional.silu(self.second(hidden)) * SILU_GAIN
+        weights: Tensor = self.last(hidden)
         return weights.view(-1, *self.shape)
 
 
@@ -153,14 +152,18 @@ class TensorProduct(nn.Module):
             for result in range(degrees.sums + 1)
             for node in range(degrees.nodes + 1)
             for edge in range(degrees.edges + 1)
-            if result in couple_to(node, edge, result)
+            if couple_to(node, edge, result)
         ]
         counts = Counter(result for _, _, result in self.paths)
         # So that sums over paths are of variance one: [2 edge + 1, 2 result + 1, 2 node + 1].
-        self.tables = nn.ModuleList(
-            Table(clebsch_gordan(*path).transpose(1, 2, 0) * counts[path[2]] ** -0.5)
+        tables = [
+            clebsch_gordan(*path).transpose(1, 2, 0) * counts[path[2]] ** -0.5
             for path in self.paths
+        ]
+        self.tables = nn.ModuleList(
+            Table(table) for path, table in zip(self.paths, tables, strict=True) if 0 not in path
         )
+        self.numbers = [float(table[0, 0, 0]) for table in tables]
         self.edge_sizes = [2 * edge + 1 for edge in range(degrees.edges + 1)]
 
     def forward(self, senders: list[Tensor], weights: Tensor, harmonics: Tensor) -> list[Tensor]:
@@ -175,42 +178,38 @@ class TensorProduct(nn.Module):
         harmonics
             [n_edges, (edges + 1)²].
         """
-        by_degree = harmonics.split(self.edge_sizes, dim=1)
+        by_degree = torch.split(harmonics, self.edge_sizes, dim=1)
+        tables = iter(self.tables)
         messages: dict[int, Tensor] = {}
-        for path, table, weight in zip(
-            self.paths, self.tables, weights.split(1, dim=1), strict=True
+        for path, number, weight in zip(
+            self.paths, self.numbers, torch.split(weights, 1, dim=1), strict=True
         ):
             node, edge, result = path
-            first, second = _factors(path, senders[node], weight, by_degree[edge], table(harmonics))
-            message = first * second
+            sender = senders[node]
+            if 0 in path:
+                # The table is a number times the unit matrix. Products of many small matrices are
+                # slow, and here there need not be any.
+                numbers = (by_degree[edge] * number)[:, :, None]
+                if edge == 0:
+                    message = sender * (weight * numbers)
+                elif node == 0:
+                    message = numbers * (sender * weight)
+                else:
+                    message = (numbers * sender).sum(dim=1, keepdim=True) * weight
+            else:
+                table: Tensor = next(tables)(harmonics)
+                operators = (by_degree[edge] @ table.flatten(1)).view(-1, *table.shape[1:])
+                message = torch.bmm(operators, sender) * weight
             messages[result] = messages[result] + message if result in messages else message
         return [messages[result] for result in sorted(messages)]
-
-
-def _factors(
-    path: tuple[int, int, int], sender: Tensor, weight: Tensor, harmonics: Tensor, table: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Two tensors whose product is a path's message.
-
-    Where a degree is zero the table is a number times the unit matrix. Products of many small
-    matrices are slow, and these cases need none.
-    """
-    node, edge, result = path
-    if edge == 0:
-        return sender, weight * (harmonics * table[0, 0, 0])[:, :, None]
-    if node == 0:
-        return (harmonics * table[0, 0, 0])[:, :, None], sender * weight
-    if result == 0:
-        along = (harmonics * table[0, 0, 0])[:, :, None] * sender
-        return along.sum(dim=1, keepdim=True), weight
-    operators = (harmonics @ table.flatten(1)).view(-1, 2 * result + 1, 2 * node + 1)
-    return torch.bmm(operators, sender), weight
 
 
 class MACELayer(nn.Module):
     """One interaction and product basis, added to what was there."""
 
-    def __init__(self, degrees: Degrees, order: int, features: int, elements: int, width: int) -> None:
+    def __init__(
+        self, degrees: Degrees, order: int, features: int, elements: int, width: int
+    ) -> None:
         super().__init__()
         self.degrees = degrees
         self.before = LinearByDegree(degrees.nodes, width)
@@ -230,26 +229,27 @@ class MACELayer(nn.Module):
                 here = components(degree)
                 old.append(state.tensors[:, here.start - 1 : here.stop - 1])
         senders = [geometry.of_sender(part) for part in self.before(old)]
-        weights = self.radial(features.radial, state.scalars, geometry)
+        weights = self.radial(features.radial)
         messages = self.product(senders, weights, features.harmonics)
         sums = self.mix([geometry.sum_at_receiver(message) for message in messages])
         factors = torch.cat(sums, dim=1).transpose(0, 1)
         products = self.contraction(factors, features.elements)
         new = self.after([product.transpose(0, 1) for product in products])
-        # What only one of them has stays as it is.
+        # A degree that is only in one of them stays as it is.
         both = zip_longest(old[: self.degrees.outputs + 1], new)
         scalars, *tensors = [_sum(first, second) for first, second in both]
         return NodeState(scalars[:, 0], torch.cat(tensors, dim=1) if tensors else None)
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
+    """Of what there is; at least one of them is there."""
     if first is None or second is None:
-        return first if second is None else second
+        return cast(Tensor, second if first is None else first)
     return first + second
 
 
 class MACE(MessagePassing):
-    """MACE with HydraGNN's interaction block and the residual connection of the paper.
+    """MACE's interactions and product bases, each added to the features before it.
 
     The last layer makes scalars only, as in the paper.
     """
@@ -297,14 +297,6 @@ class MACE(MessagePassing):
 
 def _orders(architecture: Architecture, depth: int) -> list[int]:
     """Correlation order of each of ``depth`` layers."""
-    given, layers = architecture.correlation, architecture.num_conv_layers
-    orders = [given] if isinstance(given, int) else list(given)
-    if len(orders) == 1:
-        orders *= max(layers, depth)
-    if len(orders) != layers or min(orders) < 1:
-        raise InputError(
-            f"network: Architecture.correlation must be a number from 1 up, or one for each of "
-            f"the {layers} layers of num_conv_layers"
-        )
-    # A head of fewer layers is like the last of the network's.
-    return orders[-depth:]
+    given = architecture.correlation
+    # Layers of a head are like the last of the network's.
+    return [given] * depth if isinstance(given, int) else list(given[-depth:])

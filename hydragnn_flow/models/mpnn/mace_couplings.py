@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
-from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +57,7 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
 
     Components of variance one in two independent factors give components of variance one.
     """
-    from e3nn import o3  # takes a second to import
+    from e3nn import o3  # takes seconds to import
 
     # e3nn computes with torch and remembers the result: not on whatever device is the default.
     with torch.device("cpu"):
@@ -67,10 +66,9 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
     return scaled
 
 
-def couple_to(first: int, second: int, highest: int) -> list[int]:
-    """Degrees up to ``highest`` that a product can have, with the parity of harmonics."""
-    top = min(first + second, highest)
-    return [degree for degree in range(abs(first - second), top + 1) if _even(first, second, degree)]
+def couple_to(first: int, second: int, degree: int) -> bool:
+    """Whether a product of two degrees has a part of the third, with the parity of harmonics."""
+    return abs(first - second) <= degree <= first + second and _even(first, second, degree)
 
 
 def _even(*degrees: int) -> bool:
@@ -114,13 +112,11 @@ class SphericalHarmonics(nn.Module):
 
 
 @cache
-def symmetric_basis(
-    highest: int, order: int, degree: int
-) -> tuple[list[Monomial], Array]:
+def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomial], Array]:
     """All independent features of one degree that are products of ``order`` factors of one feature.
 
-    The features of Batatia et al., arXiv:2206.07697, eq. 10, less those that are the same or a
-    sum of others because the factors commute.
+    The features of Batatia et al., arXiv:2206.07697, equation 10, less those that are sums of
+    others because factors commute.
 
     Parameters
     ----------
@@ -134,74 +130,81 @@ def symmetric_basis(
     Returns
     -------
     monomials
-        Products of components that are needed.
+        Products of components that are needed, sorted.
     coefficients
-        [n_features, 2 degree + 1, n_monomials]; about variance one where components have it.
+        [n_features, 2 degree + 1, n_monomials]; of variance about one where components have it.
     """
-    features: list[dict[tuple[int, Monomial], float]] = []
-    for factors in combinations_with_replacement(range(highest + 1), order):
-        if _even(*factors, degree):
-            features += _independent(
-                [_polynomials(factors, tree) for tree in _trees(factors, degree)]
-            )
+    features = [
+        feature
+        for factors in combinations_with_replacement(range(highest + 1), order)
+        if _even(*factors, degree)
+        for feature in _independent(
+            [_polynomial(factors, tree) for tree in _trees(factors, degree)]
+        )
+    ]
     monomials = sorted({monomial for feature in features for _, monomial in feature})
     column = {monomial: number for number, monomial in enumerate(monomials)}
     coefficients = np.zeros((len(features), 2 * degree + 1, len(monomials)))
     for row, feature in enumerate(features):
-        norm = sum(value**2 / _orders(monomial) for (_, monomial), value in feature.items())
-        scale = math.sqrt((2 * degree + 1) / (norm * math.factorial(order)))
         for (component, monomial), value in feature.items():
-            coefficients[row, component, column[monomial]] = value * scale
-    return monomials, coefficients
+            coefficients[row, component, column[monomial]] = value
+    return monomials, coefficients * math.sqrt((2 * degree + 1) / math.factorial(order))
 
 
-def _trees(factors: Sequence[int], degree: int) -> list[NDArray[Any]]:
-    """Every way to couple the factors from left to right, [2l₁ + 1, …, 2 degree + 1] each."""
+Polynomial = dict[tuple[int, Monomial], float]
+"""Coefficients by component of the product and monomial."""
+
+
+def _trees(factors: Sequence[int], degree: int) -> list[Array]:
+    """Every way to couple the factors from left to right, [2 l₁ + 1, …, 2 degree + 1] each."""
+    # Intermediate products may have either parity.
     trees = {factors[0]: [np.eye(2 * factors[0] + 1)]}
-    for position, factor in enumerate(factors[1:], start=2):
-        last = position == len(factors)
-        grown: dict[int, list[NDArray[Any]]] = {}
+    for factor in factors[1:]:
+        grown: dict[int, list[Array]] = {}
         for middle, parts in trees.items():
-            # Intermediate products may have either parity.
             for result in range(abs(middle - factor), middle + factor + 1):
-                if last and result != degree:
-                    continue
                 table = clebsch_gordan(middle, factor, result)
-                grown.setdefault(result, []).extend(
-                    np.tensordot(part, table, axes=1) for part in parts
-                )
+                products = [np.tensordot(part, table, axes=1) for part in parts]
+                grown.setdefault(result, []).extend(products)
         trees = grown
     return trees.get(degree, [])
 
 
-def _polynomials(factors: Sequence[int], tree: NDArray[Any]) -> dict[tuple[int, Monomial], float]:
-    """Coefficients by component of the product and monomial, those that are zero left out."""
-    found: dict[tuple[int, Monomial], float] = {}
+def _polynomial(factors: Sequence[int], tree: Array) -> Polynomial:
+    """What a tree makes of factors that are parts of the same feature."""
+    found: Polynomial = {}
     for *indices, component in np.argwhere(np.abs(tree) > 1e-12).tolist():
-        monomial = tuple(sorted(l * l + m for l, m in zip(factors, indices, strict=True)))
+        places = zip(factors, indices, strict=True)
+        monomial = tuple(sorted(degree**2 + index for degree, index in places))
         key = (component, monomial)
         found[key] = found.get(key, 0.0) + float(tree[(*indices, component)])
     return found
 
 
-def _independent(
-    features: list[dict[tuple[int, Monomial], float]],
-) -> list[dict[tuple[int, Monomial], float]]:
-    """Gram-Schmidt in the given order, which unlike a decomposition is the same everywhere."""
-    keys = sorted({key for feature in features for key in feature})
-    weights = np.array([_orders(monomial) ** -0.5 for _, monomial in keys])
+def _independent(polynomials: list[Polynomial]) -> list[Polynomial]:
+    """Orthonormal polynomials that span the given ones.
+
+    By Gram and Schmidt's method, whose result, unlike a decomposition's, is the same on every
+    machine: the weights of a network refer to it.
+    """
+    keys = sorted({key for polynomial in polynomials for key in polynomial})
+    # As if each monomial were written in all its orders, in a tensor of equal numbers.
+    scales = np.array([_orders(monomial) ** -0.5 for _, monomial in keys])
     basis: list[Array] = []
-    for feature in features:
-        vector = np.array([feature.get(key, 0.0) for key in keys]) * weights
-        length = float(np.linalg.norm(vector))
+    for polynomial in polynomials:
+        vector = np.array([polynomial.get(key, 0.0) for key in keys]) * scales
         for _ in range(2):  # once more against rounding
             for other in basis:
                 vector = vector - other * (other @ vector)
         rest = float(np.linalg.norm(vector))
-        if rest > 1e-6 * max(length, 1.0):
+        if rest > 1e-6:
             basis.append(vector / rest)
     return [
-        {key: float(value) for key, value in zip(keys, vector / weights, strict=True) if abs(value) > 1e-12}
+        {
+            key: float(value)
+            for key, value in zip(keys, vector / scales, strict=True)
+            if abs(value) > 1e-12
+        }
         for vector in basis
     ]
 

@@ -119,6 +119,8 @@ class RadialFeatures(nn.Module):
             self.transform = transforms[architecture.distance_transform](facts.cutoff)
         bases = {"bessel": BesselBasis, "gaussian": GaussianBasis, "chebyshev": ChebyshevBasis}
         self.basis = bases[kind](size, facts.cutoff)
+        # Bessel functions are small; with this their mean square within the cutoff is one.
+        self.factor = (facts.cutoff**3 / 3) ** 0.5 if kind == "bessel" else 1.0
         self.size = size + facts.n_attributes
 
     def forward(self, geometry: Geometry) -> Tensor:
@@ -129,7 +131,7 @@ class RadialFeatures(nn.Module):
             radii = self.radii.index_select(0, geometry.elements)
             radii = geometry.of_sender(radii) + geometry.of_receiver(radii)
             lengths = self.transform(lengths, radii)
-        features: Tensor = self.basis(lengths)
+        features: Tensor = self.basis(lengths) * self.factor
         if geometry.attributes is None:
             return features
         return torch.cat([features, geometry.attributes], dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -42,9 +43,7 @@ class SymmetricContraction(nn.Module):
         ]
         needed = {m for powers in bases for monomials, _ in powers for m in monomials}
         by_power = _computable(needed, (highest + 1) ** 2, order)
-        self.powers = nn.ModuleList(
-            _Power(lower, monomials) for lower, monomials in zip(by_power, by_power[1:], strict=False)
-        )
+        self.powers = nn.ModuleList(_Power(lower, here) for lower, here in pairwise(by_power))
         column = {m: number for number, m in enumerate(m for power in by_power for m in power)}
         rows: list[Array] = []
         self.shapes: list[tuple[int, int]] = []
@@ -75,7 +74,9 @@ class SymmetricContraction(nn.Module):
         for power in self.powers:
             monomials.append(power(monomials[-1], factors))
         every = torch.cat(monomials).flatten(1)
-        products = (self.products(every) @ every).split([n * size for n, size in self.shapes])
+        products = torch.split(
+            self.products(every) @ every, [features * size for features, size in self.shapes]
+        )
         sums: list[Tensor] = []
         for (features, size), product, weight in zip(
             self.shapes, products, self.weights, strict=True

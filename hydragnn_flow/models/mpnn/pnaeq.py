@@ -1,0 +1,168 @@
+"""PNAEq: PaiNN's vectors with PNA's aggregation of the scalars.
+
+HydraGNN's own type; see Schütt et al., arXiv:2102.03150, and Corso et al., arXiv:2004.05718.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.extremes import EXTREMES, extreme
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.mpnn.painn import Filter, VectorEdgeReader, VectorEdges, VectorUpdate
+from hydragnn_flow.models.mpnn.pna import N_AGGREGATORS, mean_log_degree
+
+N_SCALERS = 5
+
+
+class CountedEdges(NamedTuple):
+    """What the layers read of the edges.
+
+    Attributes
+    ----------
+    edges
+        Radial features and directions.
+    degree
+        Sum of the envelopes at an atom, and one for the atom itself [n_atoms, 1].
+    """
+
+    edges: VectorEdges
+    degree: Tensor
+
+
+class Aggregation(nn.Module):
+    """Mean, minimum, maximum and deviation of the messages, scaled by the degree five ways.
+
+    Messages fade out at the cutoff, and the atom itself counts as one neighbour with a zero
+    message. Nothing then jumps when an atom crosses the cutoff; forces jump where another message
+    becomes the extreme.
+
+    Parameters
+    ----------
+    width
+        Of the messages.
+    logarithm, degree
+        Mean over the training split of ln(degree + 1) and of the degree.
+    """
+
+    def __init__(self, width: int, logarithm: float, degree: float) -> None:
+        super().__init__()
+        # The scalers are applied after the product, whose input then is a fifth as wide.
+        self.aggregate = nn.Linear(N_AGGREGATORS * width, N_SCALERS * width, bias=False)
+        self.logarithm, self.degree = logarithm, degree
+
+    def forward(self, messages: Tensor, degree: Tensor, geometry: Geometry) -> Tensor:
+        """From messages [n_edges, width] to the update of the scalars [n_atoms, width]."""
+        mean = geometry.sum_at_receiver(messages) / degree
+        squares = geometry.sum_at_receiver(messages.square()) / degree
+        lowest, highest = (extreme(messages, geometry, which, own_zero=True) for which in EXTREMES)
+        deviation = ((squares - mean.square()).relu() + 1e-5).sqrt()
+        aggregates = [mean, lowest, highest, deviation]
+        parts = self.aggregate(torch.cat(aggregates, dim=1)).chunk(N_SCALERS, dim=1)
+        amplification = torch.log(degree + 1.0) / self.logarithm
+        linear = degree / self.degree
+        total = parts[0] + parts[1] * amplification + parts[2] / amplification
+        new: Tensor = (total + parts[3] * linear + parts[4] / linear) * N_SCALERS**-0.5
+        return new
+
+
+class PNAEqLayer(nn.Module):
+    """A message block whose messages see both atoms, and PaiNN's update block.
+
+    Messages are smooth (SiLU) whatever the activation of the heads.
+
+    Parameters
+    ----------
+    width
+        Of scalars and vectors.
+    features
+        Of the edges.
+    aggregation
+        Of the scalar messages.
+    scale
+        What to multiply sums of vector messages by.
+    first
+        There are no vectors yet.
+    last
+        Nothing reads the vectors afterwards.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        features: int,
+        aggregation: Aggregation,
+        scale: float,
+        *,
+        first: bool,
+        last: bool,
+    ) -> None:
+        super().__init__()
+        # The first layer on [x_i | x_j | features], split so that the two node parts are
+        # multiplied once per atom.
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.edge = Filter(features, width)
+        kinds = 2 if first else 3
+        self.messages = nn.ModuleList(nn.Linear(width, width) for _ in range(kinds))
+        self.filters = nn.ModuleList(Filter(features, width) for _ in range(kinds))
+        self.aggregation = aggregation
+        self.scale = scale
+        self.update = VectorUpdate(width, last=last)
+
+    def forward(self, state: NodeState, features: CountedEdges, geometry: Geometry) -> NodeState:
+        """The state after this layer; its tensors are [n_atoms, 3, width]."""
+        edges, nodes = features.edges, state.scalars
+        hidden = functional.silu(
+            geometry.of_receiver(self.receiver(nodes))
+            + geometry.of_sender(self.sender(nodes))
+            + self.edge(edges.radial)
+        )
+        filtered = [
+            message(hidden) * weights(edges.radial)
+            for message, weights in zip(self.messages, self.filters, strict=True)
+        ]
+        scalars = nodes + self.aggregation(filtered[0], features.degree, geometry)
+        vectors = outer_sum(edges.directions, filtered[1], geometry) * self.scale
+        if state.tensors is not None:
+            turned = filtered_sum(state.tensors, filtered[2], geometry) * self.scale
+            vectors = state.tensors + vectors + turned
+        new: NodeState = self.update(scalars, vectors)
+        return new
+
+
+class PNAEq(MessagePassing):
+    """PNAEq over Bessel functions of the edge length, with a cosine cutoff."""
+
+    properties: ClassVar[Properties] = Properties(
+        lengths="always", continuous_at_cutoff=True, smooth_forces=False, sees_angles=True
+    )
+
+    def __init__(
+        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, facts, width, depth)
+        self.read = VectorEdgeReader(architecture.num_radial, facts, 1.0)
+        logarithm, neighbours = mean_log_degree(facts), facts.average_neighbours
+        self.layers = nn.ModuleList(
+            PNAEqLayer(
+                width,
+                self.read.size,
+                Aggregation(width, logarithm, neighbours),
+                neighbours**-0.5,
+                first=number == 0,
+                last=number == depth - 1,
+            )
+            for number in range(depth)
+        )
+
+    def edge_features(self, geometry: Geometry) -> CountedEdges:
+        """Radial features, directions and degrees."""
+        return CountedEdges(self.read(geometry), geometry.coordination + 1.0)

@@ -1,0 +1,209 @@
+"""Keys that only some networks read: branch, features of the whole graph, positional encodings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_source_cases import CUTOFF, PYG, graphs, pyg_graph, refused, source
+from torch_geometric.data import Batch, Data, InMemoryDataset
+
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
+from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.pyg_keys import tensors
+from hydragnn_flow.errors import InputError
+
+SHARES = {"val": 0.2, "test": 0.2}
+KEYS = ("dataset_name", "graph_attr", "pe", "rel_pe")
+
+
+def with_keys(n: int, branch: int = 0, **changes: Any) -> Data:
+    """A graph of n nodes and two edges as HydraGNN's users make them."""
+    graph = pyg_graph(n)
+    graph.dataset_name = torch.tensor([[branch]])
+    graph.graph_attr = torch.tensor([300.0, 0.1 * n])
+    graph.pe = torch.rand(n, 3)
+    graph.rel_pe = (graph.pe[graph.edge_index[0]] - graph.pe[graph.edge_index[1]]).abs()
+    for key, value in changes.items():
+        graph[key] = value
+    return graph
+
+
+@pytest.fixture
+def made() -> list[Data]:
+    torch.manual_seed(0)
+    return [with_keys(n, n % 2) for n in (2, 5, 3, 4, 6, 7, 5, 3, 8, 2)]
+
+
+@pytest.mark.parametrize("wrap", [list, InMemoryDataset.collate])
+def test_pyg_brings_them(tmp_path, made, wrap):
+    torch.save(wrap(made), tmp_path / "graphs.pt")
+    for got, want in zip(graphs(source(tmp_path, **PYG)), made, strict=True):
+        assert torch.equal(got.dataset_name, want.dataset_name)
+        assert torch.equal(got.graph_attr, want.graph_attr[None])
+        assert torch.equal(got.pe, want.pe)
+        assert torch.equal(got.rel_pe, want.rel_pe)
+
+
+def test_pyg_brings_them_where_edges_are_built(tmp_path):
+    plain = pyg_graph(4, edges=False)
+    plain.dataset_name, plain.graph_attr, plain.pe = 1, torch.tensor([[7.0]]), torch.arange(4.0)
+    torch.save(plain, tmp_path / "graphs.pt")
+    (got,) = graphs(source(tmp_path, **PYG))
+    assert got.dataset_name.tolist() == [[1]]
+    assert got.graph_attr.tolist() == [[7.0]]
+    assert got.pe.tolist() == [[0.0], [1.0], [2.0], [3.0]]
+    plain.rel_pe = torch.ones(2, 1)
+    torch.save(plain, tmp_path / "graphs.pt")
+    refused(tmp_path, PYG, "graphs.pt: graph 0", "rel_pe", "no edge_index")
+
+
+def test_what_is_a_label_is_nothing_else(tmp_path):
+    torch.save(with_keys(3), tmp_path / "graphs.pt")
+    targets = {"heat": {"unit": "eV", "level": "graph", "key": "graph_attr"}}
+    (got,) = graphs(source(tmp_path, **{**PYG, "targets": targets}))
+    np.testing.assert_allclose(got.heat, [[300.0, 0.3]], rtol=1e-6)
+    assert "graph_attr" not in got
+
+
+def test_text_is_no_number_of_a_branch(tmp_path):
+    torch.save(with_keys(3, dataset_name="mptrj"), tmp_path / "graphs.pt")
+    (got,) = graphs(source(tmp_path, **PYG))
+    assert "dataset_name" not in got
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("dataset_name", torch.tensor([[-1]]), "dataset_name is [[-1.0]], not the number"),
+        ("dataset_name", torch.tensor([0.5]), "not the number"),
+        ("dataset_name", torch.tensor([0, 1]), "not the number"),
+        ("graph_attr", torch.ones(2, 2), "graph_attr has the shape [2, 2]"),
+        ("graph_attr", torch.ones(0), "graph_attr has the shape [0]"),
+        ("graph_attr", torch.tensor([torch.nan]), "NaN or infinity in 'graph_attr'"),
+        ("graph_attr", torch.ones(3), "graph_attr is float32 [1, 3], which does not fit"),
+        ("pe", torch.ones(3, 3), "'pe' has the shape [3, 3], but 2 rows"),
+        ("pe", torch.full((2, 3), torch.inf), "NaN or infinity in 'pe'"),
+        ("pe", torch.ones(2, 4), "pe is float32 [2, 4], which does not fit"),
+        ("rel_pe", torch.ones(3, 3), "'rel_pe' has the shape [3, 3], but 2 rows"),
+        ("pe", None, "key(s) pe are not in every graph"),
+    ],
+)
+def test_pyg_refuses(tmp_path, key, value, reason):
+    bad = with_keys(2, **{key: value})
+    torch.save([with_keys(3), bad], tmp_path / "graphs.pt")
+    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
+    with pytest.raises(InputError) as error:
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    assert str(error.value).startswith(f"{tmp_path / 'graphs.pt'}: graph 1")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_read_apart_must_be_alike(tmp_path, made):
+    torch.save(made * 4, tmp_path / "graphs.pt")
+    torch.save([with_keys(3, graph_attr=None)], tmp_path / "test.pt")
+    config = DataConfig(source={**PYG, "test": "test.pt"}, path=tmp_path, split={"val": 0.2})
+    with pytest.raises(InputError, match=r"test\.pt.*graphs\.pt.*key 'graph_attr'"):
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+
+
+@pytest.mark.parametrize("profile", ["hydragnn", "compact"])
+@pytest.mark.parametrize("mode", ["memory", "random", "stream"])
+def test_batches_are_pygs(tmp_path, made, same, monkeypatch, profile, mode):
+    monkeypatch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 1500)
+    path = tmp_path / "store"
+    written = [Data.from_dict(tensors_only(graph)) for graph in made]
+    write_store(path, {"trainset": written}, profile=profile, cutoff=CUTOFF)
+    with GraphStore.open(path, mode) as store:
+        split = store["trainset"]
+        assert len(split.block_bounds) > 3
+        order = np.array([3, 1, 4, 8])
+        (got,) = split.batches([order])
+        want = Batch.from_data_list([written[i] for i in order])
+        assert same(got, want, ignore=("batch", "ptr"))
+        assert got.dataset_name.shape == (4, 1)
+        assert store.manifest.branches == [0, 1]
+
+
+def tensors_only(graph: Data) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in graph.to_dict().items() if torch.is_tensor(value)}
+
+
+def test_prepared_stores_and_their_shards_have_them(tmp_path, made, same):
+    torch.save(made, tmp_path / "graphs.pt")
+    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    assert set(KEYS) <= set(store.manifest.keys)
+    assert store_summary(store)["branches"] == [0, 1]
+    (shard,) = store.manifest.shards
+    alone = GraphStore.open(store.path / shard.path)
+    assert alone.manifest.branches == [0, 1]
+    section = {"format": "hydragnn", "file": str(store.path)}
+    again = prepare_store(DataConfig(source=section), CUTOFF, None, 0, tmp_path / "again")
+    for split in store.splits:
+        for i, graph in enumerate(store[split]):
+            assert same(alone[split][i], graph)
+            assert same(again[split][i], graph, ignore=("graph_id",))
+            (origin,) = (g for g in made if torch.equal(g.pe, graph.pe))
+            for key in KEYS:
+                assert torch.equal(graph[key].flatten(), origin[key].flatten())
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.tensor([[-1]]), "dataset_name is -1, but branches are counted from 0"),
+        (torch.tensor([[1.0]]), "dataset_name is float32 with 1 values"),
+        (torch.tensor([[0], [1]]), "with 2 values for 1 graph"),
+        (torch.tensor([[0, 1]]), "with 2 values for 1 graph"),
+    ],
+)
+def test_a_store_refuses_what_is_no_branch(tmp_path, value, reason):
+    bad = Data.from_dict(tensors_only(with_keys(3, dataset_name=value)))
+    with pytest.raises(InputError, match="trainset: graph 0") as error:
+        write_store(tmp_path / "store", {"trainset": [bad]})
+    assert reason in str(error.value)
+
+
+FRAME = '2\nenergy={energy} pbc="F F F" Properties=species:S:1:pos:R:3\nH 0 0 0\nH 0 0 {length}\n'
+
+
+def structure_files(folder: Path) -> dict[str, Any]:
+    for number, name in enumerate(("cheap-1", "cheap-2", "exact")):
+        frames = [FRAME.format(energy=-i, length=0.7 + 0.3 * number + 0.1 * i) for i in range(3)]
+        (folder / f"{name}.xyz").write_text("".join(frames))
+    return {"format": "ase", "train": "*.xyz", "targets": {"energy": "eV"}}
+
+
+def test_files_of_structures_get_branches(tmp_path):
+    section = structure_files(tmp_path) | {"branches": ["cheap-*.xyz", "exact.xyz"]}
+    config = DataConfig(source=section, path=tmp_path, split=SHARES)
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    assert store.manifest.branches == [0, 1]
+    found = {}
+    for split in store.splits:
+        for graph in store[split]:
+            found[round(float(graph.pos[1, 2]), 3)] = graph.dataset_name.tolist()
+    assert [found[length] for length in sorted(found)] == [[[0]]] * 6 + [[[1]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("branches", "said"),
+    [(["cheap-*.xyz", "other.xyz"], "exact.xyz fits none"), (["*.xyz", "cheap*"], "fits 2 of")],
+)
+def test_each_file_has_one_branch(tmp_path, branches, said):
+    section = structure_files(tmp_path) | {"branches": branches}
+    with pytest.raises(InputError, match=said) as error:
+        open_source(DataConfig(source=section, path=tmp_path, split=SHARES), 0).parts()
+    assert "data.source.branches" in str(error.value)
+
+
+def test_other_things_of_a_graph_have_no_meaning():
+    found = tensors(Data(x=torch.ones(1, 1), charge=2, name="a", flag=None))
+    assert sorted(found) == ["charge", "x"]
+    assert found["charge"] == 2

@@ -1,0 +1,233 @@
+"""Attention over all atoms of a graph, and positional encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ase
+import numpy as np
+import pytest
+import torch
+from geometry_cases import clusters
+from model_cases import CUTOFF, alloy, as_batch, energy_and_forces, lively, network, outputs
+from torch.utils.flop_counter import FlopCounterMode
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.models.attention import (
+    GlobalAttention,
+    PerformerAttention,
+    orthogonal_directions,
+)
+from hydragnn_flow.models.padding import largest_graph, padding
+
+Make = Callable[..., HydraModel]
+GPS: dict[str, Any] = {"global_attn_engine": "GPS", "global_attn_heads": 3}
+
+
+@pytest.fixture(params=["multihead", "performer"])
+def gps(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return GPS | {"global_attn_type": request.param}
+
+
+def test_batch_mates_do_not_matter(make: Make, gps: dict[str, Any]) -> None:
+    """In HydraGNN's attention they do."""
+    structures = [alloy(0), alloy(1).repeat((2, 2, 1)), alloy(2, spacing=3.5)]
+    model = lively(make("PNA", **gps))
+    together, forces = energy_and_forces(model, *structures)
+    alone = [energy_and_forces(model, structure) for structure in structures]
+    np.testing.assert_allclose(together, np.concatenate([e for e, _ in alone]), rtol=1e-12)
+    np.testing.assert_allclose(forces, np.concatenate([f for _, f in alone]), atol=1e-11)
+
+
+def test_supercell_has_eight_times_the_energy(make: Make, gps: dict[str, Any]) -> None:
+    model = lively(make("SchNet", **gps))
+    cell, forces = energy_and_forces(model, alloy())
+    supercell, all_forces = energy_and_forces(model, alloy().repeat(2))
+    np.testing.assert_allclose(supercell, 8 * cell, rtol=1e-12)
+    np.testing.assert_allclose(all_forces, np.tile(forces, (8, 1)), atol=1e-10)
+
+
+def test_atom_order_does_not_matter(make: Make, gps: dict[str, Any]) -> None:
+    atoms = alloy().repeat((2, 1, 1))
+    order = np.random.default_rng(1).permutation(len(atoms))
+    model = lively(make("SchNet", **gps))
+    energy, forces = energy_and_forces(model, atoms)
+    permuted_energy, permuted_forces = energy_and_forces(model, atoms[order])
+    np.testing.assert_allclose(permuted_energy, energy, rtol=1e-12)
+    np.testing.assert_allclose(permuted_forces, forces[order], atol=1e-11)
+
+
+def test_forces_are_the_gradient_of_the_energy(make: Make, gps: dict[str, Any]) -> None:
+    model = lively(make("SchNet", **gps))
+    batch = as_batch(alloy())
+    batch.pos = batch.pos.double()
+    force = float(model(batch)["forces"][1, 2])
+    energies = []
+    for step in (1e-5, -1e-5):
+        moved = batch.clone()
+        moved.pos[1, 2] += step
+        energies.append(float(model(moved)["energy"]))
+    assert (energies[1] - energies[0]) / 2e-5 == pytest.approx(force, rel=1e-6)
+
+
+def test_atoms_out_of_reach_are_seen(make: Make, gps: dict[str, Any]) -> None:
+    def charge_of_first(model: HydraModel, other: str) -> float:
+        atoms = ase.Atoms(f"Cu{other}", [[0, 0, 0], [3 * CUTOFF, 0, 0]])
+        return float(outputs(model, atoms)["charge"][0, 0])
+
+    without, with_attention = (lively(make("GIN", potential=False, **o)) for o in ({}, gps))
+    assert charge_of_first(without, "Cu") == charge_of_first(without, "Au")
+    assert abs(charge_of_first(with_attention, "Cu") - charge_of_first(with_attention, "Au")) > 1e-4
+
+
+@pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
+def test_gradient_reaches_every_parameter(
+    make: Make, gps: dict[str, Any], potential_mode: bool
+) -> None:
+    model = make("CGCNN", potential=potential_mode, **gps)
+    values = model(as_batch(alloy(0), alloy(1))).values()
+    torch.stack([value.float().square().sum() for value in values]).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+def test_precisions(make: Make, gps: dict[str, Any], precision: torch.dtype) -> None:
+    model, batch = make("CGCNN", **gps).eval(), as_batch(alloy(0), alloy(1))
+    expected = model(batch)["forces"].double()
+    if precision == torch.float64:
+        found = model.double()(batch)["forces"]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    else:
+        with torch.autocast("cpu", precision):
+            found = model(batch)["forces"].double()
+        assert (found - expected).norm() < 0.1 * expected.norm()
+
+
+def test_dropout_is_of_training_alone(make: Make, gps: dict[str, Any]) -> None:
+    model, batch = make("CGCNN", potential=False, dropout=0.5, **gps), as_batch(alloy())
+    assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
+    model.eval()
+    assert torch.equal(model(batch)["gap"], model(batch)["gap"])
+
+
+def test_performer_estimates_attention() -> None:
+    geometry = clusters()
+    torch.manual_seed(0)
+    nodes = torch.randn(geometry.n_atoms, 16).double()
+    exact = GlobalAttention(16, 2, 0.0).double()
+    estimate = PerformerAttention(16, 2, 0.0).double()
+    estimate.load_state_dict(exact.state_dict(), strict=False)
+    expected = exact(nodes, geometry)
+    errors = []
+    for draws in (1, 100):
+        estimate.directions = torch.cat([orthogonal_directions(8).double() for _ in range(draws)])
+        errors.append(float((estimate(nodes, geometry) - expected).norm() / expected.norm()))
+    assert errors[0] < 0.3
+    assert errors[1] < errors[0] / 2
+
+
+def test_large_features_do_not_overflow(gps: dict[str, Any]) -> None:
+    geometry = clusters()
+    torch.manual_seed(0)
+    kind = PerformerAttention if gps["global_attn_type"] == "performer" else GlobalAttention
+    nodes = (100.0 * torch.randn(geometry.n_atoms, 16)).requires_grad_()
+    attention = kind(16, 2, 0.0)(nodes, geometry)
+    (gradient,) = torch.autograd.grad(attention.sum(), nodes)
+    assert attention.isfinite().all() and gradient.isfinite().all()
+
+
+def test_directions_belong_to_the_state(make: Make) -> None:
+    """Drawn anew, a network that was trained would be another one."""
+    performer = GPS | {"global_attn_type": "performer"}
+    first, second = (make("CGCNN", potential=False, **performer) for _ in range(2))
+    torch.manual_seed(1)
+    assert set(second.state_dict()) == set(first.state_dict())
+    assert sum("directions" in name for name in first.state_dict()) == 2
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name])
+
+
+def test_padding_goes_there_and_back() -> None:
+    graph = torch.tensor([0, 0, 0, 1, 2, 2])
+    places = padding(graph, 3, 3)
+    rows = torch.arange(1.0, 13.0).view(6, 2)
+    padded = places.pad(rows)
+    assert padded.shape == (3, 3, 2)
+    assert torch.equal(padded[1], torch.tensor([[7.0, 8.0], [0.0, 0.0], [0.0, 0.0]]))
+    assert torch.equal(places.unpad(padded), rows)
+    assert places.present.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
+
+
+def test_a_batch_may_say_how_large_its_graphs_are() -> None:
+    batch = as_batch(alloy(), alloy().repeat((2, 1, 1)))
+    assert largest_graph(batch) == 8
+    batch.largest_graph = 9
+    assert largest_graph(batch.to("cpu")) == 9
+
+
+def test_cost_is_that_of_a_real_step(make: Make, gps: dict[str, Any]) -> None:
+    model = make("CGCNN", potential=False, **gps)
+    batch = as_batch(alloy(0), alloy(1))
+    cost = network_cost(model, batch.num_nodes, batch.num_edges, 2)
+    with FlopCounterMode(display=False) as counter:
+        sum(value.float().square().mean() for value in model(batch).values()).backward()
+    assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
+
+
+def _encoded(manifest: Manifest, *keys: str) -> Manifest:
+    described = manifest.keys["x"]
+    new = {
+        "pe": described.model_copy(update={"shape": (2,)}),
+        "rel_pe": described.model_copy(update={"shape": (2,), "node": False, "edge": True}),
+    }
+    return manifest.model_copy(update={"keys": manifest.keys | {key: new[key] for key in keys}})
+
+
+def _encoded_batch() -> Batch:
+    batch = as_batch(alloy(0), alloy(1))
+    batch.pe, batch.rel_pe = torch.randn(batch.num_nodes, 2), torch.randn(batch.num_edges, 2)
+    return batch
+
+
+@pytest.mark.parametrize("mpnn_type", ["PNA", "SchNet", "GAT", "CGCNN", "EGNN"])
+def test_positional_encodings_matter(mpnn_type: str, manifest: Manifest) -> None:
+    torch.manual_seed(0)
+    section = network(mpnn_type, potential=False, pe_dim=2, **GPS)
+    model, batch = build_model(section, _encoded(manifest, "pe", "rel_pe")), _encoded_batch()
+    model.eval()
+    before = model(batch)["gap"]
+    for key in ("pe", "rel_pe"):
+        other = batch.clone()
+        other[key] = other[key] + 1.0
+        assert not torch.equal(model(other)["gap"], before), key
+    network_cost(model, 8, 100, 2)
+    del batch.pe
+    with pytest.raises(InputError, match="reads the key 'pe'"):
+        model(batch)
+
+
+def test_types_without_edge_features_need_none_of_edges(manifest: Manifest) -> None:
+    section = network("GIN", potential=False, pe_dim=2, **GPS)
+    model, batch = build_model(section, _encoded(manifest, "pe")), _encoded_batch()
+    del batch.rel_pe
+    assert model(batch)["gap"].isfinite().all()
+
+
+@pytest.mark.parametrize(("keys", "missing"), [((), "pe"), (("pe",), "rel_pe")])
+def test_missing_encodings_are_refused(
+    keys: tuple[str, ...], missing: str, manifest: Manifest
+) -> None:
+    section = network("PNA", pe_dim=2, **GPS)
+    with pytest.raises(InputError, match=f"pe_dim = 2 needs the key '{missing}' .* set pe_dim to"):
+        build_model(section, _encoded(manifest, *keys))
+
+
+def test_without_attention_encodings_are_not_read(make: Make) -> None:
+    """HydraGNN's files often set `pe_dim` where it is not used."""
+    model = make("PNA", potential=False, pe_dim=2)
+    assert model.encoder.inputs.encodings == 0

@@ -1,0 +1,155 @@
+"""Features of whole graphs, and layers that are not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import alloy, as_batch, network
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import HydraModel, build_model, network_cost
+
+MODES = ["concat_node", "film", "fuse_pool"]
+Make = Callable[..., HydraModel]
+
+
+@pytest.fixture
+def conditioned(manifest: Manifest) -> Manifest:
+    """Of a store whose graphs have three features."""
+    key = manifest.keys["x"].model_copy(update={"shape": (), "node": False, "rows": 3})
+    return manifest.model_copy(update={"keys": manifest.keys | {"graph_attr": key}})
+
+
+def _model(manifest: Manifest, mode: str, **options: Any) -> HydraModel:
+    torch.manual_seed(0)
+    section = network(
+        options.pop("mpnn_type", "PNA"),
+        use_graph_attr_conditioning=True,
+        graph_attr_conditioning_mode=mode,
+        **options,
+    )
+    return build_model(section, manifest).double().eval()
+
+
+def _batch(*features: list[float]) -> Batch:
+    batch = as_batch(*(alloy(number) for number in range(len(features))))
+    batch.graph_attr = torch.tensor(features).flatten()
+    return batch
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_features_act_on_their_own_graph(mode: str, conditioned: Manifest) -> None:
+    model = _model(conditioned, mode, potential=False)
+    before = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0]))
+    after = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]))
+    assert torch.equal(after["gap"][0], before["gap"][0])
+    assert not torch.equal(after["gap"][1], before["gap"][1])
+    assert torch.equal(after["charge"][:4], before["charge"][:4])
+    # HydraGNN's fuse_pool acts on what is pooled, so on graph outputs alone.
+    assert torch.equal(after["charge"], before["charge"]) == (mode == "fuse_pool")
+
+
+def test_one_row_for_each_graph_is_the_same(conditioned: Manifest) -> None:
+    """HydraGNN takes either shape."""
+    key = conditioned.keys["graph_attr"].model_copy(update={"shape": (3,), "rows": 1})
+    keys = conditioned.keys | {"graph_attr": key}
+    in_rows = conditioned.model_copy(update={"keys": keys})
+    batch = _batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])
+    expected = _model(conditioned, "film", potential=False)(batch)["gap"]
+    batch.graph_attr = batch.graph_attr.view(2, 3)
+    assert torch.equal(_model(in_rows, "film", potential=False)(batch)["gap"], expected)
+
+
+@pytest.mark.parametrize("head", ["node", "graph"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_potential_stays_proportional_to_its_cell(
+    mode: str, head: str, conditioned: Manifest
+) -> None:
+    pooling = {"graph_pooling": "add"} if head == "graph" else {}
+    model = _model(conditioned, mode, mpnn_type="SchNet", head=head, **pooling)
+    cell, supercell = as_batch(alloy()), as_batch(alloy().repeat(2))
+    cell.graph_attr = supercell.graph_attr = torch.tensor([1.0, 2.0, 3.0])
+    small, large = model(cell), model(supercell)
+    np.testing.assert_allclose(large["energy"], 8 * small["energy"], rtol=1e-12)
+    np.testing.assert_allclose(large["forces"], small["forces"].repeat(8, 1), atol=1e-10)
+    before = small["energy"].clone()
+    cell.graph_attr = torch.tensor([1.0, 2.0, 4.0])
+    assert abs(float(model(cell)["energy"] - before)) > 1e-4
+
+
+@pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
+@pytest.mark.parametrize("mode", MODES)
+def test_gradient_reaches_every_parameter(
+    mode: str, potential_mode: bool, conditioned: Manifest
+) -> None:
+    """HydraGNN makes these layers after the optimiser, which then never trains them."""
+    model = _model(conditioned, mode, potential=potential_mode).train()
+    of_fewer = _model(conditioned, mode, potential=potential_mode, mpnn_type="PNA")
+    assert len(list(model.parameters())) == len(list(of_fewer.parameters()))
+    values = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])).values()
+    torch.stack([value.square().sum() for value in values]).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cost_can_be_counted(mode: str, conditioned: Manifest) -> None:
+    model = _model(conditioned, mode)
+    assert network_cost(model, 8, 100, 2).flops > 0
+
+
+def test_missing_features_are_refused(manifest: Manifest, conditioned: Manifest) -> None:
+    with pytest.raises(InputError, match="use_graph_attr_conditioning needs the key 'graph_attr'"):
+        _model(manifest, "film")
+    key = conditioned.keys["graph_attr"].model_copy(update={"rows": None})
+    uneven = conditioned.model_copy(update={"keys": conditioned.keys | {"graph_attr": key}})
+    with pytest.raises(InputError, match="as many features in every graph"):
+        _model(uneven, "film")
+    with pytest.raises(InputError, match="reads the key 'graph_attr' of the graphs"):
+        _model(conditioned, "film")(as_batch(alloy()))
+
+
+def test_fusion_needs_something_pooled(conditioned: Manifest) -> None:
+    section = network(
+        "PNA",
+        potential=False,
+        use_graph_attr_conditioning=True,
+        graph_attr_conditioning_mode="fuse_pool",
+    )
+    section["Variables_of_interest"] |= {"output_names": ["charge"], "type": ["node"]}
+    with pytest.raises(InputError, match="'fuse_pool' acts on graph outputs"):
+        build_model(section, conditioned)
+
+
+@pytest.mark.parametrize("mode", [None, "fuse_pool", "film"])
+@pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
+def test_frozen_layers_stay_as_they_are(
+    potential_mode: bool, mode: str | None, make: Make, conditioned: Manifest
+) -> None:
+    if mode is None:
+        model = make("PNA", potential=potential_mode, freeze_conv_layers=True)
+    else:
+        model = _model(conditioned, mode, potential=potential_mode, freeze_conv_layers=True)
+    model = model.float().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+    values = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])).values()
+    torch.stack([value.float().square().sum() for value in values]).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    moved = {
+        name for name, value in model.named_parameters() if not torch.equal(value, before[name])
+    }
+    assert moved == trained
+    of_encoder = {name for name in trained if name.startswith("encoder.")}
+    # What is fused with the graphs' features after the last layer belongs to the heads.
+    assert len(of_encoder) == (3 if mode == "fuse_pool" else 0)
+    sizes = [value.numel() for value in model.parameters() if value.requires_grad]
+    assert network_cost(model, 8, 100, 2).parameters == sum(sizes)

@@ -1,0 +1,63 @@
+"""Functions of the length, read from splines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hydragnn_flow.models.spline import Knots
+
+CUTOFF = 5.0
+
+
+@pytest.fixture
+def lengths() -> torch.Tensor:
+    """Of edges in no order; several in one interval, none in many, none at a knot."""
+    return torch.tensor([[0.01], [0.3], [4.99], [2.26], [2.31], [2.27], [0.02]]).double()
+
+
+def test_lines_are_exact_and_values_are_multiplied(lengths: torch.Tensor) -> None:
+    knots = Knots(20, CUTOFF).double()
+    ends = torch.cat([lengths, torch.tensor([[0.0], [CUTOFF]])])
+    lines = torch.cat([torch.ones_like(knots.lengths), 2.0 * knots.lengths - 1.0], dim=1)
+    expected = torch.cat([torch.ones_like(ends), 2.0 * ends - 1.0], dim=1)
+    torch.testing.assert_close(knots(ends)(lines), expected)
+    torch.testing.assert_close(knots(ends, ends)(lines), expected * ends)
+
+
+def test_follows_a_curve(lengths: torch.Tensor) -> None:
+    knots = Knots(200, CUTOFF).double()
+    error = knots(lengths)(torch.sin(2.0 * knots.lengths)) - torch.sin(2.0 * lengths)
+    assert error.abs().max() < 1e-3
+
+
+def test_stays_constant_beyond_the_cutoff() -> None:
+    knots = Knots(20, CUTOFF).double()
+    at_and_beyond = torch.tensor([[CUTOFF], [CUTOFF + 3.0]]).double()
+    at, beyond = knots(at_and_beyond)(torch.cos(knots.lengths))
+    torch.testing.assert_close(at, beyond)
+
+
+def test_two_derivatives(lengths: torch.Tensor) -> None:
+    knots = Knots(20, CUTOFF).double()
+    torch.manual_seed(0)
+    coefficients = torch.randn(23, 3).double().requires_grad_()
+
+    def read(lengths: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
+        return knots(lengths, torch.cos(lengths))(coefficients)
+
+    operands = (lengths.requires_grad_(), coefficients)
+    assert torch.autograd.gradcheck(read, operands)
+    assert torch.autograd.gradgradcheck(read, operands)
+
+
+def test_derivatives_are_continuous_at_knots() -> None:
+    knots = Knots(20, CUTOFF).double()
+    knot = knots.lengths[9].item()
+    both = torch.tensor([[knot - 1e-9], [knot + 1e-9]]).double().requires_grad_()
+    values = knots(both)(torch.cos(7.0 * knots.lengths))
+    (slopes,) = torch.autograd.grad(values.sum(), both, create_graph=True)
+    (curvatures,) = torch.autograd.grad(slopes.sum(), both)
+    for left, right in (values, slopes, curvatures):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
+    assert curvatures.abs().min() > 1e-3

@@ -1,0 +1,159 @@
+"""Keys of graphs that only some networks read, from the store through training to predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec
+from torch_geometric.data import Data
+
+from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.ensemble import Ensemble
+from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.ensemble.uncertainty import Calibration
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.predict import restore_model
+from hydragnn_flow.training.runner import run_segment
+
+TARGETS = {"gap": Target(level="graph", dim=1, unit="eV")}
+HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [8]}
+BRANCHES = [{"type": f"branch-{n}", "architecture": HEAD} for n in range(2)]
+ASKING: dict[str, dict[str, Any]] = {
+    "dataset_name": {"output_heads": {"graph": BRANCHES}},
+    "graph_attr": {"use_graph_attr_conditioning": True},
+    "graph_attr, film": {
+        "use_graph_attr_conditioning": True,
+        "graph_attr_conditioning_mode": "film",
+    },
+    "graph_attr, fuse_pool": {
+        "use_graph_attr_conditioning": True,
+        "graph_attr_conditioning_mode": "fuse_pool",
+    },
+    "pe": {"global_attn_engine": "GPS", "global_attn_heads": 2, "pe_dim": 3},
+    "edge_attr": {"edge_features": ["lengths", "bond"]},
+}
+"""What a network says to read a key, which the name begins with."""
+
+
+def network(asks: str) -> dict[str, Any]:
+    return {
+        "Architecture": {
+            "mpnn_type": "PNA",
+            "hidden_dim": 8,
+            "num_conv_layers": 2,
+            "radius": 4.0,
+            "activation_function": "silu",
+            "output_heads": {"graph": HEAD},
+        }
+        | ASKING[asks],
+        "Variables_of_interest": {"output_names": ["gap"], "type": ["graph"]},
+        "Training": {"num_epoch": 8, "batch_size": 4, "Optimizer": {"learning_rate": 1e-2}},
+    }
+
+
+def keyed(graph: Data, number: int) -> Data:
+    """The graph with every key, and a label that follows from the first two of them."""
+    rng = torch.Generator().manual_seed(number)
+    branch, heat = number % 2, torch.rand(2, generator=rng)
+    pe = torch.rand(graph.num_nodes, 3, generator=rng)
+    sender, receiver = graph.edge_index
+    bond = torch.rand(graph.num_edges, 1, generator=rng)
+    keys = {key: graph[key] for key in ("x", "pos", "cell", "pbc", "edge_index", "edge_shifts")}
+    return Data(
+        **keys,
+        edge_attr=torch.cat([graph.edge_attr, bond], dim=1),
+        graph_id=graph.graph_id,
+        dataset_name=torch.tensor([[branch]]),
+        graph_attr=heat[None],
+        pe=pe,
+        rel_pe=(pe[sender] - pe[receiver]).abs(),
+        gap=3.0 * branch + heat[:1].double(),
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> GraphStore:
+    path = tmp_path_factory.mktemp("keys") / "store"
+    splits = {
+        name: [keyed(graph, number) for number, graph in enumerate(alloy_store[name])]
+        for name in alloy_store.splits
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 20_000)
+        return write_store(path, splits, targets=TARGETS, cutoff=4.0, profile="compact")
+
+
+def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensemble:
+    """An ensemble of one network that has been trained, twice."""
+    spec = make_spec(folder / "trial", store, 8, network=network(asks), **changes)
+    result = run_segment(spec)
+    assert (result.status, result.to_epoch) == ("ok", 8), result.reason
+    assert result.history[-1][1] < result.history[0][1]
+    weights = load_checkpoint(spec.folder / FILE)["best"]
+    model = restore_model(network(asks), store.manifest, weights)
+    calibration = Calibration(1.0, 0.1, 1.0, 0.9, per_atom=False)
+    return Ensemble((model, model), np.full(2, 0.5), {"gap": calibration}, store.manifest, 0.9)
+
+
+def without(store: GraphStore, path: Path, key: str) -> GraphStore:
+    """The same graphs, but for one key."""
+    graphs = list(store["testset"])
+    for graph in graphs:
+        del graph[key]
+    return write_store(path, {"trainset": graphs}, targets=TARGETS, cutoff=4.0)
+
+
+@pytest.mark.parametrize("asks", ASKING)
+def test_from_the_store_to_predictions(tmp_path: Path, store: GraphStore, asks: str) -> None:
+    ensemble = trained(tmp_path, store, asks)
+    table = predict_path(ensemble, store.path, split="testset").graphs
+    assert len(table) == len(store["testset"])
+    assert np.isfinite(table["gap_mean"]).all()
+    np.testing.assert_allclose(table["gap"], store["testset"].target("gap")[:, 0])
+
+    # Predictions depend on the key that the network asks for.
+    key = asks.split(",")[0]
+    graphs = list(store["testset"])
+    for graph in graphs:
+        if key == "edge_attr":
+            graph.edge_attr[:, 1] = 0.5
+        else:
+            graph[key] = 1 - graph[key]
+    changed = write_store(tmp_path / "changed", {"trainset": graphs}, targets=TARGETS, cutoff=4.0)
+    others = predict_path(ensemble, changed.path).graphs
+    assert (np.abs(others["gap_mean"] - table["gap_mean"]) > 1e-6).all()
+
+
+@pytest.mark.parametrize("asks", ["dataset_name", "graph_attr", "pe"])
+def test_structures_without_what_the_network_reads_are_refused(
+    tmp_path: Path, store: GraphStore, asks: str
+) -> None:
+    ensemble = trained(tmp_path, store, asks)
+    file = tmp_path / "structures.xyz"
+    file.write_text("2\n\nCu 0 0 0\nCu 0 0 2.5\n")
+    lacking = without(store, tmp_path / "lacking", asks)
+    for path in (file, lacking.path):
+        with pytest.raises(InputError) as error:
+            predict_path(ensemble, path)
+        said = str(error.value)
+        assert f"{asks}'" in said
+        assert "\n" not in said
+
+
+def test_a_stream_has_the_keys_too(tmp_path: Path, store: GraphStore) -> None:
+    trained(tmp_path, store, "dataset_name", mode="stream")
+
+
+def test_a_branch_that_the_network_has_not_got(tmp_path: Path, store: GraphStore) -> None:
+    splits = {name: list(store[name]) for name in store.splits}
+    splits["valset"][0].dataset_name[:] = 2
+    bad = write_store(tmp_path / "store", splits, targets=TARGETS, cutoff=4.0)
+    assert bad.manifest.branches == [0, 1, 2]
+    with pytest.raises(InputError, match="dataset_name") as error:
+        run_segment(make_spec(tmp_path / "trial", bad, 8, network=network("dataset_name")))
+    assert "\n" not in str(error.value)
