@@ -250,6 +250,7 @@ def store_info(path: Store) -> None:
         ("targets", targets or "none"),
         ("features", ", ".join(summary["node_features"])),
         ("elements", " ".join(summary["elements"])),
+        ("branches", " ".join(map(str, summary["branches"]))),
         ("cutoff", reach),
         ("neighbours", f"{summary['avg_num_neighbors']:.1f} on average"),
         ("duplicates", ", ".join(duplicates)),

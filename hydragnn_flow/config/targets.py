@@ -13,6 +13,7 @@ from hydragnn_flow.config.base import Section
 _TAKEN = frozenset(
     {"x", "pos", "cell", "pbc", "edge_index", "edge_shifts", "edge_attr", "graph_id", "y", "y_loc"}
     | {"ptr", "face", "num_nodes"}
+    | {"dataset_name", "graph_attr", "pe", "rel_pe"}
 )
 # PyG adds numbers of nodes or graphs to what has one of these in its name.
 _TAKEN_WORDS = ("index", "batch")

@@ -52,6 +52,12 @@ class BatchInputs:
         parts: list[Tensor] = []
         if self.edge_columns:
             table = _read(batch, "edge_attr")
+            if table.shape[1] <= max(self.edge_columns):
+                raise InputError(
+                    f"the network reads column {max(self.edge_columns)} of the key 'edge_attr' of "
+                    f"the graphs, but these have {table.shape[1]}; give graphs that bring it, as "
+                    f"the training data do"
+                )
             # Not table[:, list], which would send the list to an accelerator at every step.
             parts = [table[:, column : column + 1] for column in self.edge_columns]
         if self.edge_encodings:

@@ -182,6 +182,12 @@ def _surroundings(architecture: Architecture, manifest: Manifest) -> Surrounding
             f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
             f"give a single branch"
         )
+    if heads.branches > 1 and max(manifest.branches, default=0) >= heads.branches:
+        raise InputError(
+            f"network: Architecture.output_heads has the branches 0 to {heads.branches - 1}, but "
+            f"graphs of the store have {BRANCH_KEY!r} = {max(manifest.branches)}; give it a branch "
+            f"or correct the graphs"
+        )
     facts, kind = _facts(architecture, manifest), MPNN_TYPES[architecture.mpnn_type]
 
     def convolutions(width: int, depth: int) -> MessagePassing:

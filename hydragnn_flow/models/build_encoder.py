@@ -27,8 +27,11 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
     attention = architecture.global_attn_engine is not None
     encodings = architecture.pe_dim if attention else 0
     reads_edges = MPNN_TYPES[architecture.mpnn_type].properties.lengths != "never"
-    for key, needed in (("pe", encodings), ("rel_pe", encodings if reads_edges else 0)):
+    of_edges = encodings if reads_edges else 0
+    for key, level, needed in (("pe", "node", encodings), ("rel_pe", "edge", of_edges)):
         found = manifest.keys.get(key)
+        if found is not None and not getattr(found, level):
+            found = None  # something else of that name
         if needed and (found is None or found.shape != (needed,)):
             has = "have none" if found is None else f"have one of shape {list(found.shape)}"
             raise InputError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +78,18 @@ class EdgeFunctions:
 
     def of(self, network: nn.Module) -> Tensor:
         """Values of a network at every edge [n_edges, width], times the factor."""
-        values: Tensor = network(self.features)
-        if self.interpolation is not None:
-            return self.interpolation(values)
-        return values if self.factor is None else values * self.factor
+        if self.interpolation is None:
+            values: Tensor = network(self.features)
+            return values if self.factor is None else values * self.factor
+        # In bfloat16 the differences between neighbouring knots, which make the forces, would be
+        # mostly rounding. There are too few knots for the precision to cost time.
+        with _without_autocast(self.features.device.type):
+            return self.interpolation(network(self.features))
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else nullcontext()
 
 
 def gaussian_reader(gaussians: int, facts: TrainingFacts) -> EdgeReader:

@@ -80,8 +80,6 @@ class Interpolation:
 
     def __call__(self, coefficients: Tensor) -> Tensor:
         """Values [n_edges, width] of functions from their values at the knots [n_knots, width]."""
-        # Under autocast the coefficients come from a product, the weights do not.
-        coefficients = coefficients.to(self._weights.dtype)
         values: Tensor = _apply(_Read, coefficients, self._weights, self._rows)
         return values
 
@@ -186,7 +184,7 @@ class _Compare(Function):
             coefficients.contiguous(),
             rows.of_edge.view(-1),
             edges * _PER_EDGE,
-            edges.repeat_interleave(_PER_EDGE, output_size=n * _PER_EDGE),
+            edges[:, None].expand(n, _PER_EDGE).reshape(-1),
             0,  # the sum
         )
         return weights.view(n, _PER_EDGE)

@@ -16,6 +16,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
@@ -60,6 +61,7 @@ def run_segment(
     torch.set_num_threads(spec.threads)
     result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
+    meter = EnergyMeter(device)
     trainer: Trainer | None = None
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
@@ -90,6 +92,7 @@ def run_segment(
     result.seconds = time.perf_counter() - wall
     result.cpu_seconds = time.process_time() - cpu
     result.peak_memory_gib = peak_memory_gib(device)
+    result.joules = meter.joules()
     return result
 
 

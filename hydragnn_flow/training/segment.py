@@ -87,6 +87,8 @@ class SegmentResult:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_gib: float = 0.0
+    joules: float | None = None
+    """Energy that the first rank's counters saw [J], of everything they see; None without any."""
     started: float = 0.0
     """Unix time [s]."""
     ended: float = 0.0

@@ -78,7 +78,7 @@ def lively(model: HydraModel) -> HydraModel:
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= 2.0
+            parameter *= 1.25
     return model
 
 

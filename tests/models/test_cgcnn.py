@@ -10,6 +10,7 @@ from geometry_cases import clusters
 from torch_geometric.nn import CGConv
 
 from hydragnn_flow.models import HydraModel
+from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.mpnn.cgcnn import CGConvolution
 
 
@@ -31,7 +32,8 @@ def test_as_pygs(features: int) -> None:
     of_edges = torch.randn(len(geometry.sender), features).double()
     edges = torch.stack([geometry.sender, geometry.receiver])
     expected = theirs(nodes, edges, of_edges if features else None)
-    torch.testing.assert_close(ours(nodes, of_edges, geometry), expected)
+    functions = EdgeFunctions(of_edges, None, None) if features else None
+    torch.testing.assert_close(ours(nodes, functions, geometry), expected)
 
 
 def test_is_as_wide_as_asked(make: Callable[..., HydraModel]) -> None:

@@ -30,7 +30,7 @@ def test_as_pygs() -> None:
         theirs.bias.zero_()
         theirs.att.copy_(ours.attention)
     nodes = torch.randn(geometry.n_atoms, 5).double()
-    features = GATEdges(torch.empty(0), neighbours(geometry, HEADS))
+    features = GATEdges(None, neighbours(geometry, HEADS))
     edges = torch.stack([geometry.sender, geometry.receiver])
     torch.testing.assert_close(ours(nodes, features, geometry), ours.join(theirs(nodes, edges)))
 
@@ -42,7 +42,7 @@ def test_large_attentions_do_not_overflow() -> None:
     with torch.no_grad():
         layer.attention *= 1e4
     nodes = torch.randn(geometry.n_atoms, 5).double()
-    features = GATEdges(torch.empty(0), neighbours(geometry, HEADS))
+    features = GATEdges(None, neighbours(geometry, HEADS))
     assert layer(nodes, features, geometry).isfinite().all()
 
 

@@ -74,7 +74,9 @@ def test_large_references_cost_no_precision(potential_type: str, manifest: Manif
     energies = {COPPER: -9391.123456789, GOLD: -1234.5}
     statistics = manifest.statistics.model_copy(update={"element_energies": energies})
     torch.manual_seed(0)
-    model = build_model(network(potential_type), manifest.model_copy(update={"statistics": statistics}))
+    model = build_model(
+        network(potential_type), manifest.model_copy(update={"statistics": statistics})
+    )
     assert isinstance(model, PotentialModel)
     batch = as_batch(alloy())
     outputs, references = model.eval()(batch), model.references(batch)

@@ -16,6 +16,7 @@ from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.ensemble.structures import predict_path
 from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.runner import run_segment
@@ -101,10 +102,13 @@ def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensem
 
 
 def without(store: GraphStore, path: Path, key: str) -> GraphStore:
-    """The same graphs, but for one key."""
+    """The same graphs, but for one key, or for the last column of edge_attr."""
     graphs = list(store["testset"])
     for graph in graphs:
-        del graph[key]
+        if key == "edge_attr":
+            graph.edge_attr = graph.edge_attr[:, :1]
+        else:
+            del graph[key]
     return write_store(path, {"trainset": graphs}, targets=TARGETS, cutoff=4.0)
 
 
@@ -129,7 +133,7 @@ def test_from_the_store_to_predictions(tmp_path: Path, store: GraphStore, asks: 
     assert (np.abs(others["gap_mean"] - table["gap_mean"]) > 1e-6).all()
 
 
-@pytest.mark.parametrize("asks", ["dataset_name", "graph_attr", "pe"])
+@pytest.mark.parametrize("asks", ["dataset_name", "graph_attr", "pe", "edge_attr"])
 def test_structures_without_what_the_network_reads_are_refused(
     tmp_path: Path, store: GraphStore, asks: str
 ) -> None:
@@ -154,6 +158,6 @@ def test_a_branch_that_the_network_has_not_got(tmp_path: Path, store: GraphStore
     splits["valset"][0].dataset_name[:] = 2
     bad = write_store(tmp_path / "store", splits, targets=TARGETS, cutoff=4.0)
     assert bad.manifest.branches == [0, 1, 2]
-    with pytest.raises(InputError, match="dataset_name") as error:
-        run_segment(make_spec(tmp_path / "trial", bad, 8, network=network("dataset_name")))
+    with pytest.raises(InputError, match=r"branches 0 to 1.*'dataset_name' = 2") as error:
+        build_model(network("dataset_name"), bad)
     assert "\n" not in str(error.value)

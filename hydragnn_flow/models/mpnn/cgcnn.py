@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.edge_input import EdgeInput
+from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.layers import Convolution
@@ -42,12 +42,12 @@ class CGConvolution(nn.Module):
         self.scale = average_neighbours**-0.5
         self.fades = fades
 
-    def forward(self, nodes: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
+    def forward(self, nodes: Tensor, features: EdgeFunctions | None, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
         values = geometry.of_receiver(self.receiver(nodes))
         values = values + geometry.of_sender(self.sender(nodes))
-        if self.edge is not None:
-            values = values + self.edge(features)
+        if self.edge is not None and features is not None:
+            values = values + features.of(self.edge)
         gate, passing = values.chunk(2, dim=1)
         messages = torch.sigmoid(gate) * functional.softplus(passing)
         if self.fades:
@@ -72,10 +72,10 @@ class CGCNN(MessagePassing):
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
         gaussians = architecture.num_gaussians if fades else 0
-        self.input = EdgeInput(gaussians, facts.n_attributes, facts.cutoff)
+        self.reader = gaussian_reader(gaussians, facts)
         self.layers = nn.ModuleList(
             Convolution(
-                CGConvolution(width, self.input.size, facts.average_neighbours, fades),
+                CGConvolution(width, self.reader.size, facts.average_neighbours, fades),
                 width,
                 architecture.activation_function,
                 architecture.normalization,
@@ -83,7 +83,6 @@ class CGCNN(MessagePassing):
             for _ in range(depth)
         )
 
-    def edge_features(self, geometry: Geometry) -> Tensor:
-        """Gaussians of the lengths and the attributes, where there are any [n_edges, d]."""
-        features: Tensor = self.input(geometry)
-        return features
+    def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
+        """Gaussians of the lengths and the attributes, where there are any."""
+        return self.reader(geometry) if self.reader.size else None

@@ -15,7 +15,7 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.dimenet_basis import Rows, rows_of, spherical_bessel
-from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table, components
+from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 from hydragnn_flow.models.spline import Interpolation, Knots
 
@@ -39,7 +39,7 @@ class AngularEdges(NamedTuple):
     incoming, outgoing
         Edges by their receiver and by their sender.
     harmonics_in, harmonics_out
-        Spherical harmonics of the edges at these places [n_rows, 8, num_spherical²].
+        Spherical harmonics of the edges at these places, by degree [n_rows, 8, 2 l + 1].
     attributes
         Other edge features [n_edges, k]; None where there are none.
     """
@@ -50,8 +50,8 @@ class AngularEdges(NamedTuple):
     at_places: Interpolation
     incoming: Rows
     outgoing: Rows
-    harmonics_in: Tensor
-    harmonics_out: Tensor
+    harmonics_in: tuple[Tensor, ...]
+    harmonics_out: tuple[Tensor, ...]
     attributes: Tensor | None
 
 
@@ -84,13 +84,15 @@ class AngularMessages(nn.Module):
         at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0))
         filled = edges.incoming.fill(messages)
         parts = []
-        for degree in range(self.degrees):
-            filters = edges.at_places(at_knots[degree]).view(filled.shape)
-            harmonics = edges.harmonics_in[:, :, components(degree)]
-            parts.append(torch.bmm(harmonics.transpose(1, 2), filled * filters))
-        atoms = edges.incoming.sum(torch.cat(parts, dim=1))
-        sums = torch.bmm(edges.harmonics_out, edges.outgoing.of_owner(atoms))
-        return edges.outgoing.read(sums)
+        # Degree by degree: to join the degrees and to cut them apart costs more than the products.
+        for values, arriving, leaving in zip(
+            at_knots.unbind(), edges.harmonics_in, edges.harmonics_out, strict=True
+        ):
+            filters = edges.at_places(values).view(filled.shape)
+            rows = torch.bmm(arriving.transpose(1, 2), filled * filters)
+            atoms = edges.incoming.sum(rows)
+            parts.append(torch.bmm(leaving, edges.outgoing.of_owner(atoms)))
+        return edges.outgoing.read(sum(parts[1:], start=parts[0]))
 
 
 class Residual(nn.Module):
@@ -205,6 +207,7 @@ class DimeNet(MessagePassing):
         lengths = [step * facts.cutoff / intervals for step in range(-1, intervals + 2)]
         self.by_degree = Table(spherical_bessel(lengths, facts.cutoff, degrees, radial))
         self.harmonics = SphericalHarmonics(degrees - 1)
+        self.components = [2 * degree + 1 for degree in range(degrees)]
         self.layers = nn.ModuleList(
             DimeNetLayer(architecture, width, facts.n_attributes, facts.average_neighbours**-0.5)
             for _ in range(depth)
@@ -225,7 +228,7 @@ class DimeNet(MessagePassing):
             at_places=self.knots(both[:, :1], both[:, 1:]),
             incoming=incoming,
             outgoing=outgoing,
-            harmonics_in=incoming.fill(harmonics),
-            harmonics_out=outgoing.fill(harmonics),
+            harmonics_in=incoming.fill(harmonics).split(self.components, dim=2),
+            harmonics_out=outgoing.fill(harmonics).split(self.components, dim=2),
             attributes=geometry.attributes,
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.edge_input import EdgeInput
+from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.layers import Convolution
@@ -22,9 +22,9 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Features of the edges [n_edges, d], and the sums over neighbours."""
+    """Functions of the edges, where they have features, and the sums over neighbours."""
 
-    features: Tensor
+    functions: EdgeFunctions | None
     neighbours: Neighbours
 
 
@@ -67,8 +67,8 @@ class GATConvolution(nn.Module):
         values, asking = self.sender(nodes), self.receiver(nodes)
         # Added in place: as wide as all heads, these are the largest tensors by far.
         hidden = geometry.of_receiver(asking).add_(geometry.of_sender(values))
-        if self.edge is not None:
-            hidden = self.edge(edges.features).add_(hidden)
+        if self.edge is not None and edges.functions is not None:
+            hidden = hidden.add_(edges.functions.of(self.edge))
         logits, own_logits = self._logits(hidden), self._logits(values + asking)
         if self.fades:
             logits = logits * geometry.envelope
@@ -112,10 +112,10 @@ class GAT(MessagePassing):
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
         gaussians = architecture.num_gaussians if fades else 0
-        self.input = EdgeInput(gaussians, facts.n_attributes, facts.cutoff)
+        self.reader = gaussian_reader(gaussians, facts)
         self.layers = nn.ModuleList(
             Convolution(
-                GATConvolution(width, self.input.size, architecture.dropout, fades),
+                GATConvolution(width, self.reader.size, architecture.dropout, fades),
                 width,
                 architecture.activation_function,
                 architecture.normalization,
@@ -125,4 +125,5 @@ class GAT(MessagePassing):
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
         """Gaussians of the lengths and the attributes, where there are any, and who sums what."""
-        return GATEdges(self.input(geometry), neighbours(geometry, HEADS))
+        functions = self.reader(geometry) if self.reader.size else None
+        return GATEdges(functions, neighbours(geometry, HEADS))

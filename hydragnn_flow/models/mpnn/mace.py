@@ -26,7 +26,7 @@ from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
 from hydragnn_flow.models.radial import polynomial_envelope
 
 SILU_GAIN = 1.6765
-"""Of variables of variance one SiLU makes such of mean square 0.3558."""
+"""SiLU of a normal variable of variance one has a mean square of 0.3558; this makes it one."""
 
 
 class EdgeFeatures(NamedTuple):
