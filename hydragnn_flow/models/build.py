@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture, NetworkConfig, load_network
 from hydragnn_flow.data import GraphStore, Manifest
@@ -67,6 +69,23 @@ def _initialise(model: nn.Module) -> None:
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+    for layers in model.modules():
+        if isinstance(layers, nn.Sequential):
+            for linear, after in pairwise(layers):
+                if isinstance(linear, nn.Linear) and isinstance(after, nn.ReLU):
+                    _mirror(linear.weight)
+
+
+@torch.no_grad()
+def _mirror(weight: Tensor) -> None:
+    """Make the second half of the rows the negative of the first.
+
+    Of each pair of units a ReLU then lets one pass, whatever comes in (Balduzzi et al.,
+    arXiv:1702.08591). A narrow layer whose inputs hardly differ, such as pooled features, else
+    begins with all its units off about once in ten, and never learns.
+    """
+    half = weight.shape[0] // 2
+    weight[half : 2 * half] = -weight[:half]
 
 
 def _set_bias(model: HydraModel, config: NetworkConfig) -> None:

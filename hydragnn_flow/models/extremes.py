@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -51,10 +52,15 @@ class _Extreme(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         # Linear in the gradient, and the marks are constants: torch differentiates it further.
-        if ctx.marks is None:
-            messages, peak = (tensor.detach() for tensor in ctx.saved_tensors)
-            # Ones and zeros in place: torch compares to booleans eight times as slowly.
-            marks = peak.index_select(0, ctx.receiver).eq_(messages)
-            ctx.marks = marks, sum_by(marks, ctx.receiver, peak.shape[0]).clamp(min=1.0)
-        marks, ties = ctx.marks
+        messages, peak = ctx.saved_tensors
+        marks, ties = ctx.marks or _marks(messages, peak, ctx.receiver)
+        if torch.is_grad_enabled():
+            ctx.marks = marks, ties  # for the backward pass through the forces
         return (gradient / ties).index_select(0, ctx.receiver) * marks, None, None, None
+
+
+def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
+    """One where a message is the extreme, else zero, and how many there are at each atom."""
+    # In place, because torch compares to booleans eight times as slowly.
+    marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
+    return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)

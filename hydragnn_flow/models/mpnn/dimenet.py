@@ -39,7 +39,7 @@ class AngularEdges(NamedTuple):
     incoming, outgoing
         Edges by their receiver and by their sender.
     harmonics_in, harmonics_out
-        Spherical harmonics of the edges at these places, by degree [n_rows, 8, 2 l + 1].
+        Spherical harmonics of the edges at these places, by degree [n_rows, 12, 2 l + 1].
     attributes
         Other edge features [n_edges, k]; None where there are none.
     """

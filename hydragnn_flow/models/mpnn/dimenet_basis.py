@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hydragnn_flow.models.geometry import sum_by
 
-ROW = 8
+ROW = 12
 """Edges in a row of :class:`Rows`: more would leave more places empty, fewer make more rows."""
 
 
@@ -67,7 +67,7 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
 
 
 class Rows(NamedTuple):
-    """The edges of each atom in one or more rows of eight places, the last filled up with zeros.
+    """The edges of each atom in one or more rows of twelve places, the last filled up with zeros.
 
     Products of matrices then run over the edges of an atom. How many rows there are follows from
     the numbers of atoms and edges alone: some are left over, but a host need not wait to be told,
@@ -88,13 +88,13 @@ class Rows(NamedTuple):
     n_atoms: int
 
     def fill(self, edges: Tensor) -> Tensor:
-        """From [n_edges, d] to [n_rows, 8, d]."""
+        """From [n_edges, d] to [n_rows, 12, d]."""
         n_rows = self.owners.shape[0]
         places = edges.new_zeros((n_rows * ROW, edges.shape[1]))
         return places.index_copy(0, self.places, edges).view(n_rows, ROW, edges.shape[1])
 
     def read(self, rows: Tensor) -> Tensor:
-        """From [n_rows, 8, d] to [n_edges, d]."""
+        """From [n_rows, 12, d] to [n_edges, d]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
