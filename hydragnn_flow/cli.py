@@ -185,7 +185,7 @@ def profile(
         int, typer.Option("--ranks", help="Processes that train together by DDP.", min=1)
     ] = 1,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Time for each mode [s].", min=0.1)
+        float, typer.Option("--seconds", help="Seconds for each mode.", min=0.1)
     ] = 5.0,
 ) -> None:
     """Say where the time of a training step goes: reading, computing, exchanging gradients.

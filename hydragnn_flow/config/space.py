@@ -20,6 +20,7 @@ _FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
 _FIXED_BY_THE_RUN = (
     "Training.num_epoch",
     "Training.loss_function_type",
+    "Training.huber_delta",
     "Architecture.enable_interatomic_potential",
     "Architecture.energy_weight",
     "Architecture.energy_peratom_weight",

@@ -14,6 +14,7 @@ from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerA
 from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.conditioning import Conditioned, FiLM, Join
 from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing
+from hydragnn_flow.models.mpnn.layers import Convolution, Normalised
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
@@ -61,7 +62,10 @@ def _graph_attr(manifest: Manifest) -> int:
 
 
 def wrap_layers(stack: MessagePassing, architecture: Architecture, read: BatchInputs) -> None:
-    """Put attention around the layers of a stack, and conditioning around both."""
+    """Put normalisation and attention around the layers of a stack, and conditioning around all."""
+    kind = architecture.normalization or "none"
+    if kind != "none" and not isinstance(stack.layers[0], Convolution):
+        stack.wrap(partial(Normalised, kind=kind, width=architecture.hidden_dim))
     if read.whole_graphs:
         stack.wrap(partial(_with_attention, architecture))
     if read.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":

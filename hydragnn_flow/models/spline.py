@@ -23,6 +23,8 @@ from torch.nn import functional
 
 _PER_EDGE = 4
 """Coefficients that a cubic spline reads."""
+_PIECE = 2048
+"""Edges that a processor takes at a time: a few rows of numbers for each fit into its cache."""
 
 
 class Knots(nn.Module):
@@ -68,24 +70,35 @@ class Knots(nn.Module):
         basis = [v * v * v, 4.0 + u * u * (3.0 * u - 6.0), 4.0 + v * v * (3.0 * v - 6.0), u * u * u]
         weights = torch.cat(basis, dim=1)
         weights = weights * (1.0 / 6.0 if factor is None else factor / 6.0)
-        return Interpolation(_Rows(start[:, 0].long(), self.intervals), weights)
+        return Interpolation(Rows(start[:, 0].long(), self.intervals), weights)
 
 
 class Interpolation:
-    """Reads functions at the lengths of the edges. Made by :class:`Knots`."""
+    """Reads functions at the lengths of the edges. Made by :class:`Knots`.
 
-    def __init__(self, rows: _Rows, weights: Tensor) -> None:
-        self._rows = rows
-        self._weights = weights
+    Attributes
+    ----------
+    rows
+        Which coefficients each edge reads.
+    weights
+        What it multiplies them by [n_edges, 4].
+    """
+
+    def __init__(self, rows: Rows, weights: Tensor) -> None:
+        self.rows = rows
+        self.weights = weights
 
     def __call__(self, coefficients: Tensor) -> Tensor:
         """Values [n_edges, width] of functions from their values at the knots [n_knots, width]."""
-        values: Tensor = _apply(_Read, coefficients, self._weights, self._rows)
+        values: Tensor = apply_function(_Read, coefficients, self.weights, self.rows)
         return values
 
 
-class _Rows:
-    """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it."""
+class Rows:
+    """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it.
+
+    The methods are what torch does not differentiate: they are for autograd functions.
+    """
 
     def __init__(self, start: Tensor, intervals: int) -> None:
         self.start = start
@@ -110,47 +123,28 @@ class _Rows:
         first = counts.cumsum(0) - counts
         return torch.cat([first + n * which for which in range(_PER_EDGE)])
 
+    @cached_property
+    def pieces(self) -> list[tuple[slice, Rows]]:
+        """The edges some at a time, where that is faster than all at once."""
+        n = self.start.shape[0]
+        size = _PIECE if self.start.device.type == "cpu" else max(n, 1)
+        spans = [slice(first, min(first + size, n)) for first in range(0, n, size)]
+        return [(span, Rows(self.start[span], self.intervals)) for span in spans]
 
-def _apply(function: Any, *operands: Any) -> Any:
-    """``function.apply``, which torch has left without types."""
-    return function.apply(*operands)
-
-
-class _Read(Function):
-    """Σ_m weights[e, m] · coefficients[start[e] + m]."""
-
-    @staticmethod
-    def forward(ctx: Any, coefficients: Tensor, weights: Tensor, rows: _Rows) -> Tensor:
-        ctx.save_for_backward(coefficients, weights)
-        ctx.rows = rows
+    def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
+        """Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
         return functional.embedding_bag(
-            rows.of_edge, coefficients.detach(), mode="sum", per_sample_weights=weights.detach()
+            self.of_edge, coefficients.detach(), mode="sum", per_sample_weights=weights.detach()
         )
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        coefficients, weights = ctx.saved_tensors
-        needs, rows = ctx.needs_input_grad, ctx.rows
-        return (
-            _apply(_Spread, gradient, weights, rows) if needs[0] else None,
-            _apply(_Compare, gradient, coefficients, rows) if needs[1] else None,
-            None,
-        )
-
-
-class _Spread(Function):
-    """Gradient of the coefficients [n_knots, width] from that of the values [n_edges, width]."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor, rows: _Rows) -> Tensor:
-        ctx.save_for_backward(values, weights)
-        ctx.rows = rows
-        n, intervals = values.shape[0], rows.intervals
-        sorted_weights = weights.detach().t().index_select(1, rows.order[:n]).reshape(-1)
+    def spread(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Gradient of the coefficients [n_knots, width] from that of the values."""
+        n, intervals = values.shape[0], self.intervals
+        sorted_weights = weights.detach().t().index_select(1, self.order[:n]).reshape(-1)
         parts = functional.embedding_bag(
-            rows.order,
+            self.order,
             values.detach().contiguous(),
-            rows.offsets,
+            self.offsets,
             mode="sum",
             per_sample_weights=sorted_weights,
         ).view(_PER_EDGE, intervals, values.shape[1])
@@ -159,42 +153,97 @@ class _Spread(Function):
             coefficients[which : which + intervals] += parts[which]
         return coefficients
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        values, weights = ctx.saved_tensors
-        needs, rows = ctx.needs_input_grad, ctx.rows
-        return (
-            _apply(_Read, gradient, weights, rows) if needs[0] else None,
-            _apply(_Compare, values, gradient, rows) if needs[1] else None,
-            None,
-        )
-
-
-class _Compare(Function):
-    """Gradient of the weights [n_edges, 4]: products of values with the coefficients they read."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, coefficients: Tensor, rows: _Rows) -> Tensor:
-        ctx.save_for_backward(values, coefficients)
-        ctx.rows = rows
+    def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
+        """Gradient of the weights [n_edges, 4]: products of values with what they read."""
         n = values.shape[0]
         edges = torch.arange(n, device=values.device)
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),
-            rows.of_edge.view(-1),
+            self.of_edge.view(-1),
             edges * _PER_EDGE,
-            edges[:, None].expand(n, _PER_EDGE).reshape(-1),
+            edges.repeat_interleave(_PER_EDGE),
             0,  # the sum
         )
         return weights.view(n, _PER_EDGE)
 
+
+def apply_function(function: Any, *operands: Any) -> Any:
+    """``function.apply``, which torch has left without types."""
+    return function.apply(*operands)
+
+
+def wanted(ctx: Any) -> list[bool]:
+    """Which operands' gradients are needed, in the backward pass of an autograd function.
+
+    Of operands that require a gradient, torch's ``needs_input_grad`` counts those too whose
+    gradient leads to nothing that was asked for: that of the coefficients, in the pass that makes
+    the forces.
+    """
+    nodes = [node for node, _ in ctx.next_functions]
+    return [
+        needed
+        # torch cannot say it of a leaf, which is rarely an operand.
+        and (node.name().endswith("AccumulateGrad") or torch._C._will_engine_execute_node(node))
+        for needed, node in zip(ctx.needs_input_grad, nodes, strict=False)
+    ]
+
+
+class _Read(Function):
+    """See :meth:`Rows.read`."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, weights: Tensor, rows: Rows) -> Tensor:
+        ctx.save_for_backward(coefficients, weights)
+        ctx.rows = rows
+        return rows.read(coefficients, weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        coefficients, weights = ctx.saved_tensors
+        needs, rows = wanted(ctx), ctx.rows
+        return (
+            apply_function(_Spread, gradient, weights, rows) if needs[0] else None,
+            apply_function(_Compare, gradient, coefficients, rows) if needs[1] else None,
+            None,
+        )
+
+
+class _Spread(Function):
+    """See :meth:`Rows.spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor, rows: Rows) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        ctx.rows = rows
+        return rows.spread(values, weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        values, weights = ctx.saved_tensors
+        needs, rows = wanted(ctx), ctx.rows
+        return (
+            apply_function(_Read, gradient, weights, rows) if needs[0] else None,
+            apply_function(_Compare, values, gradient, rows) if needs[1] else None,
+            None,
+        )
+
+
+class _Compare(Function):
+    """See :meth:`Rows.compare`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, coefficients: Tensor, rows: Rows) -> Tensor:
+        ctx.save_for_backward(values, coefficients)
+        ctx.rows = rows
+        return rows.compare(values, coefficients)
+
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         values, coefficients = ctx.saved_tensors
-        needs, rows = ctx.needs_input_grad, ctx.rows
+        needs, rows = wanted(ctx), ctx.rows
         return (
-            _apply(_Read, coefficients, gradient, rows) if needs[0] else None,
-            _apply(_Spread, values, gradient, rows) if needs[1] else None,
+            apply_function(_Read, coefficients, gradient, rows) if needs[0] else None,
+            apply_function(_Spread, values, gradient, rows) if needs[1] else None,
             None,
         )

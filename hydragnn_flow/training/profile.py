@@ -98,14 +98,16 @@ class TrainingProfile:
         """Seconds of a step by what they are spent on; they add up to those of real data.
 
         Reading that goes on beside computing costs nothing, so waiting is what real data take
-        longer than a cached batch.
+        longer than a cached batch, and no longer than reading alone takes.
         """
-        cached = self.timings[CACHED].seconds
+        real, cached = self.timings[REAL].seconds, self.timings[CACHED].seconds
         alone = self.timings[ALONE].seconds if ALONE in self.timings else cached
+        waiting = min(max(real - cached, 0.0), self.timings[LOADER].seconds)
+        exchanging = min(max(cached - alone, 0.0), real - waiting)
         return {
-            "computing": min(alone, cached),
-            "exchanging gradients": max(cached - alone, 0.0),
-            "waiting for data": max(self.timings[REAL].seconds - cached, 0.0),
+            "computing": real - waiting - exchanging,
+            "exchanging gradients": exchanging,
+            "waiting for data": waiting,
         }
 
 
@@ -172,30 +174,30 @@ class _Work:
         self.trainer, self.seconds, self.say = trainer, seconds, say
         self.steps = trainer.plan(0)
 
-    def real(self) -> Iterator[tuple[Step, Batch | None]]:
+    def real(self) -> Iterator[tuple[Step, list[Batch]]]:
         """Epoch after epoch, read as training reads."""
         for epoch in itertools.count():
             steps = self.trainer.plan(epoch)
-            yield from zip(steps, self.trainer.batches(self.trainer.train, steps), strict=True)
+            yield from zip(steps, self.trainer.micro_batches(steps), strict=True)
 
-    def cached(self) -> Iterator[tuple[Step, Batch | None]]:
+    def cached(self) -> Iterator[tuple[Step, list[Batch]]]:
         """The first steps of an epoch, read once; several, so that sizes are as they vary."""
         steps = self.steps[:8]
-        batches = list(self.trainer.batches(self.trainer.train, steps))
+        batches = list(self.trainer.micro_batches(steps))
         return itertools.cycle(list(zip(steps, batches, strict=True)))
 
     def train(
         self,
-        batches: Iterator[tuple[Step, Batch | None]],
+        batches: Iterator[tuple[Step, list[Batch]]],
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Iterator[tuple[Step, Batch | None]]:
+    ) -> Iterator[tuple[Step, list[Batch]]]:
         """Train on each batch that is asked for."""
-        for step, batch in batches:
+        for step, pieces in batches:
             with around():
-                self.trainer.train_step(step, batch)
-            yield step, batch
+                self.trainer.train_step(step, pieces)
+            yield step, pieces
 
-    def measure(self, mode: str, work: Iterator[tuple[Step, Batch | None]]) -> Timing:
+    def measure(self, mode: str, work: Iterator[tuple[Step, list[Batch]]]) -> Timing:
         """Go on until the time is up; all ranks take the same number of steps."""
         self.say(mode)
         for _ in range(WARM_UP):

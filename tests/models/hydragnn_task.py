@@ -121,7 +121,8 @@ def write_task(path: Path) -> GraphStore:
         structures.append((positions, types, x, x**2 + types, x**3))
     totals = np.array([sum(part.sum() for part in s[2:]) for s in structures])
     # HydraGNN's loader subtracts the first column from the second target again.
-    by_atom = [np.concatenate(part) for part in zip(*((s[2], s[2] ** 2, s[4]) for s in structures))]
+    x_of_all, x3_of_all = (np.concatenate([s[column] for s in structures]) for column in (2, 4))
+    by_atom = (x_of_all, x_of_all**2, x3_of_all)
 
     graphs = []
     for number, (positions, types, x, _, x3) in enumerate(structures):

@@ -62,7 +62,6 @@ READ_BY: dict[str, tuple[MpnnType, ...]] = {
     "node_max_ell": ("MACE",),
     "correlation": ("MACE",),
     "equivariance": ("EGNN", "SchNet"),
-    "normalization": ("PNA", "PNAPlus", "CGCNN", "GIN", "GAT", "SAGE", "MFC"),
 }
 """Keys that only some message-passing types read; they may stand with every type."""
 
@@ -81,11 +80,11 @@ class Architecture(Section):
     max_neighbours: int | None = Field(default=None, ge=1)
     """Nearest neighbours kept per atom; all within the radius where not given."""
     activation_function: Activation = "relu"
-    """Of layers and heads; the messages of EGNN and the radial network of MACE have `silu` whatever
-    it is, as forces need smooth ones."""
+    """Of heads and of the node updates of most types; PAINN, PNAEq, DimeNet, MACE and the messages
+    of EGNN and SchNet have smooth ones of their own. Forces need a smooth one, such as `silu`."""
     normalization: Literal["none", "layer", "graph"] | None = None
-    """Of node features in each layer of PNA, PNAPlus, CGCNN, GIN, GAT, SAGE and MFC, which HydraGNN
-    normalises over the batch; ``layer`` where not given."""
+    """Of node features in each layer. Where not given, ``layer`` for PNA, PNAPlus, CGCNN, GIN, GAT
+    and MFC, which HydraGNN normalises over the batch, and for global attention; else ``none``."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of node features left out in GAT's attention and in global attention; 0.25 in
     HydraGNN."""
@@ -97,12 +96,12 @@ class Architecture(Section):
     own, and the other types do not read it."""
 
     num_gaussians: int = Field(default=50, ge=2)
-    """Gaussians of the edge length, of all types but those that `num_radial` is for."""
+    """Gaussians of the edge length: SchNet, EGNN, CGCNN, GAT and PNA."""
     num_filters: int | None = Field(default=None, ge=1)
     """Width of SchNet's filters; ``hidden_dim`` where not given."""
     num_radial: int = Field(default=6, ge=1)
     """Radial functions of PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
-    envelope_exponent: int = Field(default=5, ge=1)
+    envelope_exponent: int = Field(default=5, ge=2)
     """Of the polynomial cutoff of PNAPlus, DimeNet and MACE."""
     num_spherical: int = Field(default=7, ge=2)
     """Angular functions of DimeNet."""

@@ -54,6 +54,11 @@ class AngularEdges(NamedTuple):
     harmonics_out: tuple[Tensor, ...]
     attributes: Tensor | None
 
+    def of_length(self, network: nn.Module) -> Tensor:
+        """Values of a network of the radial functions at each edge, times the envelope."""
+        # Under autocast a product is less precise than what it is multiplied with.
+        return self.at_edges(network(self.radial).to(self.radial.dtype))
+
 
 class AngularMessages(nn.Module):
     """Σ_k x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α) over the edges k → j, at each edge j → i.
@@ -81,7 +86,7 @@ class AngularMessages(nn.Module):
     def forward(self, messages: Tensor, edges: AngularEdges) -> Tensor:
         """From messages along k → j to those along j → i, [n_edges, width] each."""
         weight = (self.wide.weight @ self.narrow.weight).view(self.width, self.degrees, -1)
-        at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0))
+        at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0)).to(edges.radial.dtype)
         filled = edges.incoming.fill(messages)
         parts = []
         # Degree by degree: to join the degrees and to cut them apart costs more than the products.
@@ -168,18 +173,18 @@ class DimeNetLayer(nn.Module):
     def forward(self, state: NodeState, features: AngularEdges, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         x = self._embed(state.scalars, features, geometry)
-        filters = features.at_edges(self.filter(features.radial))
+        filters = features.of_length(self.filter)
         messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
         sums = self.angles(messages, features) * self.scale
         new = functional.silu(self.own(x)) + functional.silu(self.up(sums))
         new = x + functional.silu(self.skip(self.before(new)))
-        faded = self.after(new) * features.at_edges(self.fade(features.radial))
+        faded = self.after(new) * features.of_length(self.fade)
         update: Tensor = self.output(geometry.sum_at_receiver(faded) * self.scale)
         return NodeState(state.scalars + update)
 
     def _embed(self, nodes: Tensor, features: AngularEdges, geometry: Geometry) -> Tensor:
         x = geometry.of_receiver(self.receiver(nodes)) + geometry.of_sender(self.sender(nodes))
-        x = x + features.at_edges(self.length(features.radial))
+        x = x + features.of_length(self.length)
         if self.attributes is not None:
             x = x + self.attributes(features.attributes)
         return functional.silu(x)
@@ -228,7 +233,7 @@ class DimeNet(MessagePassing):
             at_places=self.knots(both[:, :1], both[:, 1:]),
             incoming=incoming,
             outgoing=outgoing,
-            harmonics_in=incoming.fill(harmonics).split(self.components, dim=2),
-            harmonics_out=outgoing.fill(harmonics).split(self.components, dim=2),
+            harmonics_in=torch.split(incoming.fill(harmonics), self.components, dim=2),
+            harmonics_out=torch.split(outgoing.fill(harmonics), self.components, dim=2),
             attributes=geometry.attributes,
         )

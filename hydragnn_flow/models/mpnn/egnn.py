@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import gaussian_reader
+from hydragnn_flow.models.filtered_sum import filtered_sum
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
@@ -48,14 +49,20 @@ class EGNNLayer(nn.Module):
         """The state after this layer."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
-        # In place: none of the three is needed for a gradient, and memory is what limits the speed.
-        hidden = geometry.of_receiver(self.receiver(nodes))
-        hidden = hidden.add_(geometry.of_sender(self.sender(nodes)))
-        hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
-        messages = hidden * edges.functions.of(self.filter)
-        if self.displacement is not None:
-            tensors = self.displacement(state, messages, edges)
-        received = geometry.sum_at_receiver(messages) * self.scale
+        to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
+        interpolation = edges.functions.interpolation
+        if interpolation is not None and self.displacement is None:
+            functions = (edges.functions.at_knots(part) for part in (self.edge, self.filter))
+            received = filtered_sum(to_receivers, to_senders, *functions, interpolation, geometry)
+        else:
+            # In place: none of the three is needed for a gradient.
+            hidden = geometry.of_receiver(to_receivers).add_(geometry.of_sender(to_senders))
+            hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
+            messages = hidden * edges.functions.of(self.filter)
+            if self.displacement is not None:
+                tensors = self.displacement(state, messages, edges)
+            received = geometry.sum_at_receiver(messages)
+        received = received * self.scale
         update: Tensor = self.update(torch.cat([nodes, received], dim=1))
         return NodeState(nodes + update, tensors)
 

@@ -103,8 +103,9 @@ class VectorUpdate(nn.Module):
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
         """The state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
         left, right = self.left(vectors), self.right(vectors)
-        # On an ideal lattice the vectors are zero, where the root alone has no slope.
-        norms = (right.square().sum(dim=1) + 1e-4).sqrt()
+        # On an ideal lattice the vectors are zero, where the root alone has no slope. A smaller
+        # number would give a force that turns within a tiny displacement.
+        norms = (right.square().sum(dim=1) + 1e-2).sqrt()
         hidden = functional.silu(self.scalars(scalars) + self.norms(norms))
         product = (left * right).sum(dim=1)
         scalars = scalars + self.of_product(hidden) * product + self.of_scalars(hidden)

@@ -63,7 +63,8 @@ class Aggregation(nn.Module):
         mean = geometry.sum_at_receiver(messages) / degree
         squares = geometry.sum_at_receiver(messages.square()) / degree
         lowest, highest = (extreme(messages, geometry, which, own_zero=True) for which in EXTREMES)
-        deviation = ((squares - mean.square()).relu() + 1e-5).sqrt()
+        # With much less under the root its slope is so steep that training on forces diverges.
+        deviation = ((squares - mean.square()).relu() + 1e-2).sqrt()
         aggregates = [mean, lowest, highest, deviation]
         parts = self.aggregate(torch.cat(aggregates, dim=1)).chunk(N_SCALERS, dim=1)
         amplification = torch.log(degree + 1.0) / self.logarithm

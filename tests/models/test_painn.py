@@ -1,0 +1,86 @@
+"""The sums PaiNN is made of, and its training in reduced precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from model_cases import alloy, as_batch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from hydragnn_flow.models import HydraModel
+from hydragnn_flow.models.geometry import Geometry, edge_vectors
+from hydragnn_flow.models.mpnn import edge_sums
+from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+
+Make = Callable[..., HydraModel]
+WIDTH = 3
+
+
+@pytest.fixture
+def geometry(monkeypatch: pytest.MonkeyPatch) -> Geometry:
+    """Of four atoms, whose edges are taken in several parts, the last a small one."""
+    batch = as_batch(alloy())
+    # As many as a test of second derivatives has time for.
+    chosen = torch.arange(0, batch.num_edges, 5)
+    batch.edge_index, batch.edge_shifts = batch.edge_index[:, chosen], batch.edge_shifts[chosen]
+    monkeypatch.setattr(edge_sums, "_EDGES_AT_A_TIME", 4)
+    assert batch.num_edges > 8 and batch.num_edges % 4
+    vectors = edge_vectors(batch, batch.pos.double())
+    sender, receiver = batch.edge_index
+    return Geometry(sender, receiver, vectors, 4.0, batch.batch, 1)
+
+
+def _random(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_filtered_sum(geometry: Geometry, k: int) -> None:
+    nodes, filters = _random(geometry.n_atoms, k, WIDTH), _random(len(geometry.sender), WIDTH)
+    direct = geometry.sum_at_receiver(geometry.of_sender(nodes) * filters[:, None])
+    torch.testing.assert_close(filtered_sum(nodes, filters, geometry), direct)
+
+    def function(nodes: Tensor, filters: Tensor) -> Tensor:
+        return filtered_sum(nodes, filters, geometry)
+
+    assert gradcheck(function, (nodes, filters))
+    assert gradgradcheck(function, (nodes, filters))
+
+
+def test_outer_sum(geometry: Geometry) -> None:
+    features = _random(len(geometry.sender), WIDTH)
+    vectors = geometry.vectors.clone().requires_grad_()
+    direct = geometry.sum_at_receiver(vectors[:, :, None] * features[:, None])
+    torch.testing.assert_close(outer_sum(vectors, features, geometry), direct)
+
+    def function(vectors: Tensor, features: Tensor) -> Tensor:
+        return outer_sum(vectors, features, geometry)
+
+    assert gradcheck(function, (vectors, features))
+    assert gradgradcheck(function, (vectors, features))
+
+
+def test_sums_of_no_edges() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    empty = Geometry(none, none, torch.zeros(0, 3), 4.0, torch.zeros(2, dtype=torch.int64), 1)
+    zeros = torch.zeros(2, 3, WIDTH)
+    found = filtered_sum(torch.ones(2, 3, WIDTH), torch.zeros(0, WIDTH), empty)
+    assert torch.equal(found, zeros)
+    assert torch.equal(outer_sum(empty.vectors, torch.zeros(0, WIDTH), empty), zeros)
+
+
+@pytest.mark.parametrize("mpnn_type", ["PAINN", "PNAEq", "DimeNet"])
+def test_bf16_autocast_trains(make: Make, mpnn_type: str) -> None:
+    """Operands of a sum then differ in precision."""
+    model, batch = make(mpnn_type), as_batch(alloy(0), alloy(1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = model(batch)
+    exact = model(batch)["forces"].detach()
+    (rough["energy"].square().sum() + rough["forces"].double().square().sum()).backward()
+    tolerance = 0.1 * float(exact.abs().max())
+    torch.testing.assert_close(rough["forces"], exact, rtol=0, atol=tolerance)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
