@@ -8,7 +8,7 @@ goes in, and on a processor the edges are taken some at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,53 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.spline import Interpolation, Rows, apply_function, wanted
+from hydragnn_flow.models.spline import Interpolation, Rows, apply_function, fold, wanted
+
+_PIECE = 2048
+"""Edges that a processor takes at a time, so that what it computes of them stays in its cache."""
+
+
+class Piece(NamedTuple):
+    """Some edges.
+
+    Attributes
+    ----------
+    span
+        Which they are.
+    sender, receiver
+        Atoms they lead from and to, int64 [n].
+    rows
+        What they read of splines.
+    index
+        Rows of receivers, senders and a spline, one below the other, that an edge adds up [n, 6].
+    """
+
+    span: slice
+    sender: Tensor
+    receiver: Tensor
+    rows: Rows
+    index: Tensor
+
+    def argument(self, table: Tensor, weights: Tensor) -> Tensor:
+        """receiver_i + sender_j + spline(d_ij), [n, width], of the three in one table."""
+        weights = torch.cat([weights.new_ones((weights.shape[0], 2)), weights], dim=1)
+        return functional.embedding_bag(self.index, table, mode="sum", per_sample_weights=weights)
+
+
+def pieces_of(geometry: Geometry, interpolation: Interpolation) -> list[Piece]:
+    """All edges, in pieces where that is faster."""
+    n, n_atoms = geometry.sender.shape[0], geometry.n_atoms
+    all_rows = interpolation.rows
+    size = _PIECE if geometry.sender.device.type == "cpu" else max(n, 1)
+    pieces = []
+    for first in range(0, n, size):
+        span = slice(first, min(first + size, n))
+        sender, receiver = geometry.sender[span], geometry.receiver[span]
+        rows = Rows(all_rows.start[span], all_rows.intervals)
+        ends = [receiver[:, None], sender[:, None] + n_atoms]
+        index = torch.cat([*ends, rows.of_edge + 2 * n_atoms], dim=1)
+        pieces.append(Piece(span, sender, receiver, rows, index))
+    return pieces
 
 
 def filtered_sum(
@@ -26,8 +72,8 @@ def filtered_sum(
     sender: Tensor,
     shift: Tensor,
     filters: Tensor,
-    interpolation: Interpolation,
-    geometry: Geometry,
+    weights: Tensor,
+    pieces: list[Piece],
 ) -> Tensor:
     """Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij) at each atom [n_atoms, width].
 
@@ -37,62 +83,35 @@ def filtered_sum(
         What the atoms at the two ends of an edge put in [n_atoms, width].
     shift, filters
         Functions of the length by their values at knots [n_knots, width].
-    interpolation
-        Reads them at the edges.
-    geometry
-        Says which edges there are.
+    weights
+        Of the interpolation between the knots [n_edges, 4].
+    pieces
+        The edges.
     """
-    edges = _Edges(geometry.sender, geometry.receiver, interpolation.rows)
     precise = shift.dtype
     total: Tensor = apply_function(
-        _Sum,
-        receiver.to(precise),
-        sender.to(precise),
-        shift,
-        filters,
-        interpolation.weights,
-        edges,
+        _Sum, receiver.to(precise), sender.to(precise), shift, filters, weights, pieces
     )
     return total
-
-
-class _Piece(NamedTuple):
-    """Some edges: which of all, what they read of splines, and from where to where they lead."""
-
-    span: slice
-    rows: Rows
-    sender: Tensor
-    receiver: Tensor
-
-
-class _Edges(NamedTuple):
-    sender: Tensor
-    receiver: Tensor
-    rows: Rows
-
-    def pieces(self) -> Iterator[_Piece]:
-        for span, rows in self.rows.pieces:
-            yield _Piece(span, rows, self.sender[span], self.receiver[span])
 
 
 class _Sum(Function):
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Tensor:
-        *tensors, ctx.edges = operands
+        *tensors, ctx.pieces = operands
         ctx.save_for_backward(*tensors)
-        receiver, sender, shift, filters, weights = tensors
+        receiver, sender, shift, filters, weights = _detached(tensors)
+        table = torch.cat([receiver, sender, shift])
         total = torch.zeros_like(receiver)
-        for span, rows, start, end in ctx.edges.pieces():
-            w = weights[span]
-            x = rows.read(shift, w)
-            x += receiver.index_select(0, end)
-            x += sender.index_select(0, start)
-            total.index_add_(0, end, functional.silu(x).mul_(rows.read(filters, w)))
+        for piece in ctx.pieces:
+            w = weights[piece.span]
+            value = functional.silu(piece.argument(table, w))
+            total.index_add_(0, piece.receiver, value.mul_(piece.rows.read(filters, w)))
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        slopes = apply_function(_Slopes, gradient, *ctx.saved_tensors, ctx.edges, wanted(ctx))
+        slopes = apply_function(_Slopes, gradient, *ctx.saved_tensors, ctx.pieces, wanted(ctx))
         return *slopes, None
 
 
@@ -101,32 +120,22 @@ class _Slopes(Function):
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Any:
-        *tensors, ctx.edges, needs = operands
+        *tensors, ctx.pieces, needs = operands
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        gradient, receiver, sender, shift, filters, weights = tensors
-        results = _zeros(tensors[1:], needs)
-        to_receiver, to_sender, to_shift, to_filters, to_weights = results
-        for span, rows, start, end in ctx.edges.pieces():
-            w = weights[span]
-            x = rows.read(shift, w)
-            x += receiver.index_select(0, end)
-            x += sender.index_select(0, start)
-            g = gradient.index_select(0, end)
-            gb = rows.read(filters, w).mul_(g)
-            dx = torch.ops.aten.silu_backward(gb, x)
+        gradient, receiver, sender, shift, filters, weights = _detached(tensors)
+        table = torch.cat([receiver, sender, shift])
+        to = _Gradients(tensors[1:], needs)
+        for piece in ctx.pieces:
+            rows, w = piece.rows, weights[piece.span]
+            x = piece.argument(table, w)
+            g = gradient.index_select(0, piece.receiver)
+            dx = torch.ops.aten.silu_backward(rows.read(filters, w).mul_(g), x)
             db = functional.silu(x).mul_(g)
-            if to_receiver is not None:
-                to_receiver.index_add_(0, end, dx)
-            if to_sender is not None:
-                to_sender.index_add_(0, start, dx)
-            if to_shift is not None:
-                to_shift += rows.spread(dx, w)
-            if to_filters is not None:
-                to_filters += rows.spread(db, w)
-            if to_weights is not None:
-                to_weights[span] = rows.compare(dx, shift).add_(rows.compare(db, filters))
-        return tuple(results)
+            to.add(piece, dx, db, w)
+            if to.weights is not None:
+                to.weights[piece.span] = rows.compare(dx, shift).add_(rows.compare(db, filters))
+        return to.all()
 
     @staticmethod
     @once_differentiable
@@ -134,58 +143,81 @@ class _Slopes(Function):
         # Along the directions in the space of the operands the sum grows by
         # Σ b silu'(x) dx + silu(x) db. What follows are the gradients of that.
         tensors = ctx.saved_tensors
-        gradient, receiver, sender, shift, filters, weights = tensors
+        gradient, receiver, sender, shift, filters, weights = _detached(tensors)
         by_receiver, by_sender, by_shift, by_filters, by_weights = directions
-        results = _zeros(tensors, wanted(ctx))
-        to_gradient, to_receiver, to_sender, to_shift, to_filters, to_weights = results
-        for span, rows, start, end in ctx.edges.pieces():
-            w = weights[span]
-            x = rows.read(shift, w)
-            x += receiver.index_select(0, end)
-            x += sender.index_select(0, start)
-            b = rows.read(filters, w)
-            g = gradient.index_select(0, end)
-            by_w = torch.zeros_like(w) if by_weights is None else by_weights[span]
-            dx, db = rows.read(shift, by_w), rows.read(filters, by_w)
-            if by_receiver is not None:
-                dx += by_receiver.index_select(0, end)
-            if by_sender is not None:
-                dx += by_sender.index_select(0, start)
+        needs = wanted(ctx)
+        table = torch.cat([receiver, sender, shift])
+        ends = [torch.zeros_like(receiver) if by is None else by for by in directions[:2]]
+        table_along = torch.cat([*ends, shift])
+        to = _Gradients(tensors[1:], needs[1:])
+        to_gradient = torch.zeros_like(gradient)
+        for piece in ctx.pieces:
+            rows, w = piece.rows, weights[piece.span]
+            by_w = torch.zeros_like(w) if by_weights is None else by_weights[piece.span]
+            x, b = piece.argument(table, w), rows.read(filters, w)
+            dx, db = piece.argument(table_along, by_w), rows.read(filters, by_w)
             if by_shift is not None:
                 dx += rows.read(by_shift, w)
             if by_filters is not None:
                 db += rows.read(by_filters, w)
 
-            # x becomes silu'' = s (1 - s) (2 + x - 2 silu).
             s = torch.sigmoid(x)
             value = x * s
             slope = torch.addcmul(value, value, s, value=-1.0).add_(s)
-            x.add_(value, alpha=-2.0).add_(2.0).mul_(s.addcmul_(s, s, value=-1.0))
-            if to_gradient is not None:
-                growth = torch.mul(value, db).addcmul_(s.copy_(b).mul_(slope), dx)
-                to_gradient.index_add_(0, end, growth)
+            # silu'' = s (1 - s) (2 + x - 2 silu), in the place of x.
+            curvature = x.add_(value, alpha=-2.0).add_(2.0).mul_(s.addcmul_(s, s, value=-1.0))
+            growth = torch.mul(slope, b, out=s).mul_(dx).addcmul_(value, db)
+            to_gradient.index_add_(0, piece.receiver, growth)
+            g = gradient.index_select(0, piece.receiver)
             slope.mul_(g)
-            ddx = x.mul_(b).mul_(g).mul_(dx).addcmul_(slope, db)
+            ddx = curvature.mul_(b).mul_(g).mul_(dx).addcmul_(slope, db)
             ddb = dx.mul_(slope)
-            if to_receiver is not None:
-                to_receiver.index_add_(0, end, ddx)
-            if to_sender is not None:
-                to_sender.index_add_(0, start, ddx)
+            to.add(piece, ddx, ddb, w)
             first_dx, first_db = slope.mul_(b), value.mul_(g)
-            if to_shift is not None:
-                to_shift += rows.spread(ddx, w).add_(rows.spread(first_dx, by_w))
-            if to_filters is not None:
-                to_filters += rows.spread(ddb, w).add_(rows.spread(first_db, by_w))
-            if to_weights is not None:
-                to_weights[span] = rows.compare(ddx, shift).add_(rows.compare(ddb, filters))
+            to.add_to_splines(piece, first_dx, first_db, by_w)
+            if to.weights is not None:
+                to_w = rows.compare(ddx, shift).add_(rows.compare(ddb, filters))
                 if by_shift is not None:
-                    to_weights[span] += rows.compare(first_dx, by_shift)
+                    to_w += rows.compare(first_dx, by_shift)
                 if by_filters is not None:
-                    to_weights[span] += rows.compare(first_db, by_filters)
-        return *results, None, None
+                    to_w += rows.compare(first_db, by_filters)
+                to.weights[piece.span] = to_w
+        return to_gradient, *to.all(), None, None
 
 
-def _zeros(operands: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Where to add up gradients; None for those that are not needed."""
-    pairs = zip(operands, needed, strict=False)
-    return [torch.zeros_like(operand) if need else None for operand, need in pairs]
+class _Gradients:
+    """Adds up gradients of the operands of :class:`_Sum`; None for those that are not needed."""
+
+    def __init__(self, operands: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        self.receiver, self.sender, self.shift, self.filters, self.weights = (
+            torch.zeros_like(operand) if need else None
+            for operand, need in zip(operands, needed, strict=False)
+        )
+        self.parts: list[Tensor | None] = [None, None]
+
+    def add(self, piece: Piece, dx: Tensor, db: Tensor, weights: Tensor) -> None:
+        """Gradients of what the function is applied to and of the filters, of some edges."""
+        if self.receiver is not None:
+            self.receiver.index_add_(0, piece.receiver, dx)
+        if self.sender is not None:
+            self.sender.index_add_(0, piece.sender, dx)
+        self.add_to_splines(piece, dx, db, weights)
+
+    def add_to_splines(self, piece: Piece, dx: Tensor, db: Tensor, weights: Tensor) -> None:
+        if self.shift is None and self.filters is None:
+            return
+        weights = piece.rows.sort(weights)
+        for which, values in enumerate((dx, db)):
+            parts, old = piece.rows.parts(values, weights), self.parts[which]
+            self.parts[which] = parts if old is None else old.add_(parts)
+
+    def all(self) -> tuple[Tensor | None, ...]:
+        """In the order of the operands."""
+        for spline, parts in zip((self.shift, self.filters), self.parts, strict=True):
+            if spline is not None and parts is not None:
+                spline += fold(parts)
+        return self.receiver, self.sender, self.shift, self.filters, self.weights
+
+
+def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach() for tensor in tensors]

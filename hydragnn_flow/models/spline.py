@@ -23,8 +23,6 @@ from torch.nn import functional
 
 _PER_EDGE = 4
 """Coefficients that a cubic spline reads."""
-_PIECE = 2048
-"""Edges that a processor takes at a time: a few rows of numbers for each fit into its cache."""
 
 
 class Knots(nn.Module):
@@ -123,35 +121,30 @@ class Rows:
         first = counts.cumsum(0) - counts
         return torch.cat([first + n * which for which in range(_PER_EDGE)])
 
-    @cached_property
-    def pieces(self) -> list[tuple[slice, Rows]]:
-        """The edges some at a time, where that is faster than all at once."""
-        n = self.start.shape[0]
-        size = _PIECE if self.start.device.type == "cpu" else max(n, 1)
-        spans = [slice(first, min(first + size, n)) for first in range(0, n, size)]
-        return [(span, Rows(self.start[span], self.intervals)) for span in spans]
-
     def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
         """Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
         return functional.embedding_bag(
             self.of_edge, coefficients.detach(), mode="sum", per_sample_weights=weights.detach()
         )
 
-    def spread(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Gradient of the coefficients [n_knots, width] from that of the values."""
-        n, intervals = values.shape[0], self.intervals
-        sorted_weights = weights.detach().t().index_select(1, self.order[:n]).reshape(-1)
-        parts = functional.embedding_bag(
+    def sort(self, weights: Tensor) -> Tensor:
+        """Weights [n_edges, 4] in the order in which :meth:`parts` takes them."""
+        n = self.start.shape[0]
+        return weights.detach().t().index_select(1, self.order[:n]).reshape(-1)
+
+    def parts(self, values: Tensor, sorted_weights: Tensor) -> Tensor:
+        """Σ_e weights[e, m] · values[e] by m and interval [4, intervals, width]."""
+        return functional.embedding_bag(
             self.order,
             values.detach().contiguous(),
             self.offsets,
             mode="sum",
             per_sample_weights=sorted_weights,
-        ).view(_PER_EDGE, intervals, values.shape[1])
-        coefficients = values.new_zeros((intervals + _PER_EDGE - 1, values.shape[1]))
-        for which in range(_PER_EDGE):
-            coefficients[which : which + intervals] += parts[which]
-        return coefficients
+        ).view(_PER_EDGE, self.intervals, values.shape[1])
+
+    def spread(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Gradient of the coefficients [n_knots, width] from that of the values."""
+        return fold(self.parts(values, self.sort(weights)))
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
         """Gradient of the weights [n_edges, 4]: products of values with what they read."""
@@ -166,6 +159,15 @@ class Rows:
             0,  # the sum
         )
         return weights.view(n, _PER_EDGE)
+
+
+def fold(parts: Tensor) -> Tensor:
+    """Gradient of the coefficients [n_knots, width] from :meth:`Rows.parts`."""
+    intervals = parts.shape[1]
+    coefficients = parts.new_zeros((intervals + _PER_EDGE - 1, parts.shape[2]))
+    for which in range(_PER_EDGE):
+        coefficients[which : which + intervals] += parts[which]
+    return coefficients
 
 
 def apply_function(function: Any, *operands: Any) -> Any:

@@ -52,18 +52,19 @@ def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
 
 def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     architecture, statistics = network.Architecture, manifest.statistics
-    per_atom = statistics.energy_per_atom_std or 1.0
-    sizes = manifest.splits["trainset"]
-    energy = per_atom * sizes.atoms / sizes.graphs
-    forces = statistics.forces_rms or 1.0
+    # One scale for energies [eV] and forces [eV/Å]: their weights mean what they mean in HydraGNN,
+    # and the loss begins at about one. A scale of its own would make the energies of a molecule
+    # near its minimum, which hardly vary, weigh ten thousand times as much as its forces.
+    scale = statistics.forces_rms if architecture.force_weight > 0 else None
+    scale = scale or statistics.energy_per_atom_std or 1.0
     candidates = [
-        Term("energy", "graph", architecture.energy_weight, (energy,)),
-        Term("energy", "graph", architecture.energy_peratom_weight, (per_atom,), per_atom=True),
-        Term("forces", "node", architecture.force_weight, (forces,) * 3),
+        Term("energy", "graph", architecture.energy_weight, (scale,)),
+        Term("energy", "graph", architecture.energy_peratom_weight, (scale,), per_atom=True),
+        Term("forces", "node", architecture.force_weight, (scale,) * 3),
     ]
     if architecture.stress_weight > 0:
-        scale = (_stress_rms(manifest),) * STRESS_DIM
-        candidates.append(Term(STRESS, "graph", architecture.stress_weight, scale))
+        spread = (_stress_rms(manifest),) * STRESS_DIM
+        candidates.append(Term(STRESS, "graph", architecture.stress_weight, spread))
     weights = _normalised([term.weight for term in candidates])
     return [
         Term(term.target, term.level, weight, term.scale, term.per_atom)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hydragnn_flow.models import spline
-from hydragnn_flow.models.filtered_sum import filtered_sum
+from hydragnn_flow.models import filtered_sum as module
+from hydragnn_flow.models.filtered_sum import filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.spline import Knots
 
@@ -40,7 +40,8 @@ def operands(geometry: Geometry) -> list[Tensor]:
 def fused(geometry: Geometry, *operands: Tensor) -> Tensor:
     receiver, sender, shift, filters, lengths = operands
     read = Knots(6, CUTOFF).double()(lengths, torch.cos(lengths))
-    return filtered_sum(receiver, sender, shift, filters, read, geometry)
+    pieces = pieces_of(geometry, read)
+    return filtered_sum(receiver, sender, shift, filters, read.weights, pieces)
 
 
 def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
 def test_equals_the_plain_sum_with_two_derivatives(
     geometry: Geometry, operands: list[Tensor], monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(spline, "_PIECE", piece)
+    monkeypatch.setattr(module, "_PIECE", piece)
     torch.testing.assert_close(fused(geometry, *operands), plain(geometry, *operands))
     assert torch.autograd.gradcheck(lambda *x: fused(geometry, *x), operands)
     assert torch.autograd.gradgradcheck(lambda *x: fused(geometry, *x), operands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,11 +11,24 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import gaussian_reader
-from hydragnn_flow.models.filtered_sum import filtered_sum
+from hydragnn_flow.models.filtered_sum import Piece, filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 from hydragnn_flow.models.smooth import smooth_silu
+
+
+@dataclass(frozen=True)
+class EGNNEdges(Edges):
+    """Edges that may be taken in pieces.
+
+    Attributes
+    ----------
+    pieces
+        None where messages are needed edge by edge, or edges have more than a length.
+    """
+
+    pieces: list[Piece] | None = None
 
 
 class EGNNLayer(nn.Module):
@@ -45,15 +59,17 @@ class EGNNLayer(nn.Module):
         self.scale = neighbours**-0.5
         self.displacement = Displacement(width, neighbours) if moves else None
 
-    def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
+    def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
         to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
-        interpolation = edges.functions.interpolation
-        if interpolation is not None and self.displacement is None:
-            functions = (edges.functions.at_knots(part) for part in (self.edge, self.filter))
-            received = filtered_sum(to_receivers, to_senders, *functions, interpolation, geometry)
+        if features.pieces is not None and edges.functions.interpolation is not None:
+            shift, filters = (edges.functions.at_knots(part) for part in (self.edge, self.filter))
+            weights = edges.functions.interpolation.weights
+            received = filtered_sum(
+                to_receivers, to_senders, shift, filters, weights, features.pieces
+            )
         else:
             # In place: none of the three is needed for a gradient.
             hidden = geometry.of_receiver(to_receivers).add_(geometry.of_sender(to_senders))
@@ -83,6 +99,7 @@ class EGNN(MessagePassing):
         self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
     ) -> None:
         super().__init__(architecture, facts, width, depth)
+        self.moves = architecture.equivariance
         self.read = gaussian_reader(architecture.num_gaussians, facts)
         self.layers = nn.ModuleList(
             EGNNLayer(
@@ -90,12 +107,16 @@ class EGNN(MessagePassing):
                 self.read.size,
                 architecture.activation_function,
                 facts.average_neighbours,
-                moves=architecture.equivariance and layer < depth - 1,
+                moves=self.moves and layer < depth - 1,
             )
             for layer in range(depth)
         )
 
-    def edge_features(self, geometry: Geometry) -> Edges:
+    def edge_features(self, geometry: Geometry) -> EGNNEdges:
         """Gaussians of the lengths, and the attributes, for functions that fade at the cutoff."""
         envelope = geometry.envelope
-        return Edges(geometry, envelope, self.read(geometry, envelope), self.read)
+        functions = self.read(geometry, envelope)
+        pieces = None
+        if functions.interpolation is not None and not self.moves:
+            pieces = pieces_of(geometry, functions.interpolation)
+        return EGNNEdges(geometry, envelope, functions, self.read, pieces)
