@@ -186,6 +186,7 @@ class Context:
                 atoms=-(-sizes.atoms // steps),
                 edges=-(-sizes.edges // steps),
                 graphs=-(-sizes.graphs // steps),
+                largest=int(self.store["trainset"].n_atoms.max()),
             )
             wide = 2 if training.get("precision") == "fp64" else 1
             self._works[shape] = Work(

@@ -15,6 +15,8 @@ from hydragnn_flow.errors import InputError
 
 _WHOLE = (int, int | None)
 _NUMBER = (float, float | None)
+# Pydantic's names of the members of unions.
+_TYPES = {"bool", "constrained-int", "tuple[constrained-int, ...]"}
 # Pydantic's words for what a YAML or JSON file has.
 _IN_PLAIN_WORDS = {
     "tuple_type": "must be a list",
@@ -76,14 +78,17 @@ def explain(error: ValidationError, source: object) -> InputError:
     source
         The file, or other origin, the values came from.
     """
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A list is meant for the member of a union that takes lists, not for the number before it.
+    meant = (e for e in errors if e["type"] != "int_type" or not isinstance(e["input"], list))
+    first = next(meant, errors[0])
     # The member of a union that pydantic tried is in its location but not in the user's file: the
-    # format of a source, and a parameter's type.
+    # format of a source, and a value's type.
     parts = [str(part) for part in first["loc"]]
     place = [
         part
         for before, part in zip(["", *parts], parts, strict=False)
-        if before != "source" and part != "bool"
+        if before != "source" and part not in _TYPES
     ]
     kind = first["type"]
     if kind.startswith("union_tag"):

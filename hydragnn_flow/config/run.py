@@ -111,14 +111,22 @@ class RunConfig(Section):
 
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose outputs the data do not have, where the configuration tells."""
+    architecture, asked = network.Architecture, network.Variables_of_interest
+    if architecture.enable_interatomic_potential and asked.output_names != ("energy",):
+        raise ValueError(
+            f"network: Variables_of_interest.output_names names {asked.output_names[0]!r}, but the "
+            f"one output of Architecture.enable_interatomic_potential is the target 'energy'; "
+            f"write ['energy']"
+        )
     targets = _levels(data)
     if targets is None:
         return
-    architecture, asked = network.Architecture, network.Variables_of_interest
     if architecture.enable_interatomic_potential:
         outputs = [("energy", "graph", "Architecture.enable_interatomic_potential")]
         if architecture.force_weight > 0:
             outputs.append(("forces", "node", "Architecture.force_weight"))
+        if architecture.stress_weight > 0:
+            outputs.append(("stress", "graph", "Architecture.stress_weight"))
     else:
         key = "Variables_of_interest.output_names"
         outputs = [(*output, key) for output in zip(asked.output_names, asked.type, strict=True)]

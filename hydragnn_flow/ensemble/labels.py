@@ -6,10 +6,7 @@ import numpy as np
 
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.ensemble.uncertainty import Floats
-from hydragnn_flow.models import STRESS
-
-# Of a tensor row by row, the places of Voigt's xx, yy, zz, yz, xz, xy.
-_VOIGT = (0, 4, 8, 5, 2, 1)
+from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 
 
 def labels_of(split: GraphSplit, target: str, dim: int) -> Floats:
@@ -19,5 +16,5 @@ def labels_of(split: GraphSplit, target: str, dim: int) -> Floats:
     """
     values = split.target(target)
     if target == STRESS and (values.shape[1], dim) == (9, 6):
-        return np.asarray(values[:, _VOIGT])
+        return np.asarray(values[:, VOIGT_PLACES])
     return values

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
-from hydragnn_flow.models import STRESS
+from hydragnn_flow.models.stress import STRESS, VOIGT
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def component_names(target: str, dim: int) -> list[str]:
     if dim == 3:
         axes = "xyz"
     elif target == STRESS and dim == 6:
-        axes = ("xx", "yy", "zz", "yz", "xz", "xy")
+        axes = VOIGT
     return [f"{target}_{axis}" for axis in axes]
 
 

@@ -19,6 +19,7 @@ from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.training.memory import keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
@@ -29,6 +30,7 @@ SECONDS_TO_SAVE = 20.0
 
 def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
+    keep_freed_memory()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -144,6 +144,12 @@ def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
             f"network: Architecture.radius = {cutoff} Å is beyond the store's neighbour lists, "
             f"which end at {manifest.cutoff} Å; lower it or prepare the store anew"
         )
+    asked, kept = architecture.max_neighbours, manifest.max_neighbours
+    if asked is not None and kept is not None and asked != kept:
+        raise InputError(
+            f"network: Architecture.max_neighbours = {asked}, but the store's neighbour lists keep "
+            f"{kept}; write {kept} or prepare the store anew"
+        )
     sees_lengths = MPNN_TYPES[architecture.mpnn_type].sees_lengths(architecture)
     if manifest.cutoff is not None and cutoff < manifest.cutoff and not sees_lengths:
         raise InputError(
@@ -292,6 +298,17 @@ def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
         raise InputError(
             f"network: {mode} needs a graph target named 'energy', but the store has "
             f"{', '.join(sorted(levels)) or 'no targets'}"
+        )
+    named, dims = config.Variables_of_interest.output_names, config.Variables_of_interest.output_dim
+    if named != ("energy",):
+        raise InputError(
+            f"network: Variables_of_interest.output_names names {named[0]!r}, but the one output "
+            f"of {mode} is the target 'energy'; write ['energy']"
+        )
+    if dims not in (None, (1,)):
+        raise InputError(
+            f"network: Variables_of_interest.output_dim is {list(dims or ())}, but the one output "
+            f"of {mode} is an energy, one number; write [1] or remove it"
         )
     if architecture.force_weight > 0 and levels.get("forces") != "node":
         raise InputError(

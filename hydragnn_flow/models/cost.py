@@ -145,7 +145,9 @@ class _MetaBatch:
         return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
 
-def _meta_batch(encoder: Encoder, atoms: int, edges: int, graphs: int) -> _MetaBatch:
+def _meta_batch(
+    encoder: Encoder, atoms: int, edges: int, graphs: int, largest: int | None
+) -> _MetaBatch:
     def numbers(*shape: int) -> Tensor:
         return torch.empty(shape, device="meta")
 
@@ -166,11 +168,13 @@ def _meta_batch(encoder: Encoder, atoms: int, edges: int, graphs: int) -> _MetaB
         cell=numbers(3 * graphs, 3),
         dataset_name=integers(graphs, 1),
         num_graphs=graphs,
-        largest_graph=-(-atoms // graphs),
+        largest_graph=largest or -(-atoms // graphs),
     )
 
 
-def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> NetworkCost:
+def network_cost(
+    model: HydraModel, atoms: int, edges: int, graphs: int, largest: int | None = None
+) -> NetworkCost:
     """Count one training step of a model on a batch of a given size.
 
     Nothing is computed and the model is not changed; it may live on the meta device itself
@@ -181,14 +185,17 @@ def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> Netw
     model
         Any model of :func:`~hydragnn_flow.models.build_model`.
     atoms, edges, graphs
-        Totals over the batch. Where layers work on whole graphs, these are taken to be of one size.
+        Totals over the batch.
+    largest
+        Atoms of the largest graph, to which attention pads the others; where not given, the graphs
+        are taken to be of one size.
 
     Returns
     -------
     NetworkCost
         Forward, backward (double backward for a potential) and an Adam update.
     """
-    batch = _meta_batch(model.encoder, atoms, edges, graphs)
+    batch = _meta_batch(model.encoder, atoms, edges, graphs, largest)
     parameters = {
         name: torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
         for name, value in model.named_parameters()
@@ -206,7 +213,7 @@ def network_cost(model: HydraModel, atoms: int, edges: int, graphs: int) -> Netw
                 outputs = functional_call(model, {**parameters, **buffers}, (batch,))
                 squares = [value.float().square().mean() for value in outputs.values()]
                 loss = torch.stack(squares).sum()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss, inputs=list(parameters.values()))
     finally:
         model.train(was_training)
     n = sum(value.numel() for value in parameters.values() if value.requires_grad)

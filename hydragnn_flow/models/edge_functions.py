@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.radial import GaussianBasis
 from hydragnn_flow.models.spline import Interpolation, Knots
@@ -97,16 +98,19 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if available else nullcontext()
 
 
-def gaussian_reader(gaussians: int, facts: TrainingFacts) -> EdgeReader:
-    """A reader of Gaussians of the length and of the edges' attributes.
+def gaussian_reader(
+    architecture: Architecture, facts: TrainingFacts, *, lengths: bool = True
+) -> EdgeReader:
+    """A reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
 
     Parameters
     ----------
-    gaussians
-        Their number; 0 leaves the lengths out.
-    facts
-        Of the training split.
+    architecture, facts
+        As given to the message-passing type.
+    lengths
+        Whether the lengths are seen; without them the attributes are all there is.
     """
+    gaussians = architecture.num_gaussians if lengths else 0
     basis = GaussianBasis(gaussians, facts.cutoff) if gaussians else None
     intervals = KNOTS_PER_FEATURE * gaussians
     return EdgeReader(basis, gaussians, intervals, facts.n_attributes, facts.cutoff)

@@ -35,20 +35,25 @@ class Piece(NamedTuple):
         Atoms they lead from and to, int64 [n].
     rows
         What they read of splines.
-    index
-        Rows of receivers, senders and a spline, one below the other, that an edge adds up [n, 6].
+    summands
+        What an edge adds up, of receivers, senders and a spline in one table: six rows [6 * n].
+    first
+        Where an edge begins in ``summands`` [n].
     """
 
     span: slice
     sender: Tensor
     receiver: Tensor
     rows: Rows
-    index: Tensor
+    summands: Tensor
+    first: Tensor
 
     def argument(self, table: Tensor, weights: Tensor) -> Tensor:
         """receiver_i + sender_j + spline(d_ij), [n, width], of the three in one table."""
         weights = torch.cat([weights.new_ones((weights.shape[0], 2)), weights], dim=1)
-        return functional.embedding_bag(self.index, table, mode="sum", per_sample_weights=weights)
+        return functional.embedding_bag(
+            self.summands, table, self.first, mode="sum", per_sample_weights=weights.view(-1)
+        )
 
 
 def pieces_of(geometry: Geometry, interpolation: Interpolation) -> list[Piece]:
@@ -63,7 +68,8 @@ def pieces_of(geometry: Geometry, interpolation: Interpolation) -> list[Piece]:
         rows = Rows(all_rows.start[span], all_rows.intervals)
         ends = [receiver[:, None], sender[:, None] + n_atoms]
         index = torch.cat([*ends, rows.of_edge + 2 * n_atoms], dim=1)
-        pieces.append(Piece(span, sender, receiver, rows, index))
+        starts = torch.arange(0, index.numel(), index.shape[1], device=index.device)
+        pieces.append(Piece(span, sender, receiver, rows, index.view(-1), starts))
     return pieces
 
 
@@ -125,6 +131,7 @@ class _Slopes(Function):
         ctx.set_materialize_grads(False)
         gradient, receiver, sender, shift, filters, weights = _detached(tensors)
         table = torch.cat([receiver, sender, shift])
+        both = torch.cat([shift, filters], dim=1)
         to = _Gradients(tensors[1:], needs)
         for piece in ctx.pieces:
             rows, w = piece.rows, weights[piece.span]
@@ -134,7 +141,7 @@ class _Slopes(Function):
             db = functional.silu(x).mul_(g)
             to.add(piece, dx, db, w)
             if to.weights is not None:
-                to.weights[piece.span] = rows.compare(dx, shift).add_(rows.compare(db, filters))
+                to.weights[piece.span] = rows.compare(torch.cat([dx, db], dim=1), both)
         return to.all()
 
     @staticmethod
@@ -144,11 +151,12 @@ class _Slopes(Function):
         # Σ b silu'(x) dx + silu(x) db. What follows are the gradients of that.
         tensors = ctx.saved_tensors
         gradient, receiver, sender, shift, filters, weights = _detached(tensors)
-        by_receiver, by_sender, by_shift, by_filters, by_weights = directions
+        *by_ends, by_shift, by_filters, by_weights = directions
         needs = wanted(ctx)
         table = torch.cat([receiver, sender, shift])
-        ends = [torch.zeros_like(receiver) if by is None else by for by in directions[:2]]
+        ends = [torch.zeros_like(receiver) if by is None else by for by in by_ends]
         table_along = torch.cat([*ends, shift])
+        both = torch.cat([shift, filters], dim=1)
         to = _Gradients(tensors[1:], needs[1:])
         to_gradient = torch.zeros_like(gradient)
         for piece in ctx.pieces:
@@ -176,7 +184,7 @@ class _Slopes(Function):
             first_dx, first_db = slope.mul_(b), value.mul_(g)
             to.add_to_splines(piece, first_dx, first_db, by_w)
             if to.weights is not None:
-                to_w = rows.compare(ddx, shift).add_(rows.compare(ddb, filters))
+                to_w = rows.compare(torch.cat([ddx, ddb], dim=1), both)
                 if by_shift is not None:
                     to_w += rows.compare(first_dx, by_shift)
                 if by_filters is not None:

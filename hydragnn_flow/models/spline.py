@@ -23,6 +23,8 @@ from torch.nn import functional
 
 _PER_EDGE = 4
 """Coefficients that a cubic spline reads."""
+# Not among what torch promises; without it some gradients are computed for nothing.
+_CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 
 class Knots(nn.Module):
@@ -61,7 +63,8 @@ class Knots(nn.Module):
             What to multiply the values of each edge by [n_edges, 1].
         """
         steps = lengths.clamp(max=self.intervals * self.spacing) / self.spacing
-        start = steps.detach().floor().clamp(max=self.intervals - 1)
+        # NaN, of weights that diverged, stays in u; as an index it would end the process.
+        start = steps.detach().nan_to_num(nan=0.0).floor().clamp(max=self.intervals - 1)
         u = steps - start
         v = 1.0 - u
         # The basis in its uniform form, de Boor, A Practical Guide to Splines, chapter IX.
@@ -108,6 +111,18 @@ class Rows:
         return self.start[:, None] + torch.arange(_PER_EDGE, device=self.start.device)
 
     @cached_property
+    def first(self) -> Tensor:
+        """Where an edge begins in what it reads [n_edges]."""
+        n = self.start.shape[0]
+        return torch.arange(0, n * _PER_EDGE, _PER_EDGE, device=self.start.device)
+
+    @cached_property
+    def reader(self) -> Tensor:
+        """Which edge reads, four times each [4 * n_edges]."""
+        edges = torch.arange(self.start.shape[0], device=self.start.device)
+        return edges.repeat_interleave(_PER_EDGE)
+
+    @cached_property
     def order(self) -> Tensor:
         """Edges by interval, once for each coefficient [4 * n_edges]."""
         return torch.argsort(self.start).repeat(_PER_EDGE)
@@ -124,7 +139,11 @@ class Rows:
     def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
         """Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
         return functional.embedding_bag(
-            self.of_edge, coefficients.detach(), mode="sum", per_sample_weights=weights.detach()
+            self.of_edge.view(-1),
+            coefficients.detach(),
+            self.first,
+            mode="sum",
+            per_sample_weights=weights.detach().reshape(-1),
         )
 
     def sort(self, weights: Tensor) -> Tensor:
@@ -148,17 +167,15 @@ class Rows:
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
         """Gradient of the weights [n_edges, 4]: products of values with what they read."""
-        n = values.shape[0]
-        edges = torch.arange(n, device=values.device)
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),
             self.of_edge.view(-1),
-            edges * _PER_EDGE,
-            edges.repeat_interleave(_PER_EDGE),
+            self.first,
+            self.reader,
             0,  # the sum
         )
-        return weights.view(n, _PER_EDGE)
+        return weights.view(-1, _PER_EDGE)
 
 
 def fold(parts: Tensor) -> Tensor:
@@ -176,12 +193,16 @@ def apply_function(function: Any, *operands: Any) -> Any:
 
 
 def wanted(ctx: Any) -> list[bool]:
-    """Which operands' gradients are needed, in the backward pass of an autograd function.
+    """Which gradients of an autograd function's operands are needed, in its backward pass.
+
+    The operands that are tensors must be its first.
 
     Of operands that require a gradient, torch's ``needs_input_grad`` counts those too whose
     gradient leads to nothing that was asked for: that of the coefficients, in the pass that makes
     the forces.
     """
+    if not _CAN_ASK:
+        return list(ctx.needs_input_grad)
     nodes = [node for node, _ in ctx.next_functions]
     return [
         needed

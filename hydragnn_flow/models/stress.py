@@ -12,16 +12,21 @@ from hydragnn_flow.models.geometry import Geometry, sum_by
 STRESS = "stress"
 """Name of the output, and of the target in a store."""
 
-TARGET_DIMS = (6, 9)
-"""Numbers a target may have: in Voigt's order xx, yy, zz, yz, xz, xy, or row by row."""
+VOIGT = ("xx", "yy", "zz", "yz", "xz", "xy")
+"""Components of a symmetric tensor in Voigt's order."""
+VOIGT_PLACES = (0, 4, 8, 5, 2, 1)
+"""Where they are in a tensor of nine numbers, row by row."""
+TARGET_DIMS = (len(VOIGT), 9)
+"""Numbers a target may have: in Voigt's order, or row by row."""
 
 
 def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
-    """Stress in Voigt's order xx, yy, zz, yz, xz, xy, [n_graphs, 6] in the gradient's unit per Å².
+    """Stress in the order of ``VOIGT``, [n_graphs, 6] in the gradient's unit per Å².
 
     A strain takes every edge vector v to (1 + ε) v, so with the slopes g of an energy over them
     ``dE/dε = Σ g ⊗ v``; the stress is its symmetric part over the volume, with ASE's sign: positive
-    where the cell wants to shrink. It is NaN for graphs that are not periodic in three directions.
+    where the cell wants to shrink. It is NaN for graphs whose cell has no volume, such as those
+    that are not periodic in three directions.
 
     Parameters
     ----------

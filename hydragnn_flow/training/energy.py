@@ -5,6 +5,7 @@ Nothing here is required: a machine without a counter, or one that only root may
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ Counter = Callable[[], float]
 """Joules since some moment; only differences mean something."""
 
 _POWERCAP = Path("/sys/class/powercap")
+# A processor's counter begins anew every few minutes; a turn that nobody saw would be lost.
+_SECONDS_BETWEEN_READINGS = 10.0
 
 
 class EnergyMeter:
@@ -34,14 +37,30 @@ class EnergyMeter:
     def __init__(self, device: torch.device) -> None:
         self._counters = _device_counters(device) if device.type == "cuda" else rapl_counters()
         self._begin = [counter() for counter in self._counters]
+        self._read = time.monotonic()
 
     @property
     def available(self) -> bool:
         """Whether anything is counted."""
         return bool(self._counters)
 
+    def poll(self) -> bool:
+        """Read the counters where that is due, so that none begins anew twice in between.
+
+        To be called at least every minute or so.
+
+        Returns
+        -------
+        bool
+            False always, so that it can stand before what is asked as often.
+        """
+        if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
+            self.joules()
+        return False
+
     def joules(self) -> float | None:
         """Energy so far [J]; None where nothing counts it."""
+        self._read = time.monotonic()
         if not self._counters:
             return None
         now = [counter() for counter in self._counters]

@@ -18,7 +18,7 @@ from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Training
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.models.heads import NOISE_SUFFIX
-from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.terms import STRESS_DIM, Term, terms_of
 
@@ -99,11 +99,12 @@ class Loss:
                 values = self._function(residual / unit)
             elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
             parts.append(values.sum().double() / elements)
-        # DDP waits for a gradient of every parameter, those of unweighted outputs included.
+        # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
+        # reach none that the energy does not, and theirs would take a second derivative.
         others = [
             outputs[name].sum().double()
             for name in outputs
-            if name not in self.targets and name != STRESS
+            if name not in self.targets and name not in ("forces", STRESS)
         ]
         together = torch.stack(parts)
         return together + 0.0 * torch.stack(others).sum() if others else together
@@ -182,8 +183,8 @@ def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
     labels: Tensor = batch[target].to(like)
     if target == STRESS and labels.numel() == 9 * len(like):
         tensor = labels.view(len(like), 9)
-        # xx, yy, zz, yz, xz, xy; a list of indices would be copied to the device in every step
-        return torch.stack([tensor[:, at] for at in (0, 4, 8, 5, 2, 1)], dim=1)
+        # A list of indices would be copied to the device in every step.
+        return torch.stack([tensor[:, at] for at in VOIGT_PLACES], dim=1)
     return labels.view_as(like)
 
 
@@ -194,13 +195,7 @@ def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
 
 
 def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
-    difference = output - reference(batch, target, output)
-    if target != STRESS:
-        return difference
-    # A structure without a cell has no stress, whatever its label says.
-    a, b, c = batch.cell.view(-1, 3, 3).unbind(1)
-    has_volume = (torch.linalg.cross(a, b) * c).sum(dim=1, keepdim=True) != 0
-    return torch.where(has_volume, difference, torch.zeros_like(difference))
+    return output - reference(batch, target, output)
 
 
 def _is_extensive(target: str, level: str) -> bool:

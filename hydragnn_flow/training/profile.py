@@ -151,7 +151,8 @@ def profile_training(
     graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
     model = trainer.model
     assert isinstance(model, HydraModel)
-    cost = network_cost(model, -(-atoms // n), -(-edges // n), -(-graphs // n))
+    largest = int(trainer.train.n_atoms.max())
+    cost = network_cost(model, -(-atoms // n), -(-edges // n), -(-graphs // n), largest)
     real = timings[REAL]
     return TrainingProfile(
         device=str(device),

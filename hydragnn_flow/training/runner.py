@@ -69,7 +69,7 @@ def run_segment(
         forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, network, store, device, world)
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
-        trainer.run(should_stop)
+        trainer.run(lambda: meter.poll() or should_stop())
         if world.is_first:
             _save_validation(trainer, spec.folder / VALIDATION_FILE)
     except Diverged as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hydragnn_flow.config import NetworkConfig
-from hydragnn_flow.data import Manifest
-from hydragnn_flow.models.stress import STRESS
+import numpy as np
 
-STRESS_DIM = 6
-"""Components of a symmetric tensor in Voigt's order: xx, yy, zz, yz, xz, xy."""
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.errors import StoreError
+from hydragnn_flow.models.stress import STRESS, VOIGT
+
+STRESS_DIM = len(VOIGT)
+"""Components that a potential predicts of a stress."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,10 @@ class Term:
 
 
 def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    """The terms with a weight above zero; the weights add up to one.
+    """The terms of the loss; their weights add up to one.
+
+    Of a potential those with a weight above zero. Otherwise every task has its term: one of no
+    weight is not trained on, but its errors are reported.
 
     Parameters
     ----------
@@ -38,6 +44,26 @@ def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     """
     potential = network.Architecture.enable_interatomic_potential
     return (_potential_terms if potential else _tasks)(network, manifest)
+
+
+def check_cells(store: GraphStore) -> None:
+    """Refuse graphs that stresses cannot be learnt from.
+
+    Left in, they would count in the means over a batch without adding to them.
+
+    Raises
+    ------
+    StoreError
+        If the cell of a graph to train or to judge by has no volume.
+    """
+    for split in (store["trainset"], store["valset"]):
+        volumes = np.linalg.det(split.column("cell").reshape(-1, 3, 3).astype(np.float64))
+        if not volumes.all():
+            raise StoreError(
+                f"{store.path}: {split.name} has {np.count_nonzero(volumes == 0)} graphs whose "
+                f"cell has no volume, and so no stress for the network's "
+                f"Architecture.stress_weight; set it to 0, or leave these graphs out"
+            )
 
 
 def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:

@@ -19,7 +19,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
-from hydragnn_flow.models import build_model
+from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
@@ -32,11 +32,16 @@ from hydragnn_flow.training.optimizers import (
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.state import Progress, random_state, set_random_state
+from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.watch import Diverged, Stopped, Watch
 
 
 class Trainer:
     """Trains one network on one store; resumable at every step.
+
+    One rank that is stopped and goes on ends with the same bits as one that never stopped. Several
+    do so too unless they leave out features at random (`dropout`): the checkpoint holds the random
+    numbers of the first rank alone, and the others draw new ones.
 
     Parameters
     ----------
@@ -72,8 +77,11 @@ class Trainer:
             model = model.double()
         model.encoder.checkpointing = self.settings.conv_checkpointing
         self.model: nn.Module = model.to(device)
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.loss = Loss(network, store.manifest, device)
         self.metric_names = self.loss.metric_names(store.manifest)
+        if STRESS in self.loss.targets:
+            check_cells(store)
         settings = self.settings.Optimizer
         rate = scaled_learning_rate(settings, lambda: len(self.train) / len(self.plan(0)))
         self.schedule = Schedule(self.settings, rate, spec.decay)
@@ -89,7 +97,7 @@ class Trainer:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
             # DDP waits for every rank, so one without graphs in a step computes this all the same.
             smallest = int(self.train.n_atoms.argmin())
-            self.stand_in = self.train.batch([smallest]).to(device)
+            self.stand_in = _moved(self.train.batch([smallest]), device)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Train up to the segment's last epoch, or until early stopping ends it.
@@ -273,9 +281,7 @@ class Trainer:
         self._check_stop(watch)
         return progress.losses / len(steps)
 
-    def _step(
-        self, step: Step, batch: Batch | Sequence[Batch] | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> tuple[Tensor, Tensor]:
         """Take a step; returns this rank's share of the loss and the norm of the gradient."""
         batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         self.optimizer.zero_grad()
@@ -285,9 +291,9 @@ class Trainer:
             alone = self.world.size > 1 and number < len(batches)
             with self.parallel.no_sync() if alone else nullcontext():  # type: ignore[operator]
                 shares.append(self._backward(step, piece))
-        norm = None
-        if self.settings.gradient_clip:
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+        # Without clipping too: the norm says whether the gradient is a number at all.
+        most = self.settings.gradient_clip or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), most)
         self.optimizer.step()
         self.average.update()
         return torch.stack(shares).sum(), norm
@@ -302,7 +308,8 @@ class Trainer:
         parts = self.loss.parts(outputs, mine, Counts(step.graphs, step.atoms))
         loss = self.loss.share(0.0 * parts if batch is None else parts, self.world)
         # DDP averages gradients over ranks; the shares of the loss are meant to add up.
-        torch.autograd.backward(loss * self.world.size)
+        # Only weights are wanted: a potential's positions would get a gradient as well.
+        torch.autograd.backward(loss * self.world.size, inputs=self.weights)
         return loss.detach()
 
     def _look(self, watch: Watch) -> None:
@@ -333,6 +340,8 @@ class Trainer:
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
+    # Counted here: attention asks for it, and of a batch on the device the host would wait for it.
+    batch.largest_graph = int((batch.ptr[1:] - batch.ptr[:-1]).max())
     if device.type == "cuda":
         # From pinned memory the copy runs beside the steps; from other memory the host waits.
         batch = batch.pin_memory()

@@ -72,11 +72,10 @@ class Watch:
         """Why to stop here, or nothing; costs the device nothing."""
         return self._agreed if self.world.size > 1 else self._reason()
 
-    def note(self, loss: Tensor, norm: Tensor | None) -> None:
+    def note(self, loss: Tensor, norm: Tensor) -> None:
         """Take a step's loss, this rank's share of it, and the norm of its gradient."""
         self._losses.append(loss)
-        if norm is not None:
-            self._norms.append(norm)
+        self._norms.append(norm)
 
     @property
     def should_look(self) -> bool:
@@ -158,8 +157,7 @@ class Watch:
 
     def _check(self, losses: list[float], norms: list[float], epoch: int, step: int) -> None:
         first = step - len(losses) + 1
-        for number, loss in enumerate(losses):
-            norm = norms[number] if norms else 0.0
+        for number, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
             name, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
             if not math.isfinite(value):
                 raise Diverged(

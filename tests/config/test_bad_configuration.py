@@ -149,6 +149,16 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*ARCHITECTURE, "task_weights"), [1.0, 1.0], ("task_weights",)),
     ((*ARCHITECTURE, "force_weight"), -1.0, ("Architecture.force_weight",)),
     (
+        (*ARCHITECTURE, "stress_weight"),
+        1.0,
+        ("Architecture.stress_weight needs a target 'stress'",),
+    ),
+    (
+        ("network", "NeuralNetwork", "Variables_of_interest", "output_names"),
+        ["banana"],
+        ("'banana'", "the target 'energy'; write ['energy']"),
+    ),
+    (
         (*ARCHITECTURE, "output_heads", "node", "num_headlayers"),
         3,
         ("output_heads.node", "dim_headlayers"),
@@ -258,6 +268,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("{", "is not valid JSON"),
         ('{"NeuralNetwork": {},}', "is not valid JSON"),
         ("[]", "must hold a mapping"),
+        ('{"NeuralNetwork": {"a": 1, "a": 2}}', "the key 'a' stands twice"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ("{}", "'NeuralNetwork' is required"),
         ('{"NeuralNetwork": {"Architecture": {"mpnn_type": "MAC"}}}', "mpnn_type"),
     ],

@@ -297,7 +297,6 @@ def test_keys_of_other_types_may_stand(mpnn_type: MpnnType) -> None:
         "correlation": [2, 2, 2, 2],
         "radial_type": "chebyshev",
         "distance_transform": "Agnesi",
-        "normalization": "graph",
     }
     section(values, "Architecture").update(of_all_types, mpnn_type=mpnn_type, edge_features=None)
     network = load_network(values)

@@ -29,7 +29,10 @@ MISFITS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"global_attn_engine": "GPS", "global_attn_heads": 0}, ("global_attn_heads",)),
     ({"mpnn_type": "MACE", "correlation": [2, 2]}, ("correlation", "num_conv_layers = 3")),
-    ({"mpnn_type": "MACE", "correlation": [2, 0, 2]}, ("correlation",)),
+    ({"mpnn_type": "MACE", "correlation": [2, 0, 2]}, (".correlation.1: must be greater",)),
+    ({"mpnn_type": "MACE", "correlation": 0}, (".correlation: must be greater",)),
+    ({"mpnn_type": "MACE", "correlation": "3"}, (".correlation: must be a valid integer",)),
+    ({"mpnn_type": "MACE", "correlation": True}, (".correlation: must be a valid integer",)),
     ({"radial_type": "sine"}, ("radial_type", "'bessel'")),
     ({"normalization": "batch"}, ("normalization", "'layer'")),
 ]
@@ -121,7 +124,10 @@ def test_branches_are_read_in_order_and_written_back() -> None:
     ("heads", "said"),
     [
         ({"graph": []}, "must not be empty"),
-        ({"graph": 3}, "must be a list"),
+        ({"graph": 3}, "output_heads.graph: must be a mapping, or a list of branches, got 3"),
+        ({"node": "mlp"}, "output_heads.node: must be a mapping"),
+        ({"node": {"num_headlayer": 1}}, "output_heads.node: unknown key 'num_headlayer'"),
+        ({"node": {"num_headlayers": 0}}, "output_heads.node.num_headlayers: must be greater"),
         ({"graph": [GRAPH]}, "{type: branch-N, architecture"),
         ({"graph": [{"type": "branch-0"}]}, "{type: branch-N, architecture"),
         ({"graph": [*branches(GRAPH), *branches(GRAPH)]}, "numbered from 0 without a gap"),
@@ -197,6 +203,52 @@ def test_a_search_for_networks_that_cannot_be_is_refused(
     base = {"global_attn_engine": "GPS", "global_attn_heads": 8, "hidden_dim": 48}
     with pytest.raises(InputError, match=said):
         load_config(write(searched(quickstart, space, **base)))
+
+
+SCHEDULE = "Training.Scheduler.type"
+SCALING = "Training.Optimizer.batch_scaling"
+RATES = {"float": [1e-6, 1e-4], "log": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "other", "read", "unread"),
+    [
+        ("Training.Scheduler.factor", {"choices": [0.3, 0.5]}, SCHEDULE, "ReduceLROnPlateau", 0),
+        ("Training.Scheduler.patience", {"int": [2, 9]}, SCHEDULE, "ReduceLROnPlateau", "cosine"),
+        ("Training.Scheduler.min_lr", RATES, SCHEDULE, "cosine", "one_cycle"),
+        ("Training.Optimizer.reference_batch", {"choices": [8, 16]}, SCALING, "sqrt", "none"),
+        ("Architecture.graph_pooling", {"choices": ["add", "sum"]}, "", "graph", "node"),
+    ],
+)
+def test_a_parameter_that_nothing_reads_is_refused(
+    name: str,
+    domain: dict[str, Any],
+    other: str,
+    read: str,
+    unread: Any,
+    quickstart: dict[str, Any],
+    write: Callable[[Any], Path],
+) -> None:
+    for value, accepted in ((read, True), (unread or "constant", False)):
+        values = searched(quickstart, {name: domain})
+        section = values["network"]["NeuralNetwork"]
+        if other:
+            *parents, key = other.split(".")
+            place = section
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[key] = value
+            if other == SCALING:
+                place["reference_batch"] = 4
+        else:
+            head = {"num_headlayers": 1, "dim_headlayers": [8]}
+            section["Architecture"] |= {"output_heads": {value: head}, "graph_pooling": "add"}
+            section["Variables_of_interest"]["type"] = [value]
+        if accepted:
+            assert load_config(write(values))
+            continue
+        with pytest.raises(InputError, match=rf"search\.space\.{name}: changes nothing"):
+            load_config(write(values))
 
 
 def test_a_parameter_some_types_read_may_be_searched_with_others(

@@ -140,6 +140,9 @@ _VARIABLES = "Variables_of_interest"
         (True, _with("Architecture", radius=5.0), "Architecture.radius"),
         (True, _with("Architecture", mpnn_type="SchNett"), "mpnn_type"),
         (True, _with(_VARIABLES, type=["graph"]), "graph_pooling"),
+        (True, _with(_VARIABLES, output_names=["banana"]), r"'banana'.*write \['energy'\]"),
+        (True, _with(_VARIABLES, output_names=["forces"]), r"'forces'.*write \['energy'\]"),
+        (True, _with(_VARIABLES, output_dim=[7]), r"output_dim is \[7\].*write \[1\]"),
     ],
 )
 def test_what_the_store_does_not_have(
@@ -149,6 +152,14 @@ def test_what_the_store_does_not_have(
     change(values)
     with pytest.raises(InputError, match=key):
         build_model(values, manifest)
+
+
+def test_the_stores_number_of_neighbours(manifest: Manifest) -> None:
+    kept = manifest.model_copy(update={"max_neighbours": 20})
+    for asked in (None, 20):
+        assert build_model(network("PNA", max_neighbours=asked), kept)
+    with pytest.raises(InputError, match=r"max_neighbours = 3, but the store's .* keep 20; write"):
+        build_model(network("PNA", max_neighbours=3), kept)
 
 
 @pytest.mark.parametrize(

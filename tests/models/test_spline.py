@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hydragnn_flow.models.spline import Knots
+from hydragnn_flow.models.spline import Knots, Rows
 
 CUTOFF = 5.0
 
@@ -38,17 +38,41 @@ def test_stays_constant_beyond_the_cutoff() -> None:
     torch.testing.assert_close(at, beyond)
 
 
+def test_a_length_that_is_no_number_spoils_no_other() -> None:
+    values = Knots(20, 4.0)(torch.tensor([[1.0], [torch.nan], [2.0]]))(torch.randn(23, 3))
+    assert values.isnan().all(dim=1).tolist() == [False, True, False]
+
+
 def test_two_derivatives(lengths: torch.Tensor) -> None:
     knots = Knots(20, CUTOFF).double()
     torch.manual_seed(0)
     coefficients = torch.randn(23, 3).double().requires_grad_()
 
     def read(lengths: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
-        return knots(lengths, torch.cos(lengths))(coefficients)
+        values: torch.Tensor = knots(lengths, torch.cos(lengths))(coefficients)
+        return values
 
     operands = (lengths.requires_grad_(), coefficients)
     assert torch.autograd.gradcheck(read, operands)
     assert torch.autograd.gradgradcheck(read, operands)
+
+
+def test_forces_compute_no_gradient_of_the_coefficients(
+    lengths: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass that makes the forces asks for that of the lengths alone."""
+
+    def spread(*operands: object) -> None:
+        raise AssertionError("nobody has asked for this gradient")
+
+    knots = Knots(20, CUTOFF).double()
+    coefficients = torch.cos(knots.lengths.clone().requires_grad_())
+    values = knots(lengths.requires_grad_())(coefficients)
+    monkeypatch.setattr(Rows, "spread", spread)
+    (slopes,) = torch.autograd.grad(values.sum(), lengths, retain_graph=True)
+    assert slopes.abs().min() > 1e-3
+    with pytest.raises(AssertionError):
+        values.sum().backward()
 
 
 def test_derivatives_are_continuous_at_knots() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from hydragnn_flow.training import energy
 from hydragnn_flow.training.energy import EnergyMeter, rapl_counters
 
 
@@ -31,6 +33,30 @@ def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
     assert counter() - before == 3.0
     (zone / "energy_uj").write_text("2500000\n")
     assert counter() - before == 3.5
+
+
+def test_a_counter_is_read_before_it_begins_anew_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket of 250 W goes through the 262 J of this counter in a second."""
+    zone = _zone(tmp_path, "intel-rapl:0", 0, largest=262_000_000)
+    monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
+    monkeypatch.setattr(energy, "_SECONDS_BETWEEN_READINGS", 0.0)
+    meter = EnergyMeter(torch.device("cpu"))
+    for second in range(1, 11):
+        (zone / "energy_uj").write_text(str(250_000_000 * second % 262_000_000))
+        assert meter.poll() is False
+    assert meter.joules() == 2500.0
+
+
+def test_counters_are_read_no_more_often_than_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = _zone(tmp_path, "intel-rapl:0", 0, largest=10_000_000)
+    monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
+    meter = EnergyMeter(torch.device("cpu"))
+    (zone / "energy_uj").unlink()
+    assert meter.poll() is False  # a step later: nothing is read
 
 
 def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data.store.manifest import Target
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.losses import Counts, Loss, gaussian_nll, reference
 from hydragnn_flow.training.runner import run_segment
@@ -129,7 +129,7 @@ def test_noise_is_learnt_and_judged_alike(
 def stressed(
     alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[int, GraphStore]:
-    """Stores with a stress of 6 and of 9 components, and one structure without a cell."""
+    """Stores with a stress of 6 and of 9 components; one structure of the test has no cell."""
     stores = {}
     for dim in (6, 9):
         splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
@@ -137,7 +137,7 @@ def stressed(
             voigt = torch.randn(6, generator=torch.Generator().manual_seed(number))
             tensor = voigt[[0, 5, 4, 5, 1, 3, 4, 3, 2]]
             graph.stress = (voigt if dim == 6 else tensor)[None]
-        splits["trainset"][0].cell = torch.zeros(3, 3)
+        splits["testset"][0].cell = torch.zeros(3, 3)
         path = tmp_path_factory.mktemp("stressed") / "store.gs"
         stress = Target(level="graph", dim=dim, unit="eV/Å^3")
         targets = alloy_store.manifest.targets | {"stress": stress}
@@ -156,7 +156,6 @@ def test_a_stress_is_compared_in_voigts_order(stressed: dict[int, GraphStore]) -
 
 
 def test_stress_is_trained_on(tmp_path: Path, stressed: dict[int, GraphStore]) -> None:
-    """The structure without a cell has none, and does not make the loss NaN."""
     for dim, store in stressed.items():
         network = network_with(Architecture__stress_weight=1.0)
         result = run_segment(make_spec(tmp_path / str(dim), store, 8, network=network))
@@ -169,6 +168,61 @@ def test_stress_is_trained_on(tmp_path: Path, stressed: dict[int, GraphStore]) -
             "forces",
             "stress",
         }
+
+
+@pytest.mark.parametrize("split", ["trainset", "valset"])
+def test_a_stress_needs_volumes(
+    tmp_path: Path, stressed: dict[int, GraphStore], split: str
+) -> None:
+    splits = {name: list(stressed[6][name]) for name in stressed[6].splits}
+    splits[split][1].cell[2] = 0.0
+    targets = stressed[6].manifest.targets
+    store = write_store(tmp_path / "store.gs", splits, targets=targets, cutoff=4.0)
+    assert make_trainer(tmp_path / "without", store).loss.targets
+    with pytest.raises(StoreError, match=rf"{split} has 1 graphs whose cell.*stress_weight; set"):
+        make_trainer(tmp_path / "with", store, Architecture__stress_weight=1.0)
+
+
+def test_batches_know_their_largest_graph(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Attention pads to it; of a batch on an accelerator, finding it would make the host wait."""
+    trainer = make_trainer(tmp_path / "t", alloy_store, Training__accumulation_steps=2)
+    steps = trainer.plan(0)
+    pieces = [piece for pieces in trainer.micro_batches(steps) for piece in pieces]
+    for batch in [*trainer.batches(trainer.train, steps), *pieces]:
+        assert batch is not None
+        assert batch.largest_graph == int(torch.bincount(batch.batch).max())
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)], ids=["energy", "forces"])
+def test_what_has_no_weight_costs_no_gradient(
+    tmp_path: Path, alloy_store: GraphStore, weights: tuple[float, float]
+) -> None:
+    """Energies alone take no second derivative; either way every parameter gets its gradient."""
+    energy, forces = weights
+    trainer = make_trainer(
+        tmp_path / "t",
+        alloy_store,
+        Architecture__energy_peratom_weight=energy,
+        Architecture__force_weight=forces,
+    )
+    trainer.model.train()
+    batch = alloy_store["trainset"].batch([0, 1])
+    outputs = trainer.model(batch)
+    asked: list[str] = []
+    for name, value in outputs.items():
+        value.register_hook(lambda gradient, name=name: asked.append(name))
+    counts = Counts(2, batch.num_nodes)
+    trainer.loss.share(trainer.loss.parts(outputs, batch, counts), World()).backward()
+    assert set(asked) == ({"energy"} if energy else {"energy", "forces"})
+    assert all(parameter.grad is not None for parameter in trainer.model.parameters())
+    if energy:
+        found = [parameter.grad.clone() for parameter in trainer.model.parameters()]
+        trainer.model.zero_grad()
+        outputs = trainer.model(batch)
+        parts = trainer.loss.parts(outputs, batch, counts) + 0.0 * outputs["forces"].sum()
+        trainer.loss.share(parts, World()).backward()
+        for parameter, gradient in zip(trainer.model.parameters(), found, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
 
 
 @pytest.mark.parametrize("name", ["mse", "GaussianNLLLoss"])

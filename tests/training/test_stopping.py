@@ -120,6 +120,7 @@ class Poisoned(Trainer):
     ("what", "said"),
     [("loss", "training loss is nan"), ("norm", "training gradient's norm is (nan|inf)")],
 )
+@pytest.mark.parametrize("clip", [10.0, 0.0], ids=["clipped", "not clipped"])
 @pytest.mark.parametrize(("look", "most"), [(0.0, 6), (1e9, 8)])
 def test_divergence_is_named_by_its_step(
     tmp_path: Path,
@@ -127,12 +128,13 @@ def test_divergence_is_named_by_its_step(
     monkeypatch: pytest.MonkeyPatch,
     what: str,
     said: str,
+    clip: float,
     look: float,
     most: int,
 ) -> None:
     """Found at the next look, within the epoch where looks are frequent, it names the step."""
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", look)
-    network = load_network(network_with())
+    network = load_network(network_with(Training__gradient_clip=clip))
     spec = make_spec(tmp_path / "t", alloy_store, 5)
     trainer = Poisoned(spec, network, alloy_store, torch.device("cpu"), World())
     assert len(trainer.plan(0)) == 4
@@ -140,6 +142,20 @@ def test_divergence_is_named_by_its_step(
     with pytest.raises(Diverged, match=f"^{said} in epoch 2, step 2$"):
         trainer.run()
     assert trainer.taken == most
+
+
+@pytest.mark.parametrize("mpnn_type", ["EGNN", "SchNet"])
+def test_atoms_that_leave_for_nowhere_diverge(
+    tmp_path: Path, alloy_store: GraphStore, mpnn_type: str
+) -> None:
+    """Where layers move the atoms, bad weights make lengths NaN, which no spline can look up."""
+    network = network_with(
+        Architecture__mpnn_type=mpnn_type,
+        Architecture__equivariance=True,
+        Training__Optimizer__learning_rate=1e30,
+    )
+    result = run_segment(make_spec(tmp_path / "t", alloy_store, 3, network=network))
+    assert result.status == "diverged", result.reason
 
 
 def test_looks_are_far_between() -> None:

@@ -40,7 +40,8 @@ Activation = Literal[
 ]
 
 
-_Order = Annotated[int, Field(ge=1)]
+# Strict, or the union with a list would take '3' and true for numbers.
+_Order = Annotated[int, Field(ge=1, strict=True)]
 
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""

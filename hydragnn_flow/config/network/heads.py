@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PlainSerializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from hydragnn_flow.config.base import Section, unknown_key
 
@@ -88,10 +94,17 @@ class OutputHeads(Section):
 
     @field_validator("graph", "node", mode="before")
     @classmethod
-    def _in_order(cls, value: Any) -> Any:
-        if isinstance(value, (dict, Section)):
+    def _in_order(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict):
+            # Here, so that a mistake is not said to be in the first of several.
+            return ((GraphHead if info.field_name == "graph" else NodeHead).model_validate(value),)
+        if isinstance(value, Section):
             return (value,)
-        if not isinstance(value, (list, tuple)) or any(isinstance(x, Section) for x in value):
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"must be a mapping, or a list of branches, got {value!r}")
+        if any(isinstance(branch, Section) for branch in value):
             return value
         numbers: list[int] = []
         for branch in value:

@@ -7,7 +7,7 @@ from typing import Any
 _DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
 _ATTENTION = "read only with the engine `EquivariantTransformer`, which is refused"
 _DATA = "the store knows its features and targets by name"
-_MINMAX = "statistics come from the store's manifest"
+_MINMAX = "targets are scaled by the manifest's statistics; inputs go in as they are stored"
 
 # Keys of HydraGNN's that change nothing here, whatever their value, and why that is so.
 IGNORED: dict[str, dict[str, str]] = {

@@ -12,15 +12,23 @@ from pydantic import Field, model_validator
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.network.architecture import Architecture
 from hydragnn_flow.config.network.hydragnn_keys import drop_unused
-from hydragnn_flow.config.network.training import Training
+from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
 
 _Section = TypeVar("_Section", bound=Section)
-# Keys of `Training` that are read with one value of another.
-_READ_WITH = {
-    "patience": ("EarlyStopping", True),
-    "huber_delta": ("loss_function_type", "huber"),
-    "nll_beta": ("loss_function_type", "GaussianNLLLoss"),
+# Keys of `Training` and its sections that are read with some values of another: which, and what.
+_READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
+    Training: {
+        "patience": ("EarlyStopping", (True,)),
+        "huber_delta": ("loss_function_type", ("huber",)),
+        "nll_beta": ("loss_function_type", ("GaussianNLLLoss",)),
+    },
+    Optimizer: {"reference_batch": ("batch_scaling", ("linear", "sqrt"))},
+    Scheduler: {
+        "factor": ("type", ("ReduceLROnPlateau",)),
+        "patience": ("type", ("ReduceLROnPlateau",)),
+        "min_lr": ("type", ("ReduceLROnPlateau", "cosine")),
+    },
 }
 
 
@@ -65,15 +73,18 @@ class NetworkConfig(Section):
 
     def effective(self) -> NetworkConfig:
         """The same network with what it does not read at its default."""
-        training = {
-            key
-            for key, (other, value) in _READ_WITH.items()
-            if getattr(self.Training, other) != value
+        unread = self.Architecture.unread()
+        if "graph" not in self.Variables_of_interest.type:
+            unread |= {"graph_pooling"}
+        training, scheduler = self.Training, self.Training.Scheduler
+        sections = {
+            "Optimizer": _as_read(training.Optimizer),
+            "Scheduler": None if scheduler is None else _as_read(scheduler),
         }
         return self.model_copy(
             update={
-                "Architecture": _reset(self.Architecture, self.Architecture.unread()),
-                "Training": _reset(self.Training, training),
+                "Architecture": _reset(self.Architecture, unread),
+                "Training": _as_read(training).model_copy(update=sections),
             }
         )
 
@@ -110,6 +121,14 @@ class NetworkConfig(Section):
         return self
 
 
+def _as_read(section: _Section) -> _Section:
+    """A section with the keys that its others leave unread at their defaults."""
+    conditions = _READ_WITH[type(section)].items()
+    return _reset(
+        section, {k for k, (key, read) in conditions if getattr(section, key) not in read}
+    )
+
+
 def _reset(section: _Section, keys: Iterable[str]) -> _Section:
     fields = type(section).model_fields
     return section.model_copy(update={key: fields[key].default for key in keys})
@@ -135,11 +154,23 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
 def read_json(path: Path) -> Any:
     """Read a JSON file; what is wrong with it becomes one sentence."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except ValueError as error:
         raise InputError(f"{path}: is not valid JSON ({error}); correct the file") from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply; correct the file") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping; without this, of two values of a key the first would be lost without a word."""
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"the key {key!r} stands twice in a mapping")
+        mapping[key] = value
+    return mapping
 
 
 def load_network(

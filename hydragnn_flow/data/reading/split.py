@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,6 +116,10 @@ class GraphSplit:
         chosen = [checked(part, len(self), self._where) for part in parts]
         for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
             yield collate(values, self._rows, graphs)
+
+    def column(self, key: str) -> NDArray[Any]:
+        """The values of a key of all graphs, one graph's behind the other's."""
+        return self._reader.column(key)
 
     def target(self, name: str) -> NDArray[np.float64]:
         """One target over the whole split, in the data's units.

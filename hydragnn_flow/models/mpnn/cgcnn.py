@@ -71,8 +71,7 @@ class CGCNN(MessagePassing):
     ) -> None:
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
-        gaussians = architecture.num_gaussians if fades else 0
-        self.reader = gaussian_reader(gaussians, facts)
+        self.reader = gaussian_reader(architecture, facts, lengths=fades)
         self.layers = nn.ModuleList(
             Convolution(
                 CGConvolution(width, self.reader.size, facts.average_neighbours, fades),

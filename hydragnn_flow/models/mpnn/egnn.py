@@ -100,7 +100,7 @@ class EGNN(MessagePassing):
     ) -> None:
         super().__init__(architecture, facts, width, depth)
         self.moves = architecture.equivariance
-        self.read = gaussian_reader(architecture.num_gaussians, facts)
+        self.read = gaussian_reader(architecture, facts)
         self.layers = nn.ModuleList(
             EGNNLayer(
                 width,

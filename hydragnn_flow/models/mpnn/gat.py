@@ -111,8 +111,7 @@ class GAT(MessagePassing):
     ) -> None:
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
-        gaussians = architecture.num_gaussians if fades else 0
-        self.reader = gaussian_reader(gaussians, facts)
+        self.reader = gaussian_reader(architecture, facts, lengths=fades)
         self.layers = nn.ModuleList(
             Convolution(
                 GATConvolution(width, self.reader.size, architecture.dropout, fades),

@@ -72,7 +72,7 @@ class SchNet(MessagePassing):
         self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
     ) -> None:
         super().__init__(architecture, facts, width, depth)
-        self.read = gaussian_reader(architecture.num_gaussians, facts)
+        self.read = gaussian_reader(architecture, facts)
         self.layers = nn.ModuleList(
             SchNetLayer(
                 width,
