@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hydragnn_flow.models import PROPERTIES
+
 TYPES = (
     "SchNet",
     "EGNN",
@@ -208,6 +210,8 @@ def network(chosen: Set, mpnn_type: str) -> dict[str, Any]:
         }
     else:
         architecture["output_heads"] = {"graph": graph_head}
+        if PROPERTIES[mpnn_type].lengths == "request":
+            architecture["edge_features"] = ["lengths"]
     return {
         "Architecture": architecture,
         "Variables_of_interest": {
