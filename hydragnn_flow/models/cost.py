@@ -213,7 +213,8 @@ def network_cost(
                 outputs = functional_call(model, {**parameters, **buffers}, (batch,))
                 squares = [value.float().square().mean() for value in outputs.values()]
                 loss = torch.stack(squares).sum()
-            torch.autograd.backward(loss, inputs=list(parameters.values()))
+            trained = [value for value in parameters.values() if value.requires_grad]
+            torch.autograd.backward(loss, inputs=trained)
     finally:
         model.train(was_training)
     n = sum(value.numel() for value in parameters.values() if value.requires_grad)
