@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,22 @@ def test_a_store_will_do(tmp_path: Path) -> None:
     outputs = model(batch)
     assert outputs["energy"].numel() == batch.energy.numel()
     assert outputs["forces"].shape == batch.forces.shape
+
+
+def test_of_every_pair_of_relu_units_one_is_on(manifest: Manifest) -> None:
+    """Or a narrow layer whose inputs hardly differ may begin with all of its units off."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        section = network("SAGE", potential=False, activation_function="relu")
+        model = build_model(section, manifest)
+        assert isinstance(model, PropertyModel) and model.graph_heads is not None
+        linear, relu = next(
+            pair
+            for layers in model.graph_heads.modules()
+            if isinstance(layers, torch.nn.Sequential)
+            for pair in pairwise(layers)
+            if isinstance(pair[1], torch.nn.ReLU)
+        )
+        # The same inputs for all, as pooled features nearly are.
+        hidden = relu(linear(torch.randn(1, linear.in_features)))
+        assert (hidden > 0).sum() == linear.out_features // 2
