@@ -44,7 +44,9 @@ def lane_pids() -> list[int]:
     return [
         child.pid
         for child in psutil.Process().children(recursive=True)
-        if "hydragnn_flow.execution.lane_process" in child.cmdline()
+        # What has ended and is not yet waited for has no command line any more.
+        if child.status() != psutil.STATUS_ZOMBIE
+        and "hydragnn_flow.execution.lane_process" in child.cmdline()
     ]
 
 
