@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_flow import GraphStore, InputError
+from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data import GraphSplit, prepare_store
-from hydragnn_flow.models.mpnn import MPNN_TYPES
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
@@ -74,8 +73,6 @@ def train_and_test(name: str, mpnn_type: str, store: Path, seconds: float) -> Ou
     chosen = SETS[name]
     section = network(chosen, mpnn_type)
     epochs = load_network(section).Training.num_epoch
-    if mpnn_type not in MPNN_TYPES:
-        raise InputError(f"there is no {mpnn_type} here yet")
     clock = _Clock(seconds)
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(

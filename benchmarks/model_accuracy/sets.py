@@ -8,21 +8,7 @@ from typing import Any, Literal
 
 from hydragnn_flow.models import PROPERTIES
 
-TYPES = (
-    "SchNet",
-    "EGNN",
-    "PAINN",
-    "PNAEq",
-    "DimeNet",
-    "MACE",
-    "PNA",
-    "PNAPlus",
-    "CGCNN",
-    "GIN",
-    "GAT",
-    "SAGE",
-    "MFC",
-)
+TYPES = tuple(PROPERTIES)
 CUTOFF = 5.0
 _FORCES = {"energy": "eV", "forces": "eV/Å"}
 

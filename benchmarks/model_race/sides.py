@@ -8,9 +8,8 @@ from typing import Protocol
 import torch
 from graph_store.race import Epoch
 
-from hydragnn_flow import GraphStore, InputError
+from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
-from hydragnn_flow.models.mpnn import MPNN_TYPES
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
@@ -51,8 +50,6 @@ class Ours:
     def __init__(self, store: Path, case: Case, batch_size: int) -> None:
         section = network(case, batch_size)
         config = load_network(section)
-        if case.mpnn_type not in MPNN_TYPES:
-            raise InputError(f"there is no {case.mpnn_type} here yet")
         spec = SegmentSpec(
             kind="trial",
             number=0,

@@ -24,7 +24,7 @@ class Term:
     level: str
     weight: float
     scale: tuple[float, ...]
-    """Spread of each component; the residual is divided by it, so that weights compare."""
+    """What the residual of each component is divided by."""
     per_atom: bool = False
     """Divide the residual of a graph by its number of atoms first."""
 

@@ -130,7 +130,7 @@ class Training(Section):
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
     )
-    """Of residuals in units of their target's spread. ``rmse`` is the root of a step's mean square;
+    """Of residuals divided by a scale of the training split. ``rmse`` is the root of a step's mean square;
     ``GaussianNLLLoss`` is for heads that predict a variance as well; ``huber`` is not among
     HydraGNN's."""
     huber_delta: float = Field(default=0.1, gt=0)

@@ -12,7 +12,7 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 
 
 class CGConvolution(nn.Module):
@@ -72,14 +72,11 @@ class CGCNN(MessagePassing):
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
         self.reader = gaussian_reader(architecture, facts, lengths=fades)
-        self.layers = nn.ModuleList(
-            Convolution(
-                CGConvolution(width, self.reader.size, facts.average_neighbours, fades),
-                width,
-                architecture.activation_function,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: CGConvolution(width, self.reader.size, facts.average_neighbours, fades),
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:

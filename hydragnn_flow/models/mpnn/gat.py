@@ -12,7 +12,7 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 HEADS = 6
@@ -112,14 +112,11 @@ class GAT(MessagePassing):
         super().__init__(architecture, facts, width, depth)
         fades = self.sees_lengths(architecture)
         self.reader = gaussian_reader(architecture, facts, lengths=fades)
-        self.layers = nn.ModuleList(
-            Convolution(
-                GATConvolution(width, self.reader.size, architecture.dropout, fades),
-                width,
-                architecture.activation_function,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: GATConvolution(width, self.reader.size, architecture.dropout, fades),
         )
 
     def edge_features(self, geometry: Geometry) -> GATEdges:

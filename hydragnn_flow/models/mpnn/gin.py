@@ -11,7 +11,7 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 
@@ -49,14 +49,11 @@ class GIN(MessagePassing):
     ) -> None:
         super().__init__(architecture, facts, width, depth)
         name = architecture.activation_function
-        self.layers = nn.ModuleList(
-            Convolution(
-                GINConvolution(width, name, facts.average_neighbours),
-                width,
-                name,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: GINConvolution(width, name, facts.average_neighbours),
         )
 
     def edge_features(self, geometry: Geometry) -> Neighbours:

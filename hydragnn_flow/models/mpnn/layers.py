@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
+from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import NodeState
@@ -21,24 +23,45 @@ class Convolution(nn.Module):
         Called as ``convolution(nodes, features, geometry)``; gives new nodes [n_atoms, width].
     width
         Of the node features.
-    name
-        Activation.
-    normalization
-        `Architecture.normalization`; layer normalisation where not given.
+    architecture
+        Of its activation and normalisation.
+    default
+        Normalisation where the architecture names none.
     """
 
     def __init__(
-        self, convolution: nn.Module, width: int, name: str, normalization: str | None
+        self, convolution: nn.Module, width: int, architecture: Architecture, default: str
     ) -> None:
         super().__init__()
         self.convolution = convolution
-        self.norm = Normalization(normalization or "layer", width)
-        self.activation = activation(name)
+        self.norm = Normalization(architecture.normalization or default, width)
+        self.activation = activation(architecture.activation_function)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         new: Tensor = self.convolution(state.scalars, features, geometry)
         return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
+
+
+def convolutions(
+    architecture: Architecture,
+    width: int,
+    depth: int,
+    make: Callable[[], nn.Module],
+    default: str = "layer",
+) -> nn.ModuleList:
+    """The layers of a type that is nothing but convolutions.
+
+    Parameters
+    ----------
+    architecture, width, depth
+        As a type gets them.
+    make
+        Makes the convolution of a layer.
+    default
+        Normalisation where the architecture names none.
+    """
+    return nn.ModuleList(Convolution(make(), width, architecture, default) for _ in range(depth))
 
 
 class Normalised(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry, sum_by
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 BLOCK = 32
@@ -124,14 +124,13 @@ class MFC(MessagePassing):
         most = architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)
         self.smallest = min(min(seen, default=0), most)
-        self.layers = nn.ModuleList(
-            Convolution(
-                MFConvolution(width, self.largest - self.smallest + 1, facts.average_neighbours),
-                width,
-                architecture.activation_function,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: MFConvolution(
+                width, self.largest - self.smallest + 1, facts.average_neighbours
+            ),
         )
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:

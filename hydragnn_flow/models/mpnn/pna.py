@@ -13,7 +13,7 @@ from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.extremes import EXTREMES, extreme
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 
 N_AGGREGATORS = 4
 N_SCALERS = 3
@@ -168,16 +168,15 @@ class PNA(MessagePassing):
         reader = gaussian_reader(architecture, facts, lengths=self.sees_lengths(architecture))
         self.read = reader if reader.size else None
         logs = mean_log_degree(facts)
-        self.layers = nn.ModuleList(
-            Convolution(
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: (
                 WeightedPNAConvolution(width, reader.size, logs)
                 if reader.size
-                else PNAConvolution(width, logs),
-                width,
-                architecture.activation_function,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+                else PNAConvolution(width, logs)
+            ),
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:

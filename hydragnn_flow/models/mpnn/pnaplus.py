@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import nn
-
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeReader
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.pna import (
     WeightedEdges,
     WeightedPNAConvolution,
@@ -47,14 +45,11 @@ class PNAPlus(MessagePassing):
             facts.cutoff,
         )
         logs = mean_log_degree(facts)
-        self.layers = nn.ModuleList(
-            Convolution(
-                WeightedPNAConvolution(width, self.read.size, logs, gated=True),
-                width,
-                architecture.activation_function,
-                architecture.normalization,
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture,
+            width,
+            depth,
+            lambda: WeightedPNAConvolution(width, self.read.size, logs, gated=True),
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.layers import Convolution
+from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 
@@ -50,14 +50,8 @@ class SAGE(MessagePassing):
         self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
     ) -> None:
         super().__init__(architecture, facts, width, depth)
-        self.layers = nn.ModuleList(
-            Convolution(
-                SAGEConvolution(width),
-                width,
-                architecture.activation_function,
-                architecture.normalization or "none",
-            )
-            for _ in range(depth)
+        self.layers = convolutions(
+            architecture, width, depth, lambda: SAGEConvolution(width), default="none"
         )
 
     def edge_features(self, geometry: Geometry) -> SAGEEdges:
