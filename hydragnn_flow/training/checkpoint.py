@@ -47,7 +47,9 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        # It goes on with advice about torch, of which the first sentence is enough.
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first.partition(". ")[0]
         raise InputError(
             f"{path}: is not a readable checkpoint ({reason}); delete it to train afresh"
         ) from None

@@ -130,8 +130,8 @@ class Training(Section):
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
     )
-    """Of residuals divided by a scale of the training split. ``rmse`` is the root of a step's mean square;
-    ``GaussianNLLLoss`` is for heads that predict a variance as well; ``huber`` is not among
+    """Of residuals divided by a scale of the training split. ``rmse`` is the root of a step's mean
+    square; ``GaussianNLLLoss`` is for heads that predict a variance as well; ``huber`` is not among
     HydraGNN's."""
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` goes over from square to straight; not among HydraGNN's keys."""
