@@ -36,29 +36,35 @@ def test_radial_functions_are_orthonormal_and_end_at_the_cutoff() -> None:
     np.testing.assert_allclose(ratios, np.broadcast_to(ratios[100], ratios.shape), rtol=1e-6)
 
 
-@pytest.mark.parametrize("degrees", [[3, 0, 30, 12, 13], [0, 0], [24], [1, 1, 1]])
-def test_rows_hold_every_edge_once(degrees: list[int]) -> None:
+@pytest.mark.parametrize("countable", [True, False])
+@pytest.mark.parametrize("degrees", [[3, 0, 30, 12, 13], [0, 0], [24], [20, 18], [20, 0], [1, 1]])
+def test_rows_hold_every_edge_once(degrees: list[int], countable: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     atoms = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees))
     atoms = atoms[torch.randperm(len(atoms), generator=generator)]
-    rows = rows_of(atoms, len(degrees))
+    rows = rows_of(atoms, len(degrees), countable=countable)
     values = torch.randn(len(atoms), 2, generator=generator)
     filled = rows.fill(values)
     assert torch.equal(rows.read(filled), values)
-    assert torch.equal(rows.owners[rows.places // filled.shape[1]], atoms)
+    owners = rows.of_owner(torch.arange(len(degrees)))
+    assert torch.equal(owners[rows.places // filled.shape[1]], atoms)
+    assert (rows.owners is None) == (countable and degrees in ([24], [20, 18], [1, 1]))
     expected = torch.zeros(len(degrees), 2).index_add(0, atoms, values)
     torch.testing.assert_close(rows.sum(filled.sum(dim=1)), expected)
 
 
-def test_messages_are_those_of_all_triplets(make: Make) -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_messages_are_those_of_all_triplets(make: Make, alike: bool) -> None:
     """Against the sum over pairs of edges, with Legendre polynomials of the angle between them."""
     model = make("DimeNet", num_spherical=4).double()
     stack = model.encoder.layers
     assert isinstance(stack, DimeNet)
-    # Rods and a lone atom beside a dense cell: atoms of very unequal degree.
-    batch = as_batch(alloy(), ase.Atoms("CuAuCu", [[0, 0, 0], [2.1, 0, 0], [2.5, 2.2, 0]]))
+    # A chain beside a dense cell: atoms of very unequal degree.
+    chain = ase.Atoms("CuAu" * 10, [[3.0 * place, 0.05 * place**2, 0] for place in range(20)])
+    batch = as_batch(*([alloy()] if alike else [alloy(), chain]))
     geometry = model.encoder.geometry(batch, batch.pos.double())
     edges = stack.edge_features(geometry)
+    assert (edges.incoming.owners is None) == alike
     layer = stack.layers[0]
     assert isinstance(layer, DimeNetLayer)
     angles = layer.angles

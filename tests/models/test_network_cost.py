@@ -44,7 +44,12 @@ def test_flops_are_those_of_a_real_step(mpnn: str, make: Make, potential_mode: b
         loss = sum(value.float().square().mean() for value in model(batch).values())
         # As in training: nobody wants the gradient of a potential's positions.
         loss.backward(inputs=list(model.parameters()))
-    assert cost.flops - 12 * n_parameters == counter.flops
+    counted = cost.flops - 12 * n_parameters
+    if mpnn == "DimeNet":
+        # Where degrees are at hand, it leaves out less than it must reckon with without them.
+        assert counter.flops <= counted <= 1.5 * counter.flops
+    else:
+        assert counted == counter.flops
 
 
 def test_counting_changes_nothing(mpnn: str, make: Make) -> None:

@@ -38,8 +38,10 @@ class AngularEdges(NamedTuple):
         Reads functions at the places of ``incoming``; zero where there is no edge.
     incoming, outgoing
         Edges by their receiver and by their sender.
-    harmonics_in, harmonics_out
-        Spherical harmonics of the edges at these places, by degree [n_rows, 12, 2 l + 1].
+    harmonics_in
+        Spherical harmonics of the incoming edges, by degree [n_rows, n_places, 2 l + 1].
+    harmonics_out
+        Those of the outgoing edges, of all degrees [n_rows, n_places, (l_max + 1)²].
     attributes
         Other edge features [n_edges, k]; None where there are none.
     """
@@ -51,7 +53,7 @@ class AngularEdges(NamedTuple):
     incoming: Rows
     outgoing: Rows
     harmonics_in: tuple[Tensor, ...]
-    harmonics_out: tuple[Tensor, ...]
+    harmonics_out: Tensor
     attributes: Tensor | None
 
     def of_length(self, network: nn.Module) -> Tensor:
@@ -88,16 +90,12 @@ class AngularMessages(nn.Module):
         weight = (self.wide.weight @ self.narrow.weight).view(self.width, self.degrees, -1)
         at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0)).to(edges.radial.dtype)
         filled = edges.incoming.fill(messages)
-        parts = []
-        # Degree by degree: to join the degrees and to cut them apart costs more than the products.
-        for values, arriving, leaving in zip(
-            at_knots.unbind(), edges.harmonics_in, edges.harmonics_out, strict=True
-        ):
+        rows = []
+        for values, arriving in zip(at_knots.unbind(), edges.harmonics_in, strict=True):
             filters = edges.at_places(values).view(filled.shape)
-            rows = torch.bmm(arriving.transpose(1, 2), filled * filters)
-            atoms = edges.incoming.sum(rows)
-            parts.append(torch.bmm(leaving, edges.outgoing.of_owner(atoms)))
-        return edges.outgoing.read(sum(parts[1:], start=parts[0]))
+            rows.append(torch.bmm(arriving.transpose(1, 2), filled * filters))
+        atoms = edges.incoming.sum(torch.cat(rows, dim=1))
+        return edges.outgoing.read(torch.bmm(edges.harmonics_out, edges.outgoing.of_owner(atoms)))
 
 
 class Residual(nn.Module):
@@ -222,8 +220,9 @@ class DimeNet(MessagePassing):
         """Radial functions, harmonics, and where the edges of each atom are."""
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
-        incoming = rows_of(geometry.receiver, geometry.n_atoms)
-        outgoing = rows_of(geometry.sender, geometry.n_atoms)
+        countable = lengths.device.type == "cpu"
+        incoming = rows_of(geometry.receiver, geometry.n_atoms, countable=countable)
+        outgoing = rows_of(geometry.sender, geometry.n_atoms, countable=countable)
         harmonics = self.harmonics(geometry.directions)
         both = incoming.fill(torch.cat([lengths, envelope], dim=1)).flatten(0, 1)
         return AngularEdges(
@@ -234,6 +233,6 @@ class DimeNet(MessagePassing):
             incoming=incoming,
             outgoing=outgoing,
             harmonics_in=torch.split(incoming.fill(harmonics), self.components, dim=2),
-            harmonics_out=torch.split(outgoing.fill(harmonics), self.components, dim=2),
+            harmonics_out=outgoing.fill(harmonics),
             attributes=geometry.attributes,
         )

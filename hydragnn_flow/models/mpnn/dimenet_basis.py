@@ -17,8 +17,10 @@ from torch import Tensor
 
 from hydragnn_flow.models.geometry import sum_by
 
-ROW = 12
+_ROW = 12
 """Edges in a row of :class:`Rows`: more would leave more places empty, fewer make more rows."""
+_WASTE = 1.25
+"""Places that one long row for each atom may take, of those that rows of twelve take."""
 
 
 def spherical_bessel(
@@ -67,57 +69,79 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
 
 
 class Rows(NamedTuple):
-    """The edges of each atom in one or more rows of twelve places, the last filled up with zeros.
+    """The edges of each atom in one or more rows of places, the last filled up with zeros.
 
-    Products of matrices then run over the edges of an atom. How many rows there are follows from
-    the numbers of atoms and edges alone: some are left over, but a host need not wait to be told,
-    and atoms of very unequal degree waste no more than others.
+    Products of matrices then run over the edges of an atom.
 
     Attributes
     ----------
     places
         Place of each edge, int64 [n_edges].
     owners
-        Atom of each row, int64 [n_rows].
+        Atom of each row, int64 [n_rows]; None where each atom has one row.
+    shape
+        Number of rows, and of places in each.
     n_atoms
         Number of atoms.
     """
 
     places: Tensor
-    owners: Tensor
+    owners: Tensor | None
+    shape: tuple[int, int]
     n_atoms: int
 
     def fill(self, edges: Tensor) -> Tensor:
-        """From [n_edges, d] to [n_rows, 12, d]."""
-        n_rows = self.owners.shape[0]
-        places = edges.new_zeros((n_rows * ROW, edges.shape[1]))
-        return places.index_copy(0, self.places, edges).view(n_rows, ROW, edges.shape[1])
+        """From [n_edges, d] to [n_rows, n_places, d]."""
+        n_rows, n_places = self.shape
+        places = edges.new_zeros((n_rows * n_places, edges.shape[1]))
+        return places.index_copy(0, self.places, edges).view(n_rows, n_places, edges.shape[1])
 
     def read(self, rows: Tensor) -> Tensor:
-        """From [n_rows, 12, d] to [n_edges, d]."""
+        """From [n_rows, n_places, d] to [n_edges, d]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
         """From [n_atoms, …] to [n_rows, …]."""
-        return atoms.index_select(0, self.owners)
+        return atoms if self.owners is None else atoms.index_select(0, self.owners)
 
     def sum(self, rows: Tensor) -> Tensor:
         """From [n_rows, …] to [n_atoms, …]."""
-        return sum_by(rows, self.owners, self.n_atoms)
+        return rows if self.owners is None else sum_by(rows, self.owners, self.n_atoms)
 
 
-def rows_of(atoms: Tensor, n_atoms: int) -> Rows:
-    """Find the places of edges that belong to atoms [n_edges]."""
+def rows_of(atoms: Tensor, n_atoms: int, *, countable: bool) -> Rows:
+    """Find the places of edges that belong to atoms [n_edges].
+
+    Parameters
+    ----------
+    atoms
+        Atom of each edge, int64 [n_edges].
+    n_atoms
+        Number of atoms.
+    countable
+        Whether the numbers may be read. If so, each atom has one row as long as the longest where
+        that wastes little. If not, rows have twelve places, and how many there are follows from
+        the numbers of atoms and edges alone: some are left over, but the host need not wait for
+        a device to tell.
+    """
     n_edges, device = atoms.shape[0], atoms.device
-    belonging, order = torch.sort(atoms, stable=True)
     degrees = sum_by(torch.ones_like(atoms), atoms, n_atoms)
+    rows_per_atom = (degrees + (_ROW - 1)) // _ROW
+    n_rows, n_places, single = (n_edges + n_atoms * (_ROW - 1)) // _ROW, _ROW, False
+    if countable and n_edges:
+        n_rows, longest = int(rows_per_atom.sum()), int(degrees.max())
+        single = n_atoms * longest <= _WASTE * n_rows * _ROW
+        if single:
+            rows_per_atom, n_rows, n_places = torch.ones_like(degrees), n_atoms, longest
+    ends = rows_per_atom.cumsum(0)
+
+    belonging, order = torch.sort(atoms, stable=True)
     rank = torch.arange(n_edges, device=device)
     rank = rank - (degrees.cumsum(0) - degrees).index_select(0, belonging)
-    n_rows = (degrees + (ROW - 1)) // ROW
-    ends = n_rows.cumsum(0)
-    sorted_places = (ends - n_rows).index_select(0, belonging) * ROW + rank
+    sorted_places = (ends - rows_per_atom).index_select(0, belonging) * n_places + rank
     places = torch.empty_like(order).index_copy(0, order, sorted_places)
-    most = (n_edges + n_atoms * (ROW - 1)) // ROW
-    owners = torch.searchsorted(ends, torch.arange(most, device=device), right=True)
+    if single:
+        return Rows(places, None, (n_rows, n_places), n_atoms)
+    owners = torch.searchsorted(ends, torch.arange(n_rows, device=device), right=True)
     # Rows left over have nothing but zeros in them, whoever owns them.
-    return Rows(places, owners.clamp(max=max(n_atoms - 1, 0)), n_atoms)
+    return Rows(places, owners.clamp(max=max(n_atoms - 1, 0)), (n_rows, n_places), n_atoms)
