@@ -19,7 +19,13 @@ from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
 from hydragnn_flow.config.run import EnsembleConfig
-from hydragnn_flow.config.search import Parameter, SearchConfig
+from hydragnn_flow.config.search import (
+    Failures,
+    LearningCurve,
+    Parameter,
+    Patience,
+    SearchConfig,
+)
 
 PAGE = Path(__file__).with_name("configuration.md")
 _TRAINING = ("Optimizer", "Batching")
@@ -85,6 +91,9 @@ _TABLES: dict[str, Callable[[], str]] = {
     "refused": refused,
     "search": lambda: _rows(SearchConfig),
     "domain": lambda: _rows(Parameter),
+    "patience": lambda: _rows(Patience),
+    "learning_curve": lambda: _rows(LearningCurve),
+    "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
 }
 

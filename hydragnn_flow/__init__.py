@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
     from hydragnn_flow.execution import load_site
     from hydragnn_flow.models import build_model
+    from hydragnn_flow.report.trials_frame import trials_frame
+    from hydragnn_flow.search import BatchedTPESampler
 
 _HOMES = {
+    "BatchedTPESampler": "search",
     "CampaignStopped": "errors",
     "Ensemble": "ensemble",
     "GraphStore": "data",
@@ -29,10 +32,12 @@ _HOMES = {
     "load_config": "config",
     "load_site": "execution",
     "run_campaign": "campaign",
+    "trials_frame": "report.trials_frame",
     "write_store": "data",
 }
 
 __all__ = [
+    "BatchedTPESampler",
     "CampaignStopped",
     "Ensemble",
     "GraphStore",
@@ -43,6 +48,7 @@ __all__ = [
     "load_config",
     "load_site",
     "run_campaign",
+    "trials_frame",
     "write_store",
 ]
 

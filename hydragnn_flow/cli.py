@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,6 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hydragnn_flow.commands import looking
+from hydragnn_flow.commands.console import (
+    RunDir,
+    check_output,
+    console,
+    existing,
+    say,
+    short,
+    using,
+)
 from hydragnn_flow.errors import CampaignStopped, InputError
 
 app = typer.Typer(
@@ -26,14 +34,10 @@ app = typer.Typer(
 )
 store_app = typer.Typer(help="Look at a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
-
-console = Console()
+app.add_typer(looking.app)
 
 Config = Annotated[
     Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
-]
-RunDir = Annotated[
-    Path, typer.Argument(help="Directory of a run.", metavar="RUN_DIR", show_default=False)
 ]
 Store = Annotated[
     Path,
@@ -81,9 +85,9 @@ def prepare(
     from hydragnn_flow.execution import load_site
 
     loaded = load_config(config, data=data)
-    with _interruptible(), _using(run_dir or _RUNS, data):
+    with _interruptible(), using(run_dir or _RUNS, data):
         store = build(loaded, load_site(site), run_dir)
-    _say(f"store ready: {_short(store.path)}")
+    say(f"store ready: {short(store.path)}")
 
 
 @app.command()
@@ -100,14 +104,14 @@ def run(
     from hydragnn_flow.report.tables import closing_table
 
     loaded = load_config(config, data=data)
-    with _interruptible(), _using(run_dir or _RUNS, data):
+    with _interruptible(), using(run_dir or _RUNS, data):
         summary = run_campaign(loaded, load_site(site), run_dir)
-    where = _short(summary.run_directory)
+    where = short(summary.run_directory)
     if summary.was_complete:
-        _say(f"{where} is complete; delete it to start over")
+        say(f"{where} is complete; delete it to start over")
     console.print(closing_table(summary.ensemble))
-    _say(f"predictions  {where}/predictions/test.csv")
-    _say(f"report       {_short(summary.report)}")
+    say(f"predictions  {where}/predictions/test.csv")
+    say(f"report       {short(summary.report)}")
 
 
 @app.command()
@@ -115,8 +119,20 @@ def status(run_dir: RunDir) -> None:
     """Show a live or finished run at a glance."""
     from hydragnn_flow.report.status import status_table
 
-    with _using(run_dir):
-        console.print(status_table(_existing(run_dir)))
+    with using(run_dir):
+        console.print(status_table(existing(run_dir)))
+
+
+@app.command()
+def rebuild(run_dir: RunDir) -> None:
+    """Make a lost or damaged study or ledger anew from the other.
+
+    The damaged file is kept beside it, with `.damaged` after its name.
+    """
+    from hydragnn_flow.campaign.rebuild import rebuild_records
+
+    with using(run_dir):
+        say(rebuild_records(existing(run_dir)))
 
 
 @app.command()
@@ -161,15 +177,15 @@ def predict(
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.structures import predict_path
 
-    with _using(out, run_dir, structures):
-        _check_output(out)
+    with using(out, run_dir, structures):
+        check_output(out)
         ensemble = Ensemble.load(run_dir)
         tables = predict_path(ensemble, structures, split=split, members=members)
         for path in tables.save(out.with_suffix(""), (out.suffix,)):
-            _say(_short(path))
+            say(short(path))
     targets = ensemble.manifest.targets
     units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    _say(f"{', '.join(units)}; _lo to _hi is the {ensemble.level * 100:g} % interval")
+    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.level * 100:g} % interval")
 
 
 @app.command()
@@ -196,8 +212,8 @@ def profile(
     from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
     from hydragnn_flow.run_directory import RunDirectory
 
-    with _using(run_dir):
-        network = network_of(RunDirectory(_existing(run_dir)), trial)
+    with using(run_dir):
+        network = network_of(RunDirectory(existing(run_dir)), trial)
         with console.status("starting") as waiting:
             measured = profile_network(
                 network,
@@ -214,8 +230,8 @@ def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report import write_report
 
-    with _using(run_dir):
-        _say(_short(write_report(_existing(run_dir))))
+    with using(run_dir):
+        say(short(write_report(existing(run_dir))))
 
 
 @store_app.command("info")
@@ -223,7 +239,7 @@ def store_info(path: Store) -> None:
     """Say what a store holds."""
     from hydragnn_flow.data import GraphStore, store_summary
 
-    with _using(path), GraphStore.open(_store_of(path), mode="random") as store:
+    with using(path), GraphStore.open(_store_of(path), mode="random") as store:
         summary = store_summary(store)
     table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
     for name, size in summary["splits"].items():
@@ -259,7 +275,7 @@ def store_info(path: Store) -> None:
         ("size", f"{summary['bytes'] / 1e6:.1f} MB in {_counted(summary['shards'], 'shard')}"),
     ):
         if value:
-            _say(f"{title:<11}{value}")
+            say(f"{title:<11}{value}")
 
 
 @store_app.command("check")
@@ -268,7 +284,7 @@ def store_check(path: Store) -> None:
     from hydragnn_flow.data import check_store
     from hydragnn_flow.report.progress import CampaignView
 
-    with _using(path):
+    with using(path):
         store = _store_of(path)
         size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         with CampaignView(console) as view:
@@ -276,22 +292,14 @@ def store_check(path: Store) -> None:
     graphs = _counted(checked["graphs"], "graph")
     if checked["files"]:
         files = _counted(len(checked["files"]), "file")
-        _say(f"{store}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
+        say(f"{store}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
     else:
-        _say(f"{store}: {graphs} read and plausible; a HydraGNN file has no checksums")
+        say(f"{store}: {graphs} read and plausible; a HydraGNN file has no checksums")
 
 
 _RUNS = Path("runs")
 # Bytes from which on to check a store takes long enough for a progress bar.
 _LONG = 1 << 30
-# The system refuses these without naming a file: the data of one already open.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def _existing(run_dir: Path) -> Path:
-    if not (run_dir / "run.yaml").is_file():
-        raise InputError(f"{run_dir}: is not the directory of a run (no run.yaml); check the path")
-    return run_dir
 
 
 def _store_of(path: Path) -> Path:
@@ -308,67 +316,14 @@ def _counted(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
-def _check_output(out: Path) -> None:
-    """Refuse, before anything is computed, a table that could not be written."""
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out}: must end in .csv or .parquet")
-    if out.is_dir():
-        raise InputError(f"--out {out}: is a directory; name a file")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
-
-
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Say that what Ctrl-C stopped can be gone on with."""
     try:
         yield
     except KeyboardInterrupt:
-        _say("stopped; the same command goes on from here")
+        say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def _using(*named: Path | None) -> Iterator[None]:
-    """Tell the user, in a sentence, when the system refuses a place the user named.
-
-    Parameters
-    ----------
-    named
-        The place that is written to, then others.
-    """
-    places = [place.absolute() for place in named if place is not None]
-    try:
-        yield
-    except OSError as error:
-        refused = None
-        if isinstance(error.filename, (str, bytes)):
-            refused = Path(os.fsdecode(error.filename)).absolute()
-        elif error.errno in _FULL:
-            refused = places[0]
-        if refused is None or not any(
-            place == refused or place in refused.parents or refused in place.parents
-            for place in places
-        ):
-            raise
-        raise InputError(
-            f"{refused}: {error.strerror}; make it usable or name another place"
-        ) from error
-
-
-def _say(text: str) -> None:
-    """Print a line as it is: no markup, and no breaks in paths that a script may read."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _short(path: Path) -> str:
-    """A path relative to where the user stands, where it is below."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import drop_torn_record, write_json, write_text
+from hydragnn_flow.files import drop_torn_record, write_text
 from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.training.segment import SegmentResult
 
@@ -149,10 +149,13 @@ class RunDirectory:
         """The folder of a trial."""
         return self.path / "trials" / str(number)
 
-    def record(self, result: SegmentResult) -> None:
-        """Append a finished segment; on disk when this returns."""
+    def record(self, results: Sequence[SegmentResult]) -> None:
+        """Append finished segments; on disk when this returns."""
+        if not results:
+            return
+        lines = "".join(json.dumps(result.to_dict()) + "\n" for result in results)
         with self.segments.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result.to_dict()) + "\n")
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
 
@@ -169,17 +172,9 @@ class RunDirectory:
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "
-                    f"a copy, or delete the run directory to start over"
+                    f"a copy, or make it anew with `hydragnn-flow rebuild {self.path}`"
                 ) from None
             yield result
-
-
-def write_network(folder: Path, network: dict[str, Any]) -> None:
-    """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "config.json"
-    if not file.exists():
-        write_json(file, {"NeuralNetwork": network})
 
 
 def _resolved(config: RunConfig) -> dict[str, Any]:

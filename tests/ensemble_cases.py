@@ -9,10 +9,10 @@ from campaign_cases import CONFIG
 from segment_cases import NETWORK
 
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.models import build_model
-from hydragnn_flow.run_directory import write_network
 from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 
 

@@ -91,3 +91,33 @@ def test_accuracy(tmp_path: Path) -> None:
     # There is no file of Si.
     (left_out,) = figures["left_out"]
     assert left_out.startswith("Si, SchNet") and "Si_training.json" in left_out
+
+
+def test_search(tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "latency", "--only", "storage", "--only", "quality"]
+    arguments += ["--results", tmp_path / "searches.jsonl", "--scratch", tmp_path / "scratch"]
+    printed, _, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")
+    rows = {line["row"] for line in figures["lines"]}
+    assert rows == {"latency", "storage"}
+    for line in figures["lines"]:
+        assert math.isfinite(line["value"]) and line["value"] > 0
+    engines = {standing["engine"] for standing in figures["standings"]}
+    assert engines == {"auto", "batched_tpe", "tpe", "random"}
+    for standing in figures["standings"]:
+        assert all(regret >= 0 for regret in standing["regret"].values())
+    (verdict,) = figures["verdicts"]
+    assert verdict["peer"] == "tpe"
+    assert "leave out --quick" in printed
+    # What has been searched is not searched again.
+    before = (tmp_path / "searches.jsonl").read_bytes()
+    again = ["--quick", "--only", "quality", *arguments[-4:]]
+    _, _, figures = run("search.py", *again, "--json", tmp_path / "again.json")
+    assert (tmp_path / "searches.jsonl").read_bytes() == before
+    assert len(figures["standings"]) == len(engines)
+
+
+def test_search_drives_the_real_campaign(tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "driver", "--scratch", tmp_path / "scratch"]
+    _, table, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")
+    assert len(table) == len(figures["lines"]) == 3
+    assert all(line["value"] > 0 for line in figures["lines"])

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from hydragnn_flow.config import RunConfig, load_config
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.segment import SegmentResult
 
 CONFIG = load_config(Path(__file__).resolve().parents[1] / "configs" / "quickstart.yaml")
@@ -73,7 +74,7 @@ def test_wall_time_leaves_out_when_nobody_drove(
         directory.claim(CONFIG)
         if ended:
             result = SegmentResult("trial", 0, 0, 0, 1, "ok", started=started, ended=ended)
-            directory.record(result)
+            directory.record([result])
     monkeypatch.setattr("time.time", lambda: 9030)
     assert directory.wall_seconds() == 100 + 0 + 30
 
@@ -206,13 +207,13 @@ def test_results_come_back_as_recorded(directory: RunDirectory) -> None:
         result(0, metrics={"energy_mae": 1e-5}),
     ]
     for segment in recorded:
-        directory.record(segment)
+        directory.record([segment])
     assert list(directory.results()) == recorded
 
 
 def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> None:
-    directory.record(result(0))
-    directory.record(result(1))
+    directory.record([result(0)])
+    directory.record([result(1)])
     kept, torn = directory.segments.read_bytes().splitlines(keepends=True)
     for cut in range(len(torn)):
         directory.segments.write_bytes(kept + torn[:cut])
@@ -221,14 +222,14 @@ def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> N
             continue  # files.drop_torn_record has its own test
         directory.claim(CONFIG)
         assert directory.segments.read_bytes() == kept
-        directory.record(result(2))
+        directory.record([result(2)])
         assert list(directory.results()) == [result(0), result(2)]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", "", '{"kind": "trial"}', '{"king": 1}'])
 def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None:
     for number in range(3):
-        directory.record(result(number))
+        directory.record([result(number)])
     lines = directory.segments.read_text().splitlines()
     for at in range(3 if damage else 2):  # an empty line at the end is none
         changed = [*lines[:at], damage, *lines[at + 1 :]]
@@ -238,7 +239,7 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
 
 
 def test_a_newer_releases_record_is_refused(directory: RunDirectory) -> None:
-    directory.record(result(0, version=2))
+    directory.record([result(0, version=2)])
     assert "version 2" in refusal(lambda: list(directory.results()))
 
 

@@ -103,7 +103,7 @@ class MemberPhase:
 
     def _judge(self, task: Task, result: SegmentResult, alone: bool) -> list[Task]:
         """Record what became of a member; the task again where it should be repeated."""
-        self.context.record(task, result, alone)
+        self.context.record([(task, result, alone)])
         if result.status in ("ok", *FAILURES):
             self._ended[task.spec.number] = result
             return []

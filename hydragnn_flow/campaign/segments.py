@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import load_network, read_json
+from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.errors import StoreError
@@ -23,7 +23,7 @@ from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import CostModel, Estimate, Gcd, Work
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.checkpoint import FILE
 from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
@@ -34,6 +34,8 @@ SECONDS_BETWEEN_LOOKS = 0.5
 # Ends that lie in the network itself and would come again. Every other bad end may be the fault of
 # what is around it, so the segment is repeated.
 FAILURES = ("diverged", "out_of_memory")
+# Keys of `Training` that a step takes no longer for, whatever they say.
+_COSTS_NOTHING = ("Optimizer", "Scheduler", "num_epoch")
 
 
 @dataclass
@@ -44,6 +46,8 @@ class Task:
     estimate: Estimate
     epochs: int
     """Epochs it is expected to train."""
+    parameters: dict[str, Any]
+    """Of the trial."""
     tries: int = 0
     """How often it ended badly and had got no further."""
     checkpoint_seen: float = field(init=False)
@@ -106,10 +110,13 @@ class Context:
         done_epochs: int,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
+        parts: int = 1,
     ) -> Task:
-        """A segment of a trial or member, its folder and network file made."""
+        """A segment of a trial or member; its steps are taken in ``parts`` times as many parts."""
         network = self.config.network_values(trial.parameters)
-        write_network(folder, network)
+        if parts > 1:
+            training = network["Training"]
+            training["accumulation_steps"] = training.get("accumulation_steps", 1) * parts
         spec = SegmentSpec(
             kind=kind,
             number=number,
@@ -132,7 +139,7 @@ class Context:
         mpnn_type = str(network["Architecture"]["mpnn_type"])
         steps = self.steps_per_epoch(spec) * epochs
         estimate = self.costs.estimate(mpnn_type, self._step_work(spec), steps)
-        return Task(spec, estimate, epochs)
+        return Task(spec, estimate, epochs, trial.parameters)
 
     def steps_per_epoch(self, spec: SegmentSpec) -> int:
         """Optimiser steps of an epoch."""
@@ -153,30 +160,37 @@ class Context:
         self._bundles += 1
         return f"b{self._bundles}"
 
-    def record(self, task: Task, result: SegmentResult, alone: bool) -> None:
-        """Put a result on disk, then learn from it; only then may it be acted on."""
-        result.predicted_seconds = task.estimate.seconds
-        result.uncorrected_seconds = task.estimate.uncorrected_seconds
-        self.directory.record(result)
-        if alone and _teaches(result, task.epochs):
-            self.costs.observe(task.mpnn_type, task.estimate.uncorrected_seconds, result.seconds)
+    def record(self, ended: Sequence[tuple[Task, SegmentResult, bool]]) -> None:
+        """Put results on disk, then learn from them; only then may they be acted on.
+
+        Parameters
+        ----------
+        ended
+            The segments, how they ended, and whether each had its GCDs to itself.
+        """
+        for task, result, _ in ended:
+            result.parameters, result.planned_epochs = task.parameters, task.epochs
+            result.predicted_seconds = task.estimate.seconds
+            result.uncorrected_seconds = task.estimate.uncorrected_seconds
+        self.directory.record([result for _, result, _ in ended])
+        for task, result, alone in ended:
+            if alone and _teaches(result):
+                uncorrected = task.estimate.uncorrected_seconds
+                self.costs.observe(task.mpnn_type, uncorrected, result.seconds)
 
     def _learn(self, history: Sequence[SegmentResult]) -> None:
         together = Counter(result.bundle for result in history)
-        rungs = (0, *self.config.rungs)
         for result in history:
-            if result.kind != "trial" or together[result.bundle] > 1:
-                continue
-            epochs = rungs[result.rung + 1] - rungs[result.rung]
-            if result.uncorrected_seconds and _teaches(result, epochs):
-                network = read_json(self.directory.trial(result.number) / "config.json")
-                mpnn_type = network["NeuralNetwork"]["Architecture"]["mpnn_type"]
+            if result.uncorrected_seconds and together[result.bundle] == 1 and _teaches(result):
+                network = self.config.network_values(result.parameters)
+                mpnn_type = network["Architecture"]["mpnn_type"]
                 self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
 
     def _step_work(self, spec: SegmentSpec) -> Work:
         """What one training step of a network costs, on a batch of average size."""
         architecture, training = spec.network["Architecture"], spec.network["Training"]
-        shape = json.dumps([architecture, training])
+        told_by = {key: value for key, value in training.items() if key not in _COSTS_NOTHING}
+        shape = json.dumps([architecture, told_by])
         if shape not in self._works:
             sizes, steps = self.store.manifest.splits["trainset"], self.steps_per_epoch(spec)
             with torch.device("meta"):
@@ -193,15 +207,15 @@ class Context:
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,
                 launches=cost.launches,
-                activation_bytes=cost.saved_bytes * wide,
+                activation_bytes=cost.saved_bytes * wide / training.get("accumulation_steps", 1),
                 parameter_bytes=4 * cost.parameters * wide,
             )
         return self._works[shape]
 
 
-def _teaches(result: SegmentResult, epochs: int) -> bool:
+def _teaches(result: SegmentResult) -> bool:
     """Whether a segment's time says what such segments take: it did all of the work itself."""
-    whole = result.to_epoch - result.from_epoch == epochs and result.from_step == 0
+    whole = result.to_epoch - result.from_epoch == result.planned_epochs and result.from_step == 0
     return whole and result.status == "ok" and result.kind == "trial"
 
 

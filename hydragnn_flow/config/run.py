@@ -15,7 +15,8 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.sources import GeneratedSource
-from hydragnn_flow.config.space import check_space
+from hydragnn_flow.config.space import check_search
+from hydragnn_flow.config.warm_start import find_earlier
 from hydragnn_flow.errors import InputError
 
 
@@ -77,7 +78,7 @@ class RunConfig(Section):
                 f"ensemble.epochs = {self.ensemble.epochs} is less than the trials' "
                 f"Training.num_epoch = {base.Training.num_epoch}; raise it"
             )
-        check_space(self.search.space, self.network_with)
+        check_search(self.search, self.network_with)
         return self
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
@@ -91,7 +92,10 @@ class RunConfig(Section):
         return load_network(self.network_values(parameters))
 
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set."""
+        """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
+
+        Where it holds a list, a single value is put in each of its places: one width of all layers.
+        """
         section: dict[str, Any] = _copy(self.network)
         for path, value in parameters.items():
             *parents, key = path.split(".")
@@ -100,13 +104,20 @@ class RunConfig(Section):
                 place = place.setdefault(parent, {})
                 if not isinstance(place, dict):
                     raise InputError(f"network: {path!r} does not lead into a mapping")
-            place[key] = value
+            there: Any = place.get(key)
+            many = isinstance(there, list) and not isinstance(value, list)
+            place[key] = [value] * len(there) if many else value
         return section
 
     @property
+    def num_epoch(self) -> int:
+        """Epochs of a trial that no rung ends."""
+        return self.network_with({}).Training.num_epoch
+
+    @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which a trial is judged."""
-        return self.search.rungs(self.network_with({}).Training.num_epoch)
+        """Epochs at which trials are judged; in some brackets of Hyperband not at all of them."""
+        return self.search.rung_epochs(self.num_epoch)
 
 
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
@@ -212,6 +223,9 @@ def resolve_config(
         elif isinstance(section.get("path"), str):
             section["path"] = (source.parent / section["path"]).resolve()
         values["data"] = section
+    search = values.get("search")
+    if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
+        values["search"] = {**search, "warm_start": find_earlier(search["warm_start"], source)}
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -1,103 +1,212 @@
-"""The search: its space, its rungs, its budget."""
+"""The search: its space, its sampler, its rungs, its budget."""
 
 from __future__ import annotations
 
-import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
+from hydragnn_flow.config.pruner import build_pruner
 
-Scalar = bool | int | float | str
-# Named here because Parameter's own fields `int` and `float` hide the types inside its body.
-_IntRange = tuple[int, int]
-_FloatRange = tuple[float, float]
+__all__ = ["Failures", "LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
+
+Sampler = Literal["auto", "batched_tpe", "tpe", "gp", "nsga2", "qmc", "random"]
+LOSSES = ("val_loss", "train_loss")
+COSTS = ("seconds", "joules")
+MOST_OBJECTIVES = 3
+LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules")
 
 
-class Parameter(Section):
-    """One hyper-parameter: exactly one of ``choices``, ``int`` and ``float``."""
+class Patience(Section):
+    """`search.patience`: trials that no longer improve end early."""
 
-    choices: tuple[Scalar, ...] | None = None
-    """Values to choose from."""
-    int: _IntRange | None = None
-    """Smallest and largest integer."""
-    float: _FloatRange | None = None
-    """Smallest and largest number."""
-    log: bool = False
-    """Search the range on a logarithmic scale."""
-    when: dict[str, tuple[Scalar, ...]] = Field(default={})
-    """The parameter exists only while each named one, listed before it, has one of these values:
-    ``{Architecture.mpnn_type: [SchNet]}``."""
+    epochs: int = Field(ge=1)
+    """Epochs without a smaller validation loss that are put up with."""
+    min_delta: float = Field(default=0.0, ge=0)
+    """A loss counts as smaller when it is so by more than this."""
 
-    @model_validator(mode="after")
-    def _one_domain(self) -> Parameter:
-        if sum(domain is not None for domain in (self.choices, self.int, self.float)) != 1:
-            raise ValueError("give exactly one of choices, int and float")
-        if self.choices is not None and not self.choices:
-            raise ValueError("choices is empty; give at least one value")
-        if self.choices is not None and self.log:
-            raise ValueError("log belongs to int and float ranges; remove it")
-        for bounds in (self.int, self.float):
-            if bounds is not None and bounds[0] > bounds[1]:
-                raise ValueError(f"the range {list(bounds)} is empty; give [smallest, largest]")
-            if bounds is not None and self.log and bounds[0] <= 0:
-                raise ValueError(f"the range {list(bounds)} must be above zero for log: true")
-        return self
 
-    def examples(self) -> tuple[Scalar, ...]:
-        """Values that together test the domain: every choice, or both ends of the range.
+class LearningCurve(Section):
+    """`search.learning_curve`: trials whose curve leads nowhere end early."""
 
-        Of integers the ends' neighbours as well: some only make sense as multiples.
-        """
-        if self.int is None:
-            return self.choices or self.float or ()
-        low, high = self.int
-        return tuple(sorted({low, min(low + 1, high), max(high - 1, low), high}))
+    probability: float = Field(default=0.95, gt=0.5, lt=1)
+    """A trial ends when it is so probable that, trained to its last epoch, it would not be among
+    those of which the ensemble is made."""
+
+
+class Failures(Section):
+    """`search.failures`: what becomes of a trial that cannot be judged.
+
+    ``record`` ends it as failed, with the reason; ``retry`` trains its segment once more.
+    """
+
+    diverged: Literal["record", "retry"] = "record"
+    """Its loss is no longer a finite number."""
+    out_of_memory: Literal["resize", "retry", "record"] = "resize"
+    """``resize`` trains the segment with steps computed in twice as many parts, which takes less
+    memory and gives the same gradient."""
+    lost: Literal["retry", "record"] = "retry"
+    """Its worker or node was lost, or nothing came back."""
 
 
 class SearchConfig(Section):
-    """Successive halving over trials that Optuna proposes."""
+    """What is tried, in which order, how it is judged and when it ends."""
 
     trials: int = Field(ge=1)
     """Number of configurations to try."""
+    sampler: Sampler = "auto"
+    """What proposes configurations: ``batched_tpe`` is this package's own, the others are Optuna's.
+    ``auto`` begins with a Gaussian process and hands over to ``batched_tpe`` when that can no
+    longer keep up."""
+    objectives: tuple[str, ...] = ("val_loss",)
+    """What is made small, three at most: ``val_loss``, ``train_loss``, ``val.TARGET`` (the mean
+    absolute validation error of one target, of energies per atom), ``seconds``, ``joules``. Of
+    several, rungs judge by the first, and the results are a Pareto front. Where neither loss is
+    among them, the space may vary the loss and its weights."""
+    constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    """Limits of a trial, ``{peak_memory_gib: 48, gcd_hours: 2}``; also ``seconds`` and ``joules``.
+    The sampler keeps away from trials beyond them."""
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
     """Each rung trains this many times longer than the one before and keeps one in as many; the
     last rung is ``Training.num_epoch``."""
+    rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
+    """Rule at the rungs: ``stopping`` ends a trial that is not among the best so far; ``promotion``
+    lets it wait and takes it up again when it is; ``hyperband`` is ``stopping`` with trials dealt
+    to brackets that begin at different rungs; with ``none`` every trial is trained to the end."""
+    brackets: int | None = Field(default=None, ge=1)
+    """Of ``hyperband``: bracket k begins at rung k; as many as there are rungs where not given."""
+    pruner: dict[str, Any] | None = None
+    """One of Optuna's judges at the rungs instead: ``{type: MedianPruner, n_startup_trials: 20}``,
+    a class of ``optuna.pruners`` and its arguments."""
+    patience: Patience | None = None
+    """Beside the rule, at the same epochs: a trial that no longer improves ends."""
+    learning_curve: LearningCurve | None = None
+    """Beside the rule, at the same epochs: a trial whose curve leads nowhere ends."""
+    failures: Failures = Failures()
+    """What becomes of trials that diverge, run out of memory or are lost."""
+    warm_start: tuple[Path, ...] = ()
+    """Earlier searches to learn from: run directories, or Optuna journals. Their trials count for
+    the sampler, not for ``trials``."""
+    enqueue: tuple[dict[str, Scalar], ...] = ()
+    """Configurations to try first, each a mapping from paths of ``space`` to values; what one does
+    not name is left to the sampler."""
     space: dict[str, Parameter] = Field(min_length=1)
     """Dotted path into ``NeuralNetwork`` → a domain."""
 
+    @field_validator("sampler", mode="before")
+    @classmethod
+    def _a_sampler(cls, name: object) -> object:
+        known = get_args(Sampler)
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise ValueError(f"{name!r} is not a sampler{hint}")
+        return name
+
+    @field_validator("objectives")
+    @classmethod
+    def _few_known_objectives(cls, objectives: tuple[str, ...]) -> tuple[str, ...]:
+        if not 1 <= len(objectives) <= MOST_OBJECTIVES:
+            raise ValueError(f"must be one to {MOST_OBJECTIVES} objectives, got {len(objectives)}")
+        known = (*LOSSES, *COSTS)
+        for i, name in enumerate(objectives):
+            if name not in known and not re.fullmatch(r"val\.\w+", name):
+                hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, val.TARGET"
+                raise ValueError(f"{name!r} is not an objective{hint}")
+            if name in objectives[:i]:
+                raise ValueError(f"{name!r} stands twice; remove one")
+        if objectives[0] in COSTS:
+            raise ValueError(
+                f"the first is {objectives[0]!r}, but rungs judge by the first; begin with an "
+                f"error, as val_loss"
+            )
+        return objectives
+
+    @field_validator("constraints")
+    @classmethod
+    def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
+        for name in constraints:
+            if name not in LIMITS:
+                hint = did_you_mean(name, LIMITS) or f"; known are {', '.join(LIMITS)}"
+                raise ValueError(f"{name!r} is not a constraint{hint}")
+        return constraints
+
+    @field_validator("pruner")
+    @classmethod
+    def _a_pruner(cls, pruner: dict[str, Any] | None) -> dict[str, Any] | None:
+        if pruner is not None:
+            build_pruner(pruner)
+        return pruner
+
     @model_validator(mode="after")
-    def _conditions_name_parameters(self) -> SearchConfig:
-        seen: set[str] = set()
-        for name, parameter in self.space.items():
-            for other, values in parameter.when.items():
-                if other not in seen:
-                    near = difflib.get_close_matches(other, seen, n=1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
-                    raise ValueError(
-                        f"space.{name}.when names {other!r}, which is not a parameter listed "
-                        f"before it{hint}"
-                    )
-                if not values:
-                    raise ValueError(f"space.{name}.when lists no value of {other!r}")
-                domain = self.space[other].choices
-                if domain is not None and not set(values) <= set(domain):
-                    raise ValueError(
-                        f"space.{name}.when lists values that are not choices of {other!r}"
-                    )
-            seen.add(name)
+    def _one_rule(self) -> SearchConfig:
+        if self.brackets is not None and self.rungs != "hyperband":
+            raise ValueError(
+                f"brackets = {self.brackets} belongs to rungs: hyperband, but rungs is "
+                f"{self.rungs!r}; correct one of them"
+            )
+        if self.pruner is not None and self.rungs != "stopping":
+            raise ValueError(
+                f"pruner judges at the rungs instead of the rule, but rungs is {self.rungs!r}; "
+                f"remove one of them"
+            )
+        if self.pruner is not None and len(self.objectives) > 1:
+            raise ValueError(
+                f"pruner knows one objective, as Optuna's do, but there are "
+                f"{len(self.objectives)}; remove it, rungs judge by the first"
+            )
+        if self.learning_curve is not None and self.objectives[0] != "val_loss":
+            raise ValueError(
+                f"learning_curve foresees val_loss, but the first objective is "
+                f"{self.objectives[0]!r}; remove it, or put val_loss first"
+            )
         return self
 
-    def rungs(self, num_epoch: int) -> tuple[int, ...]:
+    @model_validator(mode="after")
+    def _trials_can_exist(self) -> SearchConfig:
+        check_conditions(self.space)
+        for i, values in enumerate(self.enqueue):
+            self._check_enqueued(f"enqueue.{i}", values)
+        return self
+
+    def _check_enqueued(self, place: str, values: dict[str, Scalar]) -> None:
+        if not values:
+            raise ValueError(f"{place} names no parameter; give at least one or remove it")
+        for name, value in values.items():
+            if name not in self.space:
+                raise ValueError(
+                    f"{place} names {name!r}, which is not in space"
+                    f"{did_you_mean(name, self.space) or '; remove it'}"
+                )
+            if not self.space[name].contains(value):
+                raise ValueError(
+                    f"{place}: {name} = {value!r} is not in its domain; correct the value or "
+                    f"space.{name}"
+                )
+            for other, allowed in self.space[name].when.items():
+                if other in values and values[other] not in allowed:
+                    raise ValueError(
+                        f"{place}: {name} does not exist while {other} = {values[other]!r}; "
+                        f"remove it"
+                    )
+
+    def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
         """Epochs at which a trial is judged; the last is ``num_epoch``.
+
+        Without a rule and a stopper nothing is judged before the end.
 
         Parameters
         ----------
         num_epoch
             Epochs of a trial that no rung ends, `Training.num_epoch`.
         """
+        if self.rungs == "none" and self.patience is None and self.learning_curve is None:
+            return (num_epoch,)
         epochs, rungs = self.min_epochs, []
         while epochs < num_epoch:
             rungs.append(epochs)

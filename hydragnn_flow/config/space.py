@@ -1,4 +1,4 @@
-"""A search space against the network it varies: what no trial could use is refused at the door."""
+"""A search against the network it varies: what no trial could use is refused at the door."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
+from hydragnn_flow.config.domain import Parameter, Scalar, both, did_you_mean, needed
 from hydragnn_flow.config.network import NetworkConfig
-from hydragnn_flow.config.search import Parameter, Scalar
+from hydragnn_flow.config.search import LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 
 Space = Mapping[str, Parameter]
@@ -16,17 +17,64 @@ NetworkWith = Callable[[Mapping[str, Any]], NetworkConfig]
 
 # The store is built once for all trials from these, so no trial may change them.
 _FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
-# Trials are compared by their validation loss, which must mean the same for all of them.
-_FIXED_BY_THE_RUN = (
-    "Training.num_epoch",
+# Trials must have learnt the same for as long.
+_FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
+# Losses, but not the errors of single targets, mean another thing with each value of these.
+_FIXED_BY_THE_LOSS = (
     "Training.loss_function_type",
     "Training.huber_delta",
-    "Architecture.enable_interatomic_potential",
     "Architecture.energy_weight",
     "Architecture.energy_peratom_weight",
     "Architecture.force_weight",
     "Architecture.stress_weight",
 )
+
+
+def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
+    """Refuse what of a search does not fit the network.
+
+    Parameters
+    ----------
+    search
+        The search.
+    network_with
+        The network with some of the paths of its space set, checked.
+
+    Raises
+    ------
+    ValueError
+        If an objective is not an output, there are more brackets than rungs, the space asks for a
+        network that cannot be, or a given configuration does.
+    """
+    network = network_with({})
+    outputs = _outputs(network)
+    for objective in search.objectives:
+        target = objective.removeprefix("val.")
+        if target != objective and target not in outputs:
+            hint = did_you_mean(target, outputs) or f"; its outputs are {', '.join(outputs)}"
+            raise ValueError(
+                f"search.objectives: {objective!r} asks for an output {target!r}, which the "
+                f"network does not have{hint}"
+            )
+    rungs = search.rung_epochs(network.Training.num_epoch)
+    if search.brackets is not None and search.brackets > len(rungs):
+        raise ValueError(
+            f"search.brackets = {search.brackets}, but there are {len(rungs)} rungs, at epochs "
+            f"{', '.join(map(str, rungs))}; lower it"
+        )
+    loss = next((name for name in search.objectives if name in LOSSES), None)
+    for name in search.space:
+        if name in _FIXED_BY_THE_LOSS and loss is not None:
+            raise ValueError(
+                f"search.space.{name}: trials could not be compared by {loss}; remove it, or "
+                f"write val.TARGET among search.objectives instead"
+            )
+    check_space(search.space, network_with)
+    for i, values in enumerate(search.enqueue):
+        try:
+            network_with(_completed(search.space, values))
+        except InputError as error:
+            raise ValueError(f"search.enqueue.{i}: {error}") from None
 
 
 def check_space(space: Space, network_with: NetworkWith) -> None:
@@ -46,15 +94,12 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
     """
     useful: set[str] = set()
     for name, parameter in space.items():
-        if name in _FIXED_BY_THE_STORE:
-            raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
-        if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
-            raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
-        held = {other: values[0] for other, values in _needed(space, name).items()}
+        _check_may_vary(name)
+        held = {other: values[0] for other, values in needed(space, name).items()}
         networks = []
         for value in parameter.examples():
             try:
-                networks.append(network_with({**held, name: value}).effective())
+                networks.append(_network(space, {**held, name: value}, network_with))
             except InputError as error:
                 raise ValueError(f"search.space.{name}: {error}") from None
         if _differ(networks) or len(set(parameter.examples())) == 1:
@@ -66,19 +111,31 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
             raise ValueError(f"search.space.{name}: changes nothing here; remove it")
 
 
+def _check_may_vary(name: str) -> None:
+    if name in _FIXED_BY_THE_STORE:
+        raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
+    if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
+        raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
+    if name.partition(".")[0] == "Resources":
+        raise ValueError(
+            f"search.space.{name}: a trial runs on one GCD, only ensemble members on several; "
+            f"remove it (Training.batch_size, precision and accumulation_steps may vary)"
+        )
+
+
 def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
     """Try the examples of two parameters together; those of them that changed something."""
-    needed = _both(_needed(space, one), _needed(space, other))
-    held = {name: values[0] for name, values in needed.items() if values}
-    if len(held) < len(needed):
+    conditions = both(needed(space, one), needed(space, other))
+    held = {name: values[0] for name, values in conditions.items() if values}
+    if len(held) < len(conditions):
         return set()  # never in one trial
     rows: dict[Scalar, list[NetworkConfig]] = defaultdict(list)
     columns: dict[Scalar, list[NetworkConfig]] = defaultdict(list)
     for first, second in product(space[one].examples(), space[other].examples()):
-        if first not in needed.get(one, (first,)):
+        if first not in conditions.get(one, (first,)):
             continue
         try:
-            network = network_with({**held, one: first, other: second}).effective()
+            network = _network(space, {**held, one: first, other: second}, network_with)
         except InputError as error:
             raise ValueError(
                 f"search.space: {one} = {first!r} does not go with {other} = {second!r}: {error}"
@@ -89,25 +146,40 @@ def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> 
     return changed | ({other} if any(_differ(networks) for networks in rows.values()) else set())
 
 
+def _network(
+    space: Space, values: Mapping[str, Scalar], network_with: NetworkWith
+) -> NetworkConfig:
+    """The network with these values, and with those of other parameters where it needs them."""
+    try:
+        return network_with(values).effective()
+    except InputError as error:
+        try:
+            return network_with(_completed(space, values)).effective()
+        except InputError:
+            raise error from None
+
+
+def _completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Values as a whole trial has them: of the other parameters that exist, their first example."""
+    whole: dict[str, Scalar] = {}
+    for name, parameter in space.items():
+        if all(whole.get(other) in allowed for other, allowed in parameter.when.items()):
+            whole[name] = values.get(name, parameter.examples()[0])
+    return whole
+
+
+def _outputs(network: NetworkConfig) -> list[str]:
+    """Targets that a network is trained on."""
+    architecture = network.Architecture
+    if not architecture.enable_interatomic_potential:
+        return list(network.Variables_of_interest.output_names)
+    weights = {
+        "energy": architecture.energy_weight + architecture.energy_peratom_weight,
+        "forces": architecture.force_weight,
+        "stress": architecture.stress_weight,
+    }
+    return [name for name, weight in weights.items() if weight > 0]
+
+
 def _differ(networks: Sequence[NetworkConfig]) -> bool:
     return any(network != networks[0] for network in networks)
-
-
-def _needed(space: Space, name: str) -> dict[str, tuple[Scalar, ...]]:
-    """Values other parameters must have for this one to exist."""
-    needed: dict[str, tuple[Scalar, ...]] = {}
-    for other, values in space[name].when.items():
-        needed = _both(_both(needed, _needed(space, other)), {other: values})
-    return needed
-
-
-def _both(
-    one: Mapping[str, tuple[Scalar, ...]], other: Mapping[str, tuple[Scalar, ...]]
-) -> dict[str, tuple[Scalar, ...]]:
-    """What both ask for; no value where they contradict each other."""
-    shared = {
-        name: tuple(value for value in one[name] if value in other[name])
-        for name in one
-        if name in other
-    }
-    return {**one, **other, **shared}

@@ -9,10 +9,11 @@ from hydragnn_flow.search import TrialRecord
 
 
 def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
-    """The trials with the smallest validation loss, best first.
+    """The trials with the smallest value of the first objective, best first.
 
     A trial that a rung ended has finished too: it may be better than one that went on earlier in
-    the search, and training it further is what a member gets anyway.
+    the search, and training it further is what a member gets anyway. One that broke a limit of
+    `search.constraints` is chosen only where there are too few others.
 
     Raises
     ------
@@ -31,4 +32,5 @@ def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
             f"ensemble.size = {size} is more than the {len(finished)} trials that finished{why}; "
             f"lower ensemble.size or raise search.trials"
         )
-    return sorted(finished, key=lambda record: (record.value, record.number))[:size]
+    ranked = sorted(finished, key=lambda record: (not record.feasible, record.value, record.number))
+    return ranked[:size]

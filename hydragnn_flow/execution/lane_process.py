@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import run_task
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
@@ -93,6 +94,10 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
         return stop.is_set() or fence.deposed()
 
     folder = spec.folder
+    try:
+        write_network(folder, spec.network)
+    except OSError as error:
+        return {"error": _one_line(error)}
     try:
         with (
             _logging_to(folder / "log"),

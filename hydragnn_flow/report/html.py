@@ -19,9 +19,11 @@ from matplotlib.figure import Figure
 
 from hydragnn_flow.report import figures, tables
 from hydragnn_flow.report.files import RunFiles, read_run
+from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.targets import TargetValues, targets_of
 from hydragnn_flow.report.text import number, percent
+from hydragnn_flow.report.trials_frame import study_frame_of
 
 REPORT = "report.html"
 # Beyond so many drawn elements a picture of pixels is smaller and opens faster.
@@ -92,9 +94,11 @@ def render(run: RunFiles) -> str:
     if run.trials:
         drawn = figures.optimisation_history(run.trials, trial_types, members)
         pictures["history"] = embed(drawn, "Validation loss of every trial against its number")
-    if any(segment.history for segment in run.segments if segment.kind == "trial"):
-        drawn = figures.rung_curves(run.trials, run.segments, trial_types, run.config.rungs)
-        pictures["curves"] = embed(drawn, "Validation loss of every trial against the epoch")
+    if run.trials:
+        study, frame = study_frame_of(run.directory)
+        figures_of = search_figures(study, frame, run.segments, run.config.rungs)
+        for name, (drawn, text) in figures_of.items():
+            pictures[name] = embed(drawn, text)
     if run.segments:
         drawn = figures.gcd_occupancy(run.segments, types)
         pictures["occupancy"] = embed(drawn, "Bars of the segments each GCD ran over time")

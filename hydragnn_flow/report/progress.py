@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
@@ -83,9 +82,11 @@ class CampaignView:
             self._logged[stage] = share
             self.say(f"{stage}: {done}/{total} {note}".rstrip())
 
-    def search(self, states: Iterable[str], waiting: int, best: float | None, total: int) -> None:
-        """Show the trials by state, and the best validation loss so far."""
-        count = Counter(states)
+    def search(
+        self, states: Mapping[str, int], waiting: int, best: float | None, total: int
+    ) -> None:
+        """Show the number of trials in each state, and the best value so far."""
+        count = dict(states)
         running = count.pop("running", 0) - waiting
         note = "  ".join(
             [f"{running} running", *(f"{n} {state}" for state, n in sorted(count.items()))]

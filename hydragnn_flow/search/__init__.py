@@ -1,5 +1,7 @@
-"""What to try next: search space, durable study, rungs."""
+"""What to try next: search space, samplers, durable study, rungs."""
 
-from hydragnn_flow.search.study import JOURNAL, Search, TrialRecord, read_trials
+from hydragnn_flow.search.records import Outcome, TrialRecord
+from hydragnn_flow.search.samplers import BatchedTPESampler
+from hydragnn_flow.search.study import JOURNAL, Search, read_trials
 
-__all__ = ["JOURNAL", "Search", "TrialRecord", "read_trials"]
+__all__ = ["JOURNAL", "BatchedTPESampler", "Outcome", "Search", "TrialRecord", "read_trials"]

@@ -3,153 +3,241 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
 
 import optuna
+from optuna.study import StudyDirection
+from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's alone to set
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.search.journal import open_journal, read_journal
+from hydragnn_flow.search.earlier import add_earlier, enqueue
+from hydragnn_flow.search.journal import read_journal
+from hydragnn_flow.search.records import (
+    ORIGIN,
+    REASON,
+    WORDS,
+    Outcome,
+    TrialRecord,
+    TrialWord,
+    record_of,
+)
+from hydragnn_flow.search.rules import Verdict, make_rungs
+from hydragnn_flow.search.samplers import make_sampler
 from hydragnn_flow.search.space import suggest
+from hydragnn_flow.search.storage import StudyStorage
 
 JOURNAL = "study.journal"
 STUDY = "search"
-REASON = "reason"
 PASSED = "passed"
-
-TrialWord = Literal["running", "complete", "pruned", "failed"]
-_WORDS: dict[TrialState, TrialWord] = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-}
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """What the study knows of a trial."""
-
-    number: int
-    state: TrialWord
-    parameters: dict[str, Any]
-    value: float | None
-    """Smallest validation loss reported."""
-    reason: str = ""
-    """Why a failed trial failed."""
+"""User attribute: the last rung from which the trial went on."""
 
 
 class Search:
-    """A durable Optuna study with successive-halving rungs; the driver is its only writer.
+    """A durable Optuna study with rungs; the driver is its only writer.
 
-    Every change is on disk when the method that makes it returns.
+    What its methods change is on disk after :meth:`commit`, and only then may it be acted on.
 
     Parameters
     ----------
     path
         The journal file; made if absent, repaired if a crash tore its last record.
     config
-        Space and rungs.
-    rungs
-        Epochs at which a trial is judged, the last being the end.
+        Space, sampler, objectives and rungs.
+    num_epoch
+        Epochs of a trial that no rung ends.
     seed
         Decides the suggestions, together with what the study already holds.
+    ensemble_size
+        Trials that the search is to find.
+
+    Raises
+    ------
+    InputError
+        If the journal is damaged, or a study to start from cannot be read.
     """
 
-    def __init__(self, path: Path, config: SearchConfig, rungs: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: SearchConfig,
+        num_epoch: int,
+        seed: int,
+        ensemble_size: int = 1,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.config, self.rungs = config, tuple(rungs)
+        self.config = config
+        self._storage = StudyStorage(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = open_journal(path)
-            # Asking Optuna to load it if it exists would add a record at every start.
-            begin = optuna.load_study if _has_study(storage) else optuna.create_study
-            self._study = begin(study_name=STUDY, storage=storage)
+            self._study = self._open()
+            trials = self._study.get_trials(deepcopy=False)
             # A resumed driver must not draw the numbers of the first one again.
-            started = len(self._study.get_trials(deepcopy=False))
-            self._study.sampler = optuna.samplers.TPESampler(
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                seed=(seed * 100_003 + started) % 2**32,  # numpy's old generator takes no more
+            asked = sum(trial.state != TrialState.WAITING for trial in trials)
+            self._sampler = make_sampler(
+                config.sampler, config.space, (seed * 100_003 + asked) % 2**32
             )
-        self._trials: dict[int, optuna.Trial] = {}
+        self._study.sampler = self._sampler
+        self.rungs = make_rungs(config, num_epoch, self._study, ensemble_size)
+        self._count: Counter[TrialWord] = Counter()
+        self.best: float | None = None
+        """Smallest value of the first objective reported so far."""
+        for trial in trials:
+            if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING:
+                self._restore(trial)
+
+    def _open(self) -> optuna.Study:
+        if _has_study(self._storage):
+            study = optuna.load_study(study_name=STUDY, storage=self._storage)
+        else:
+            study = optuna.create_study(
+                study_name=STUDY,
+                storage=self._storage,
+                directions=[StudyDirection.MINIMIZE] * len(self.config.objectives),
+            )
+            add_earlier(study, self.config)
+        enqueue(study, self.config.enqueue)
+        self._storage.commit()
+        return study
+
+    def _restore(self, trial: FrozenTrial) -> None:
+        self._count[WORDS[trial.state]] += 1
+        epochs, passed = self.rungs.epochs(trial.number), trial.user_attrs.get(PASSED, -1)
+        running = trial.state == TrialState.RUNNING
+        for rung, epoch in enumerate(epochs):
+            if epoch not in trial.intermediate_values:
+                break
+            value = trial.intermediate_values[epoch]
+            self._note(value)
+            went_on = True if rung <= passed else None if running else False
+            self.rungs.restore(trial.number, rung, value, went_on)
+        if trial.state == TrialState.FAIL:
+            self.rungs.forget(trial.number)
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Every trial so far, by number."""
-        return [_record(trial) for trial in self._study.get_trials(deepcopy=False)]
+        """Every trial that has been asked for, by number."""
+        return _records(self._study.get_trials(deepcopy=False))
+
+    @property
+    def asked(self) -> int:
+        """Number of trials that have been asked for."""
+        return self._count.total()
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Number of trials in each state."""
+        return {word: count for word, count in self._count.items() if count}
 
     def ask(self) -> TrialRecord:
         """Begin a new trial."""
         trial = self._study.ask()
-        self._trials[trial.number] = trial
+        self._count["running"] += 1
         return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
 
-    def resume(self, number: int) -> TrialRecord:
-        """Take up a running trial again after the driver was restarted."""
-        trial = self._trial(number)
-        return TrialRecord(number, "running", suggest(trial, self.config.space), None)
+    def record(self, number: int) -> TrialRecord:
+        """What is known of a trial."""
+        return record_of(self._trial(number))
 
-    def report(self, number: int, rung: int, value: float) -> bool:
+    def report(self, number: int, rung: int, outcome: Outcome) -> Verdict:
         """Judge a trial at a rung.
 
         Parameters
         ----------
-        number, rung
-            Trial, and position of the rung in the sequence of rungs.
-        value
-            Smallest validation loss so far.
+        number
+            The trial.
+        rung
+            Position in ``rungs.epochs(number)``.
+        outcome
+            What it has come to so far.
 
         Returns
         -------
-        bool
-            Whether the trial goes on: at the last rung never, for it is complete; at others if its
-        value is in the best ``1 / reduction_factor`` of those reported there so far. A
-            verdict stands: asked again after a restart, a trial that went on still does.
+        Verdict
+            Whether the trial ``goes_on``, ``waits`` to be promoted, or has ended: ``complete`` or
+            because it ``stops`` here. A verdict that was committed stands: asked again after a
+            restart, a trial that went on still does.
         """
         trial = self._trial(number)
-        epoch = self.rungs[rung]
         if trial.user_attrs.get(PASSED, -1) >= rung:
-            return True
-        if epoch not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
-            trial.report(value, epoch)
-        if rung == len(self.rungs) - 1:
-            self._study.tell(trial, value)
-            return False
-        if not self._is_among_the_best(epoch, value):
-            self._study.tell(trial, state=TrialState.PRUNED)
-            return False
-        trial.set_user_attr(PASSED, rung)
-        return True
+            return "goes_on"
+        identity, value = trial._trial_id, outcome.objectives[0]
+        # Optuna lets nobody report to a trial of several objectives, but shows what was.
+        epoch = self.rungs.epochs(number)[rung]
+        self._storage.set_trial_intermediate_value(identity, epoch, value)
+        self._note(value)
+        verdict = self.rungs.report(number, rung, value, outcome.curve)
+        if verdict == "goes_on":
+            self._storage.set_trial_user_attr(identity, PASSED, rung)
+        elif verdict in ("complete", "stops"):
+            for name, excess in outcome.excess.items():
+                self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
+            if verdict == "complete":
+                self._tell(number, TrialState.COMPLETE, outcome.objectives)
+            else:
+                self._tell(number, TrialState.PRUNED)
+        return verdict
+
+    def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
+        """A trial that waited at a rung and may now go on, and that rung; None if there is none.
+
+        Parameters
+        ----------
+        closing
+            Whether nothing runs any more and no trial is left to ask for.
+        """
+        promoted = self.rungs.promote(closing)
+        if promoted is None:
+            return None
+        number, rung = promoted
+        self._storage.set_trial_user_attr(self._trial(number)._trial_id, PASSED, rung)
+        return self.record(number), rung
 
     def fail(self, number: int, reason: str) -> None:
         """End a trial that diverged, ran out of memory or was lost."""
-        trial = self._trial(number)
-        trial.set_user_attr(REASON, reason)
-        self._study.tell(trial, state=TrialState.FAIL)
+        self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
+        self.rungs.forget(number)
+        self._tell(number, TrialState.FAIL)
 
-    def _is_among_the_best(self, epoch: int, value: float) -> bool:
-        """Asynchronous successive halving (Li et al., MLSys 2020), from the values alone.
+    def end_waiting(self) -> None:
+        """End the trials that wait to be promoted: nothing will be reported any more."""
+        for number in list(self.rungs.waiting()):
+            self.rungs.forget(number)
+            self._tell(number, TrialState.PRUNED)
 
-        Optuna's pruner also keeps a note of the rungs a trial has passed; a driver killed between
-        that note and the verdict would let a poor trial go on.
+    def commit(self) -> None:
+        """Put every change on disk, together.
+
+        Raises
+        ------
+        OSError
+            If the disk does not take it. What was to be written is kept, and the next call tries
+            again.
         """
-        trials = self._study.get_trials(deepcopy=False)
-        values = sorted(
-            trial.intermediate_values[epoch]
-            for trial in trials
-            if epoch in trial.intermediate_values
-        )
-        return value <= values[max(1, len(values) // self.config.reduction_factor) - 1]
+        self._storage.commit()
 
-    def _trial(self, number: int) -> optuna.Trial:
-        if number not in self._trials:
-            frozen = self._study.get_trials(deepcopy=False)[number]
-            self._trials[number] = optuna.Trial(self._study, frozen._trial_id)
-        return self._trials[number]
+    def close(self) -> None:
+        """Commit, and end what works for the search beside the driver."""
+        close = getattr(self._sampler, "close", None)
+        if close is not None:
+            close()
+        self._storage.close()
+
+    def _tell(
+        self, number: int, state: TrialState, values: tuple[float, ...] | None = None
+    ) -> None:
+        self._study.tell(number, values, state=state)
+        self._count["running"] -= 1
+        self._count[WORDS[state]] += 1
+
+    def _note(self, value: float) -> None:
+        self.best = value if self.best is None else min(self.best, value)
+
+    def _trial(self, number: int) -> FrozenTrial:
+        storage = self._storage
+        identity = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return storage.get_trial(identity)
 
 
 def read_trials(run_directory: Path) -> list[TrialRecord]:
@@ -162,20 +250,17 @@ def read_trials(run_directory: Path) -> list[TrialRecord]:
     if not _has_study(storage):
         return []
     study = optuna.load_study(study_name=STUDY, storage=storage)
-    return [_record(trial) for trial in study.get_trials(deepcopy=False)]
+    return _records(study.get_trials(deepcopy=False))
+
+
+def _records(trials: list[FrozenTrial]) -> list[TrialRecord]:
+    return [
+        record_of(trial)
+        for trial in trials
+        if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING
+    ]
 
 
 def _has_study(storage: optuna.storages.BaseStorage) -> bool:
     """Whether the journal's first record is whole."""
     return bool(storage.get_all_studies())
-
-
-def _record(trial: FrozenTrial) -> TrialRecord:
-    values = trial.intermediate_values.values()
-    return TrialRecord(
-        number=trial.number,
-        state=_WORDS.get(trial.state, "running"),
-        parameters=dict(trial.params),
-        value=min(values) if values else None,
-        reason=trial.user_attrs.get(REASON, ""),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ class SegmentSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self)
+        return dict(vars(self))
 
     @property
     def folder(self) -> Path:
@@ -95,6 +95,10 @@ class SegmentResult:
     node: str = ""
     gcds: list[str] = field(default_factory=list)
     bundle: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of the trial: dotted path into the network → value."""
+    planned_epochs: int | None = None
+    """Epochs the segment was to train."""
     predicted_seconds: float | None = None
     uncorrected_seconds: float | None = None
     """The prediction before experience corrected it."""
@@ -102,4 +106,4 @@ class SegmentResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self)
+        return dict(vars(self))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,17 +19,19 @@ from hydragnn_flow.campaign.segments import MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.errors import CampaignStopped, StoreError
+from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import Outcome
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 1, NODE, lambda directory: None)
 
 Machine = Callable[[SegmentSpec], SegmentResult]
+Campaign = Callable[..., Context]
 
 
 class FakePools:
@@ -58,6 +61,7 @@ class FakePools:
 
 def well(spec: SegmentSpec) -> SegmentResult:
     """A segment that does what it should; lower-numbered trials are better."""
+    spec.folder.mkdir(parents=True, exist_ok=True)
     spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
     return SegmentResult(
         spec.kind,
@@ -75,6 +79,7 @@ def well(spec: SegmentSpec) -> SegmentResult:
 
 
 def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
+    spec.folder.mkdir(parents=True, exist_ok=True)
     return SegmentResult(
         spec.kind, spec.number, spec.rung, 0, 0, status, "disk full", started=1.0, ended=2.0
     )
@@ -87,11 +92,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 
 
 @pytest.fixture
-def campaign(tmp_path: Path, store: GraphStore) -> Callable[[], Context]:
-    """A campaign's context; called again, that of the next driver."""
-    config = RunConfig.model_validate(copy.deepcopy(CONFIG))
+def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
+    """A campaign's context, with changes to `search`; called again, that of the next driver."""
 
-    def start() -> Context:
+    def start(**search: Any) -> Context:
+        values = copy.deepcopy(CONFIG)
+        values["search"] |= search
+        config = RunConfig.model_validate(values)
         directory = RunDirectory(tmp_path / "run")
         directory.claim(config)
         view = CampaignView(Console(quiet=True))
@@ -105,7 +112,7 @@ def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
     return TrialPhase(context).run(pools), pools  # type: ignore[arg-type]
 
 
-def test_a_store_in_memory_leaves_less_for_segments(campaign: Callable[[], Context]) -> None:
+def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
     context = campaign()
     assert context.gcd.memory_gib == pytest.approx(8 - context.store.manifest.bytes / 2**30 / 2)
     data = context.config.data.model_copy(update={"mode": "stream"})
@@ -115,7 +122,7 @@ def test_a_store_in_memory_leaves_less_for_segments(campaign: Callable[[], Conte
     assert on_gpus.gcd.memory_gib == 8
 
 
-def test_all_is_well(campaign: Callable[[], Context]) -> None:
+def test_all_is_well(campaign: Campaign) -> None:
     trials, pools = run(campaign(), well)
     assert len(trials) == TRIALS
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
@@ -123,9 +130,7 @@ def test_all_is_well(campaign: Callable[[], Context]) -> None:
 
 
 @pytest.mark.parametrize("status", ["killed", "error", "interrupted"])
-def test_what_may_be_an_accident_is_tried_again(
-    campaign: Callable[[], Context], status: str
-) -> None:
+def test_what_may_be_an_accident_is_tried_again(campaign: Campaign, status: str) -> None:
     accidents = {(1, 0), (2, 0), (0, 1)}
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -139,7 +144,7 @@ def test_what_may_be_an_accident_is_tried_again(
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
 
 
-def test_a_lost_worker_is_an_accident(campaign: Callable[[], Context]) -> None:
+def test_a_lost_worker_is_an_accident(campaign: Campaign) -> None:
     lost = 0
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -155,26 +160,96 @@ def test_a_lost_worker_is_an_accident(campaign: Callable[[], Context]) -> None:
     assert any("node 7 is gone" in result.reason for result in context.directory.results())
 
 
-@pytest.mark.parametrize("status", ["diverged", "out_of_memory"])
-def test_what_lies_in_the_network_fails_the_trial(
-    campaign: Callable[[], Context], status: str
+@pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed"])
+def test_a_failure_is_recorded_where_the_configuration_says_so(
+    campaign: Campaign, status: str
 ) -> None:
+    failures = {"diverged": "record", "out_of_memory": "record", "lost": "record"}
     trials, pools = run(
-        campaign(), lambda spec: badly(spec, status) if spec.number == 2 else well(spec)
+        campaign(failures=failures),
+        lambda spec: badly(spec, status) if spec.number == 2 else well(spec),
     )
     assert trials[2].state == "failed"
     assert trials[2].reason == f"{status}: disk full"
     assert sum(spec.number == 2 for spec in pools.sent) == 1
 
 
-def test_a_trial_that_never_gets_further_is_failed(campaign: Callable[[], Context]) -> None:
+def test_a_diverged_trial_may_be_tried_again(campaign: Campaign) -> None:
+    trials, pools = run(
+        campaign(failures={"diverged": "retry"}),
+        lambda spec: badly(spec, "diverged") if spec.number == 2 else well(spec),
+    )
+    assert trials[2].state == "failed"
+    assert sum(spec.number == 2 for spec in pools.sent) == MOST_TRIES
+
+
+def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+    """As often as it helps, also across a restart; what is learnt stays the same."""
+
+    def parts(spec: SegmentSpec) -> int:
+        return int(spec.network["Training"].get("accumulation_steps", 1))
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if parts(spec) < needed(spec):
+            return badly(spec, "out_of_memory")
+        return well(spec)
+
+    def needed(spec: SegmentSpec) -> int:
+        return 2 if spec.number == 1 else 99 if spec.number == 2 else 1
+
+    trials, pools = run(campaign(), machine)
+    assert [parts(spec) for spec in pools.sent if spec.number == 1][:2] == [1, 2]
+    assert all(parts(spec) == 2 for spec in pools.sent if spec.number == 1 and spec.rung > 0)
+    assert trials[1].state in ("complete", "pruned")
+    batch = trials[2].parameters["Training.batch_size"]
+    tried = [parts(spec) for spec in pools.sent if spec.number == 2]
+    assert tried == [1, 2, 4][: len(tried)] and tried[-1] == batch
+    assert trials[2].state == "failed" and "one graph at a time" in trials[2].reason
+
+
+@pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
+def test_every_rule_ends_every_trial(campaign: Campaign, rungs: str) -> None:
+    context = campaign(rungs=rungs)
+    trials, _ = run(context, well)
+    assert len(trials) == TRIALS
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert any(trial.state == "complete" for trial in trials)
+    ends = {result.to_epoch for result in context.directory.results() if result.number == 0}
+    assert max(ends) == context.config.num_epoch
+    assert ends <= set(context.config.rungs)
+
+
+def test_limits_and_costs_are_read_from_the_results(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        result = well(spec)
+        result.peak_memory_gib, result.gcds = 1.0 + spec.number, ["0"]
+        result.metrics = {"energy_mae": 99.0, "energy_mae_per_atom": 10.0 - spec.number}
+        return result
+
+    changes = {
+        "objectives": ["val.energy", "seconds"],
+        "constraints": {"peak_memory_gib": 3.5},
+        "rungs": "none",
+    }
+    trials, _ = run(campaign(**changes), machine)
+    assert [trial.value for trial in trials] == [10.0 - n for n in range(TRIALS)]
+    assert all(trial.values == (trial.value, 1.0) for trial in trials)
+    assert [trial.feasible for trial in trials] == [n < 3 for n in range(TRIALS)]
+
+
+def test_energy_that_nobody_measures_is_refused(campaign: Campaign) -> None:
+    with pytest.raises(InputError, match="joules"):
+        run(campaign(objectives=["val_loss", "joules"]), well)
+
+
+def test_a_trial_that_never_gets_further_is_failed(campaign: Campaign) -> None:
     trials, pools = run(campaign(), lambda spec: (badly if spec.number == 2 else well)(spec))
     assert trials[2].state == "failed"
     assert "without getting further" in trials[2].reason
     assert sum(spec.number == 2 for spec in pools.sent) == MOST_TRIES
 
 
-def test_a_trial_that_gets_further_each_time_is_not(campaign: Callable[[], Context]) -> None:
+def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
     """Three walltimes must not end a healthy trial."""
     ends = 0
 
@@ -182,8 +257,7 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Callable[[], Conte
         nonlocal ends
         if spec.number == 0 and spec.rung == 0 and ends < 3 * MOST_TRIES:
             ends += 1
-            import os
-
+            spec.folder.mkdir(parents=True, exist_ok=True)
             path = spec.folder / "checkpoint.pt"
             path.touch()
             os.utime(path, (ends, ends))
@@ -196,7 +270,7 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Callable[[], Conte
 
 
 def test_where_nothing_ever_works_the_trials_keep_their_chance(
-    campaign: Callable[[], Context],
+    campaign: Campaign,
 ) -> None:
     with pytest.raises(CampaignStopped, match="disk full"):
         run(campaign(), badly)
@@ -206,7 +280,7 @@ def test_where_nothing_ever_works_the_trials_keep_their_chance(
 
 
 def test_a_damaged_store_stops_the_run_and_blames_no_trial(
-    campaign: Callable[[], Context],
+    campaign: Campaign,
 ) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
         raise StoreError("store.gs/shard-00000.bp/data.0 has changed; restore a copy")
@@ -226,13 +300,14 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     assert all(not member.reason for member in members)
 
 
-def test_a_verdict_stands_after_a_restart(campaign: Callable[[], Context]) -> None:
+def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:
     """A trial that went on is not pruned because better ones came before the next driver."""
     phase = TrialPhase(campaign())
     first = phase.search.ask()
-    assert phase.search.report(first.number, 0, 5.0)
+    assert phase.search.report(first.number, 0, Outcome((5.0,))) == "goes_on"
     for value in (1.0, 2.0, 3.0):
-        phase.search.report(phase.search.ask().number, 0, value)
+        phase.search.report(phase.search.ask().number, 0, Outcome((value,)))
+    phase.search.close()
     result = well(
         phase.context.task(
             "trial",
@@ -245,14 +320,14 @@ def test_a_verdict_stands_after_a_restart(campaign: Callable[[], Context]) -> No
         ).spec
     )
     result.best_val_loss = 5.0
-    phase.context.directory.record(result)
+    phase.context.directory.record([result])
     again = TrialPhase(campaign())
     assert again.search.records[0].state == "running"
     ready = [task for task in again._ready if task.spec.number == 0]
     assert [task.spec.rung for task in ready] == [1]
 
 
-def test_members(campaign: Callable[[], Context]) -> None:
+def test_members(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     chosen = trials[:MEMBERS]
     context = campaign()
@@ -273,7 +348,7 @@ def test_members(campaign: Callable[[], Context]) -> None:
     assert not pools.sent
 
 
-def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Callable[[], Context]) -> None:
+def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     context = campaign()
     phase = MemberPhase(context, trials[:MEMBERS])
@@ -285,7 +360,7 @@ def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Callable[[], 
         assert own.read_text() == trial.read_text()
 
 
-def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Callable[[], Context]) -> None:
+def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
         MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))  # type: ignore[arg-type]

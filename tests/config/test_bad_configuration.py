@@ -180,7 +180,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*WIDTH,), {"int": [0, 16]}, ("search.space.Architecture.hidden_dim", "greater than")),
     ((*WIDTH, "when"), {"Architecture.mpnn_type": []}, ("hidden_dim.when lists no value",)),
     ((*WIDTH, "when"), {"Architecture.mpnn_type": "PNA"}, ("mpnn_type: must be a list",)),
-    ((*WIDTH, "when"), {"Architecture.mpnn_type": ["MACE"]}, ("not choices of",)),
+    ((*WIDTH, "when"), {"Architecture.mpnn_type": ["MACE"]}, ("not in the domain of",)),
     (
         (*WIDTH, "when"),
         {"Architecture.mpn_type": ["PNA"]},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig, Parameter, RunConfig, SearchConfig, load_config
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -141,7 +141,7 @@ def test_rungs_grow_to_the_last_epoch(
         reduction_factor=reduction_factor,
         space={"Training.batch_size": Parameter(choices=(8,))},
     )
-    rungs = search.rungs(num_epoch)
+    rungs = search.rung_epochs(num_epoch)
     assert rungs[-1] == num_epoch
     assert all(earlier < later for earlier, later in pairwise(rungs))
     assert rungs[0] == min(min_epochs, num_epoch)

@@ -17,6 +17,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.ensemble.uncertainty import (
@@ -28,7 +29,6 @@ from hydragnn_flow.ensemble.uncertainty import (
     distribution,
 )
 from hydragnn_flow.models import build_model
-from hydragnn_flow.run_directory import write_network
 from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
 
 EQUAL = np.full(3, 1 / 3)

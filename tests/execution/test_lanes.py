@@ -184,7 +184,7 @@ def test_lanes_end_with_their_worker() -> None:
     lane = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    lane.wait(timeout=30)
+    lane.wait(timeout=120)
 
 
 def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: GraphStore) -> None:

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 from segment_cases import NETWORK, network_with
 
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
-from hydragnn_flow.run_directory import RunDirectory, write_network
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL
 
 

@@ -38,17 +38,6 @@ def test_history_of_one_odd_trial(value: float | None) -> None:
     for state in ("running", "complete", "pruned", "failed"):
         trial = TrialRecord(0, state, {}, value, "")
         embed(figures.optimisation_history([trial], {}), "")
-        embed(figures.rung_curves([trial], [], {}), "")
-
-
-def test_curves_join_the_segments_of_a_trial(finished: Made) -> None:
-    run = read_run(finished.directory)
-    figure = figures.rung_curves(run.trials, run.segments, {}, (3, 9, 20))
-    curves = [line for line in figure.axes[0].lines if len(line.get_xdata()) != 2]
-    complete = [n for n, state in finished.states.items() if state == "complete"]
-    whole = [line for line in curves if list(line.get_xdata()) == list(range(1, 21))]
-    assert len(whole) == len(complete)
-    assert len(figure.axes[0].lines) == 3 + 16
 
 
 def test_parity_of_a_large_table_draws_some_and_tells_of_all() -> None:

@@ -59,6 +59,8 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
         "Are the error bars honest?",
         "Optimisation history",
         "Learning curves of the trials",
+        "Which hyper-parameters mattered",
+        "Trials through their hyper-parameters",
         "Trials",
         "Members of the ensemble",
         "What ran where, and when",
@@ -71,7 +73,7 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
 def test_nothing_is_loaded_from_anywhere(text: str) -> None:
     page = Page(text)
     assert page.tags.isdisjoint({"script", "link", "iframe", "object"})
-    assert len(page.addresses) == 6
+    assert len(page.addresses) == 8
     assert all(address.startswith("data:image/") for address in page.addresses)
     style = re.search(r"<style>(.*)</style>", text, re.S)
     assert style and "url(" not in style[1] and "@import" not in style[1]

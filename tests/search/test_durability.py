@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from study_cases import CONFIG, fits, open_search
+from study_cases import CONFIG, came_to, fits, open_search
 
+from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search import JOURNAL, Search, TrialRecord, read_trials
+from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord, read_trials
 
 
 def some_trials(path: Path) -> Search:
@@ -16,10 +17,13 @@ def some_trials(path: Path) -> Search:
     search = open_search(path)
     for number in range(6):
         assert search.ask().number == number
-    assert [search.report(0, rung, 0.3 - 0.1 * rung) for rung in range(3)] == [True, True, False]
-    assert not search.report(1, 0, 0.9)
+    search.commit()
+    verdicts = [search.report(0, rung, came_to(0.3 - 0.1 * rung)) for rung in range(3)]
+    assert verdicts == ["goes_on", "goes_on", "complete"]
+    assert search.report(1, 0, came_to(0.9)) == "stops"
     search.fail(2, "diverged: loss is NaN")
-    assert search.report(3, 0, 0.1)
+    assert search.report(3, 0, came_to(0.1)) == "goes_on"
+    search.commit()
     return search
 
 
@@ -28,34 +32,52 @@ def numbers(records: list[TrialRecord]) -> list[int]:
 
 
 def test_words_values_and_reasons(tmp_path: Path) -> None:
-    records = some_trials(tmp_path / JOURNAL).records
-    assert [record.state for record in records] == [
-        "complete",
-        "pruned",
-        "failed",
-        "running",
-        "running",
-        "running",
-    ]
-    assert [record.value for record in records] == [
-        pytest.approx(0.1),
-        0.9,
-        None,
-        0.1,
-        None,
-        None,
-    ]
+    search = some_trials(tmp_path / JOURNAL)
+    records = search.records
+    states = [record.state for record in records]
+    assert states == ["complete", "pruned", "failed", "running", "running", "running"]
+    assert [record.value for record in records] == [pytest.approx(0.1), 0.9, None, 0.1, None, None]
+    assert records[0].values == (pytest.approx(0.1),)
     assert records[2].reason == "diverged: loss is NaN"
     assert all(record.reason == "" for record in records if record.number != 2)
     assert all(fits(record.parameters) for record in records)
+    assert search.asked == 6
+    assert search.states == {"complete": 1, "pruned": 1, "failed": 1, "running": 3}
+    assert search.best == pytest.approx(0.1)
 
 
 def test_reopening_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
-    records = some_trials(path).records
+    first = some_trials(path)
     before = path.read_bytes()
-    assert open_search(path).records == records
+    again = open_search(path)
+    assert again.records == first.records
+    assert (again.asked, again.states, again.best) == (first.asked, first.states, first.best)
     assert path.read_bytes() == before
+
+
+def test_what_was_not_committed_never_happened(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    search = some_trials(path)
+    before, records = path.read_bytes(), search.records
+    search.ask()
+    search.report(4, 0, came_to(0.2))
+    assert path.read_bytes() == before
+    assert read_trials(tmp_path) == open_search(path).records == records
+
+
+def test_a_trial_takes_two_records(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    search = open_search(path, CONFIG.model_copy(update={"rungs": "none"}))
+    search.commit()
+    before = path.read_bytes().count(b"\n")
+    for number in range(20):
+        search.ask()
+        search.commit()
+        search.report(number, 0, came_to(0.1 * number))
+        search.commit()
+    # Its beginning and its end; the value at the one rung, for the curves, is the third.
+    assert path.read_bytes().count(b"\n") - before == 3 * 20
 
 
 def test_a_resumed_search_does_not_repeat_its_suggestions(tmp_path: Path) -> None:
@@ -64,73 +86,50 @@ def test_a_resumed_search_does_not_repeat_its_suggestions(tmp_path: Path) -> Non
     assert all(resumed.ask().parameters not in first for _ in range(3))
 
 
-@pytest.mark.parametrize("last_records", [1, 2, 5])
-def test_a_study_cut_at_any_byte_goes_on(last_records: int, tmp_path: Path) -> None:
-    """Every cut in the last record; for the others, the record's end and its middle."""
+def test_a_study_cut_at_any_byte_goes_on(tmp_path: Path) -> None:
+    """With whole trials, the verdicts of whole records, and the file as it was until the cut."""
     path = tmp_path / JOURNAL
     some_trials(path)
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    kept = b"".join(lines[:-last_records])
-    torn = lines[-last_records]
-    full = open_search(path).records
-    cuts = range(len(torn)) if last_records == 1 else (0, len(torn) // 2, len(torn) - 1)
-    for cut in cuts:
-        path.write_bytes(kept + torn[:cut])
+    whole, full = path.read_bytes(), open_search(path).records
+    for cut in range(len(whole) - 400, len(whole)):
+        path.write_bytes(whole[:cut])
         search = open_search(path)
-        assert path.read_bytes() == kept
-        assert numbers(search.records)[: len(full)] == numbers(full)[: len(search.records)]
-        asked = search.ask()
-        assert asked.number == len(search.records) - 1
+        assert path.read_bytes() == whole[: whole.rfind(b"\n", 0, cut) + 1]
+        known = search.records
+        assert [r.parameters for r in known] == [r.parameters for r in full][: len(known)]
+        assert search.ask().number == len(known)
+        search.commit()
         assert read_trials(tmp_path) == open_search(path).records
-
-
-def test_a_suggestion_that_was_cut_short_is_completed(tmp_path: Path) -> None:
-    path = tmp_path / JOURNAL
-    search = open_search(path)
-    search.ask()
-    before = path.read_bytes()
-    search.ask()
-    added = path.read_bytes()[len(before) :].splitlines(keepends=True)
-    for n_lines in range(1, len(added) + 1):
-        path.write_bytes(before + b"".join(added[:n_lines]))
-        cut = open_search(path, seed=n_lines)
-        known = cut.records[1].parameters
-        assert cut.records[1].state == "running"
-        completed = cut.resume(1)
-        assert completed.number == 1
-        assert fits(completed.parameters)
-        assert known.items() <= completed.parameters.items()
-        assert open_search(path).records[1].parameters == completed.parameters
-        assert len(cut.records) == 2
 
 
 def test_a_judgement_that_was_cut_short_is_repeated(tmp_path: Path) -> None:
     """Cut anywhere between the report and the end of a trial, the same verdict follows."""
     path = tmp_path / JOURNAL
-    for value, rung, verdict in ((0.9, 0, "pruned"), (0.05, 0, "running"), (0.2, 2, "complete")):
+    cases = [(0.9, 0, "stops"), (0.05, 0, "goes_on"), (0.2, 2, "complete")]
+    for value, rung, verdict in cases:
         path.unlink(missing_ok=True)
         search = some_trials(path)
         number = 4
         for earlier in range(rung):
-            search.report(number, earlier, 0.01)
+            search.report(number, earlier, came_to(0.01))
+        search.commit()
         before = path.read_bytes()
-        goes_on = search.report(number, rung, value)
-        assert search.records[number].state == verdict
+        assert search.report(number, rung, came_to(value)) == verdict
+        search.commit()
         added = path.read_bytes()[len(before) :].splitlines(keepends=True)
         for n_lines in range(len(added)):
             path.write_bytes(before + b"".join(added[:n_lines]))
             again = open_search(path)
-            assert again.report(number, rung, value) == goes_on
-            assert again.records[number].state == verdict
+            assert again.report(number, rung, came_to(value)) == verdict
+            assert again.records[number] == search.records[number]
 
 
-def test_reporting_twice_changes_nothing(tmp_path: Path) -> None:
+def test_reporting_again_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     search = some_trials(path)
     records, written = search.records, path.read_bytes()
-    assert search.report(3, 0, 0.1)
-    assert search.report(3, 0, 0.1)
+    assert search.report(3, 0, came_to(0.1)) == "goes_on"
+    search.commit()
     assert search.records == records
     assert path.read_bytes() == written
 
@@ -141,10 +140,91 @@ def test_each_rung_keeps_the_best_third(tmp_path: Path) -> None:
     kept = []
     for number, loss in enumerate(losses):
         search.ask()
-        kept.append(search.report(number, 0, loss))
+        kept.append(search.report(number, 0, came_to(loss)) == "goes_on")
         rank = sorted(losses[: number + 1]).index(loss)
         assert kept[-1] == (rank < max(1, (number + 1) // CONFIG.reduction_factor))
     assert kept == [n in (0, 1, 3, 5, 6, 7, 8, 11) for n in range(12)]
+
+
+def test_promotion_across_restarts(tmp_path: Path) -> None:
+    """Trials wait, the best third goes on when a third are good enough, and none twice."""
+    path, config = tmp_path / JOURNAL, CONFIG.model_copy(update={"rungs": "promotion"})
+    losses = [5.0, 4.0, 6.0, 3.0, 7.0, 2.0]
+    search = open_search(path, config)
+    for number, loss in enumerate(losses):
+        search.ask()
+        assert search.report(number, 0, came_to(loss)) == "waits"
+        search.commit()
+        search = open_search(path, config)
+        assert search.report(number, 0, came_to(loss)) == "waits"
+    promoted = []
+    while (found := search.promote()) is not None:
+        record, rung = found
+        assert rung == 0 and record.state == "running"
+        promoted.append(record.number)
+        search.commit()
+        search = open_search(path, config)
+        assert search.report(record.number, 0, came_to(losses[record.number])) == "goes_on"
+    assert promoted == [5, 3]
+    search.end_waiting()
+    assert search.states == {"running": 2, "pruned": 4}
+
+
+def test_a_study_begins_with_what_is_enqueued(tmp_path: Path) -> None:
+    wanted = {"Architecture.mpnn_type": "SchNet", "Architecture.hidden_dim": 48}
+    config = CONFIG.model_copy(update={"enqueue": (wanted,)})
+    search = open_search(tmp_path / JOURNAL, config)
+    assert search.records == [] and search.asked == 0
+    assert wanted.items() <= search.ask().parameters.items()
+    search.commit()
+    again = open_search(tmp_path / JOURNAL, config)  # not a second time
+    assert [again.ask().parameters.items() >= wanted.items() for _ in range(3)].count(True) < 3
+    more = {"Architecture.mpnn_type": "PNA"}
+    search = open_search(tmp_path / JOURNAL, config.model_copy(update={"enqueue": (wanted, more)}))
+    assert search.ask().parameters["Architecture.mpnn_type"] == "PNA"
+
+
+def test_a_study_learns_from_an_earlier_one(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    earlier = open_search(first / JOURNAL)
+    for number in range(40):
+        trial = earlier.ask()
+        loss = abs(trial.parameters["Training.Optimizer.learning_rate"] - 3e-3)
+        for rung in range(3):
+            if earlier.report(number, rung, came_to(loss)) != "goes_on":
+                break
+    earlier.close()
+    config = CONFIG.model_copy(update={"warm_start": (first,)})
+    path = tmp_path / JOURNAL
+    search = open_search(path, config)
+    assert search.asked == 0 and search.records == []
+    trials = [search.ask() for _ in range(10)]
+    assert trials[0].number == 40  # numbers are the study's, and the earlier trials have the first
+    near = [abs(t.parameters["Training.Optimizer.learning_rate"] - 3e-3) < 2e-3 for t in trials]
+    assert sum(near) >= 7
+    search.commit()
+    assert numbers(open_search(path, config).records) == list(range(40, 50))
+    assert numbers(read_trials(tmp_path)) == list(range(40, 50))
+    narrow = {**CONFIG.space, "Architecture.hidden_dim": Parameter(int=(100, 200))}
+    with pytest.raises(
+        InputError, match=r"search\.warm_start: no trial of .* lies in search\.space"
+    ):
+        open_search(tmp_path / "other", config.model_copy(update={"space": narrow}))
+
+
+def test_several_objectives_and_constraints(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"objectives": ("val_loss", "seconds"), "rungs": "none"})
+    search = open_search(tmp_path / JOURNAL, config)
+    for number in range(30):
+        search.ask()
+        outcome = Outcome((1.0 / (number + 1), float(number)), {"peak_memory_gib": number - 20.0})
+        assert search.report(number, 0, outcome) == "complete"
+    search.commit()
+    records = read_trials(tmp_path)
+    assert [record.values for record in records] == [(1 / (n + 1), float(n)) for n in range(30)]
+    assert [record.feasible for record in records] == [n <= 20 for n in range(30)]
+    assert search.ask().number == 30
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from study_cases import SPACE, fits, open_search
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from study_cases import SPACE, came_to, open_search
 
-from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.config import Parameter, SearchConfig, load_config
+from hydragnn_flow.search.space import active, distributions, suggest
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @st.composite
@@ -27,12 +33,20 @@ def parameters(draw: st.DrawFn, earlier: dict[str, Parameter]) -> Parameter:
         scalars = st.integers(-9, 9) | st.sampled_from(["a", "b", "c"]) | st.floats(0.1, 0.9)
         choices = draw(st.lists(scalars, min_size=1, max_size=4, unique=True))
         return Parameter(choices=tuple(choices), when=when)
-    log = draw(st.booleans())
+    scale = draw(st.sampled_from(["linear", "log", "step"]))
+    log = scale == "log"
     if kind == "int":
         low = draw(st.integers(1 if log else -1000, 1000))
-        return Parameter(int=(low, low + draw(st.integers(0, 1000))), log=log, when=when)
+        high = low + draw(st.integers(0, 1000))
+        step = draw(st.integers(1, high - low)) if scale == "step" and high > low else None
+        return Parameter(int=(low, high), log=log, step=step, when=when)
     start = draw(st.floats(1e-6 if log else -1e3, 1e3))
-    return Parameter(float=(start, start + draw(st.floats(0, 1e3))), log=log, when=when)
+    end = start + draw(st.floats(0, 1e3))
+    step = None
+    if scale == "step":
+        start, end = round(start, 3), round(end, 3) + 7.0
+        step = draw(st.sampled_from([0.1, 0.25, 7.0]))
+    return Parameter(float=(start, end), log=log, step=step, when=when)
 
 
 @st.composite
@@ -43,25 +57,60 @@ def spaces(draw: st.DrawFn) -> dict[str, Parameter]:
     return space
 
 
-@settings(max_examples=40, deadline=None)
-@given(space=spaces(), seed=st.integers(0, 10**12))
+@settings(max_examples=60, deadline=None)
+@given(space=spaces(), seed=st.integers(0, 2**32 - 1))
 def test_every_suggestion_is_within_the_space(space: dict[str, Parameter], seed: int) -> None:
-    config = SearchConfig(trials=9, space=space)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Optuna warns where it has to lower the end of a range
+        domains = distributions(space)
+        for _ in range(5):
+            trial = study.ask()
+            values = suggest(trial, space)
+            assert list(values) == active(space, values)
+            assert all(space[name].contains(value) for name, value in values.items())
+            # Samplers that are given the space beforehand see the domains that trials have.
+            assert trial.distributions == {name: domains[name] for name in values}
+            assert suggest(trial, space) == values
+
+
+PUBLISHED = sorted(CONFIGS.rglob("*hpo*.yaml"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_network_of_a_published_space_can_be(path: Path) -> None:
+    config = load_config(path)
+    space = config.search.space
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    seen: set[str] = set()
+    for _ in range(60):
+        values = suggest(study.ask(), space)
+        network = config.network_with(values)
+        assert network.Architecture.hidden_dim == values["Architecture.hidden_dim"]
+        seen |= set(values)
+    assert seen == set(space)
+
+
+@settings(max_examples=15, deadline=None)
+@given(space=spaces(), seed=st.integers(0, 10**12))
+def test_a_study_knows_what_it_suggested(space: dict[str, Parameter], seed: int) -> None:
+    config = SearchConfig(trials=9, sampler="random", space=space)
     with tempfile.TemporaryDirectory() as folder:
         search = open_search(Path(folder) / "study.journal", config, seed)
         asked = [search.ask().parameters for _ in range(3)]
-        assert all(fits(parameters, config) for parameters in asked)
         assert [record.parameters for record in search.records] == asked
-        assert [search.resume(number).parameters for number in range(3)] == asked
+        assert [search.record(number).parameters for number in range(3)] == asked
+        search.close()
 
 
 def test_the_samplers_own_suggestions_are_within_the_space(tmp_path: Path) -> None:
     search = open_search(tmp_path / "study.journal")
     for _ in range(30):
         trial = search.ask()
-        assert fits(trial.parameters)
-        rung = 0
-        while search.report(trial.number, rung, abs(trial.parameters["Architecture.hidden_dim"])):
+        assert list(trial.parameters) == active(SPACE, trial.parameters)
+        assert all(SPACE[name].contains(value) for name, value in trial.parameters.items())
+        rung, outcome = 0, came_to(abs(trial.parameters["Architecture.hidden_dim"]))
+        while search.report(trial.number, rung, outcome) == "goes_on":
             rung += 1
     types = {record.parameters["Architecture.mpnn_type"] for record in search.records}
     assert types == set(SPACE["Architecture.mpnn_type"].choices or ())
@@ -74,15 +123,45 @@ def test_conditional_parameters_exist_only_where_they_apply(tmp_path: Path) -> N
     assert has == {"SchNet": True, "EGNN": False, "PNA": False}
 
 
-def test_a_condition_on_a_parameter_that_does_not_exist_is_not_met(tmp_path: Path) -> None:
+CHAIN = {
+    "a": Parameter(choices=("on", "off")),
+    "b": Parameter(choices=(1, 2), when={"a": ("on",)}),
+    "c": Parameter(int=(2, 9), when={"b": (1,)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "existing"),
+    [
+        ({"a": "off"}, ["a"]),
+        ({"a": "on", "b": 2}, ["a", "b"]),
+        ({"a": "on", "b": 1}, ["a", "b", "c"]),
+        ({"a": "off", "b": 1, "c": 2}, ["a"]),  # a value of what does not exist changes nothing
+        ({"a": "on"}, ["a", "b"]),
+        ({}, ["a"]),
+    ],
+)
+def test_a_condition_on_a_parameter_that_does_not_exist_is_not_met(
+    values: dict[str, object], existing: list[str]
+) -> None:
+    assert active(CHAIN, values) == existing
+
+
+def test_distributions_are_those_of_optuna() -> None:
     space = {
-        "a": Parameter(choices=("on", "off")),
-        "b": Parameter(choices=(1,), when={"a": ("on",)}),
-        "c": Parameter(choices=(2,), when={"b": (1,)}),
+        "choice": Parameter(choices=("x", 2, True)),
+        "whole": Parameter(int=(8, 60), step=16),
+        "log": Parameter(int=(8, 64), log=True),
+        "number": Parameter(float=(0.0, 1.0), step=0.3),
+        "rate": Parameter(float=(1e-5, 1e-2), log=True),
     }
-    search = open_search(tmp_path / "study.journal", SearchConfig(trials=9, space=space))
-    seen = {tuple(sorted(search.ask().parameters)) for _ in range(20)}
-    assert seen == {("a",), ("a", "b", "c")}
+    assert distributions(space) == {
+        "choice": CategoricalDistribution(("x", 2, True)),
+        "whole": IntDistribution(8, 56, step=16),
+        "log": IntDistribution(8, 64, log=True),
+        "number": FloatDistribution(0.0, 0.9, step=0.3),
+        "rate": FloatDistribution(1e-5, 1e-2, log=True),
+    }
 
 
 @pytest.mark.parametrize("seed", [0, 1, 123_456, 20_240_101, 2**40])

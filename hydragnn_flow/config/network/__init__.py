@@ -12,6 +12,7 @@ from hydragnn_flow.config.network.load import (
     load_network,
     network_section,
     read_json,
+    write_network,
 )
 from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
 
@@ -31,4 +32,5 @@ __all__ = [
     "load_network",
     "network_section",
     "read_json",
+    "write_network",
 ]

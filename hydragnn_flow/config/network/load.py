@@ -14,6 +14,7 @@ from hydragnn_flow.config.network.architecture import Architecture
 from hydragnn_flow.config.network.hydragnn_keys import drop_unused
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
 
 _Section = TypeVar("_Section", bound=Section)
 # Keys of `Training` and its sections that are read with some values of another: which, and what.
@@ -201,3 +202,11 @@ def load_network(
     section = network if "Architecture" in network else network_section(network, source)
     config: NetworkConfig = validate(NetworkConfig, dict(section), source)
     return config
+
+
+def write_network(folder: Path, network: dict[str, Any]) -> None:
+    """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "config.json"
+    if not file.exists():
+        write_json(file, {"NeuralNetwork": network})

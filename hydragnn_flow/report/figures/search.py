@@ -87,53 +87,6 @@ def optimisation_history(
     return figure
 
 
-def rung_curves(
-    trials: Sequence[TrialRecord],
-    segments: Sequence[SegmentResult],
-    types: Mapping[int, str],
-    rungs: Sequence[int] = (),
-) -> Figure:
-    """Validation loss of every trial epoch by epoch.
-
-    Parameters
-    ----------
-    trials, segments
-        Of the run.
-    types
-        Message-passing type of each trial, by number.
-    rungs
-        Epochs at which trials are judged.
-    """
-    figure = new_figure(9.4, 4.2)
-    axes = figure.add_subplot()
-    palette = colours(types.values())
-    curves = learning_curves(segments)
-    for rung in rungs:
-        axes.axvline(rung, color=SOFT, lw=1, ls=_DASHED, zorder=1)
-    for trial in trials:
-        if curve := curves.get(trial.number):
-            axes.plot(
-                list(curve),
-                list(curve.values()),
-                color=palette.get(types.get(trial.number, ""), SOFT),
-                lw=1.5 * _crowded(trials),
-                alpha=0.5 if trial.state == "pruned" else 0.95,
-                zorder=2,
-            )
-    ends = {number: list(curve.items())[-1] for number, curve in curves.items() if curve}
-    _mark_ends(axes, trials, types, ends)
-    _loss_axis(axes, (loss for curve in curves.values() for loss in curve.values()))
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlim(left=0)
-    tidy(axes, grid="y")
-    keys = type_keys(palette) + _state_keys(trials)
-    if rungs:
-        keys.append(Line2D([], [], color=SOFT, lw=1, ls=_DASHED, label="rung"))
-    legend_above(figure, keys)
-    return figure
-
-
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, float]]:
     """Trial number -> epoch -> validation loss, epochs in order.
 

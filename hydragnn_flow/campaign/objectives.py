@@ -1,0 +1,60 @@
+"""What a search is after, read from the results of a trial's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import Outcome
+from hydragnn_flow.training.segment import SegmentResult
+
+_ON_VALIDATION = "val."
+
+
+def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
+    """What a trial has come to.
+
+    Parameters
+    ----------
+    config
+        Names the objectives and the limits.
+    results
+        Of every segment of the trial, in the order they ended; the last one went well.
+
+    Raises
+    ------
+    InputError
+        If joules are asked for and no counter reports them.
+    """
+    curve = [row for result in results for row in result.history if result.status == "ok"]
+    limits = config.constraints
+    return Outcome(
+        objectives=tuple(_value(name, results, curve) for name in config.objectives),
+        excess={name: _value(name, results, curve) - limit for name, limit in limits.items()},
+        curve=curve,
+    )
+
+
+def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
+    last = results[-1]
+    if name == "val_loss":
+        assert last.best_val_loss is not None  # it went well
+        return last.best_val_loss
+    if name == "train_loss":
+        return next((row[1] for row in curve if row[0] == last.best_epoch), curve[-1][1])
+    if name.startswith(_ON_VALIDATION):
+        target = name.removeprefix(_ON_VALIDATION)
+        per_atom = last.metrics.get(f"{target}_mae_per_atom")
+        return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
+    if name == "peak_memory_gib":
+        return max(result.peak_memory_gib for result in results)
+    if name == "joules":
+        if last.joules is None:
+            raise InputError(
+                "search: 'joules' cannot be measured here: no device or processor reports its "
+                "energy to this user; remove it"
+            )
+        return sum(result.joules or 0.0 for result in results)
+    seconds = sum(result.seconds * max(1, len(result.gcds)) for result in results)
+    return seconds / 3600 if name == "gcd_hours" else seconds

@@ -1,0 +1,83 @@
+"""What every command says and refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hydragnn_flow.errors import InputError
+
+console = Console()
+
+RunDir = Annotated[
+    Path, typer.Argument(help="Directory of a run.", metavar="RUN_DIR", show_default=False)
+]
+# The system refuses these without naming a file: the data of one already open.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def existing(run_dir: Path) -> Path:
+    """The directory of a run, which it must be."""
+    if not (run_dir / "run.yaml").is_file():
+        raise InputError(f"{run_dir}: is not the directory of a run (no run.yaml); check the path")
+    return run_dir
+
+
+def check_output(out: Path) -> None:
+    """Refuse, before anything is computed, a table that could not be written."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out}: must end in .csv or .parquet")
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a directory; name a file")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
+
+
+@contextmanager
+def using(*named: Path | None) -> Iterator[None]:
+    """Tell the user, in a sentence, when the system refuses a place the user named.
+
+    Parameters
+    ----------
+    named
+        The place that is written to, then others.
+    """
+    places = [place.absolute() for place in named if place is not None]
+    try:
+        yield
+    except OSError as error:
+        refused = None
+        if isinstance(error.filename, (str, bytes)):
+            refused = Path(os.fsdecode(error.filename)).absolute()
+        elif error.errno in _FULL:
+            refused = places[0]
+        if refused is None or not any(
+            place == refused or place in refused.parents or refused in place.parents
+            for place in places
+        ):
+            raise
+        raise InputError(
+            f"{refused}: {error.strerror}; make it usable or name another place"
+        ) from error
+
+
+def say(text: str) -> None:
+    """Print a line as it is: no markup, and no breaks in paths that a script may read."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def short(path: Path) -> str:
+    """A path relative to where the user stands, where it is below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

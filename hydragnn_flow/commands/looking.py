@@ -1,0 +1,116 @@
+"""Commands that look at a search: its trials, what mattered, optuna-dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_flow.commands.console import (
+    RunDir,
+    check_output,
+    console,
+    existing,
+    say,
+    short,
+    using,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def trials(
+    run_dir: RunDir,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Write all trials as a table (.csv or .parquet) instead.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show the best trials of a live or finished run.
+
+    A pruned trial has the value of its last rung.
+    """
+    from hydragnn_flow.report.search_tables import best_table
+    from hydragnn_flow.report.trials_frame import trials_frame
+
+    with using(out or run_dir, run_dir):
+        if out is not None:
+            check_output(out)
+        frame = trials_frame(existing(run_dir))
+        if out is None:
+            console.print(best_table(frame, console))
+            return
+        if out.suffix == ".csv":
+            frame.to_csv(out, index=False)
+        else:
+            frame.to_parquet(out, index=False)
+    say(f"{short(out)}: {len(frame):,} trials")
+
+
+@app.command()
+def importance(
+    run_dir: RunDir,
+    shap: Annotated[
+        bool,
+        typer.Option(
+            "--shap",
+            help="Add by how much each moves a trial in the ranking (Shapley values of a random "
+            "forest); needs the extra `shap`.",
+        ),
+    ] = False,
+) -> None:
+    """Say which hyper-parameters decided whether a trial is among the best tenth (PED-ANOVA).
+
+    At least five trials count as the best. Each parameter is judged by itself, one with a condition
+    among the trials that have it; pruned trials count by how far they came.
+    """
+    from hydragnn_flow.report.search_tables import importance_table
+    from hydragnn_flow.report.trials_frame import study_frame_of
+    from hydragnn_flow.search.importance import parameter_importance
+
+    with using(run_dir):
+        study, frame = study_frame_of(existing(run_dir))
+    for i, objective in enumerate(frame.attrs["objectives"]):
+        found = parameter_importance(study, frame, i, shap=shap)
+        console.print(importance_table(found, f"What {objective} depends on"))
+        r2 = found.attrs.get("r2")
+        if r2 is not None:
+            say(f"the forest behind the last column explains {r2:.0%} of the ranking (R²)")
+
+
+@app.command()
+def dashboard(
+    run_dir: RunDir,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            help="On this machine's loopback interface; by default 8080, or a free one.",
+            min=1,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve optuna-dashboard for a live or finished run until Ctrl-C.
+
+    It follows the run and changes nothing in it.
+    """
+    from hydragnn_flow.report.dashboard import addresses, dashboard_server
+
+    with using(run_dir), dashboard_server(existing(run_dir), port) as server:
+        url, tunnel = addresses(server)
+        say(url)
+        say(f"from another machine first: {tunnel}")
+        say("Ctrl-C ends it")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("ended")

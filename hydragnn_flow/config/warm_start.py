@@ -1,0 +1,60 @@
+"""The earlier searches that a search starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.errors import InputError
+
+# Of a run directory.
+_JOURNAL = "study.journal"
+
+
+def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
+    """Paths of earlier searches as a configuration file gives them, made absolute.
+
+    Parameters
+    ----------
+    names
+        What stands in ``search.warm_start``; what is not text is left for the schema to refuse.
+    source
+        The configuration file, which they are relative to.
+
+    Raises
+    ------
+    InputError
+        If one is neither a run directory whose search has begun nor an Optuna journal.
+    """
+    found: list[Any] = []
+    for i, name in enumerate(names):
+        if not isinstance(name, str):
+            found.append(name)
+            continue
+        path = (source.parent / name).resolve()
+        place = f"{source}: search.warm_start.{i}: {path}"
+        if not path.exists():
+            raise InputError(f"{place} does not exist; correct the path or remove it")
+        if path.is_dir() and not (path / _JOURNAL).is_file():
+            raise InputError(
+                f"{place} has no {_JOURNAL}; name the directory of a run whose search has begun, "
+                f"or an Optuna journal"
+            )
+        if path.is_file() and not _is_journal(path):
+            raise InputError(
+                f"{place} is not an Optuna journal; name one, or the directory of a run"
+            )
+        found.append(str(path))
+    return found
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether the first line of a file is a record of Optuna's journal storage."""
+    try:
+        with path.open("rb") as file:
+            record = json.loads(file.readline(1_000_000))
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and "op_code" in record

@@ -1,0 +1,116 @@
+"""optuna-dashboard on a run that may still be going, without ever touching it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend
+from optuna_dashboard import wsgi
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.trials_frame import read_study
+from hydragnn_flow.search.study import JOURNAL
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+HOST = "127.0.0.1"
+"""Only this machine: the dashboard asks nobody who they are."""
+PORT = 8080
+"""Where people look first; another is taken where it is in use."""
+_REFUSAL = "This dashboard only shows the run; nothing can be changed here."
+
+
+def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer:
+    """A server of a run's dashboard, already listening; ``serve_forever`` begins it.
+
+    It reads the journal again as it grows, and never writes to it.
+
+    Parameters
+    ----------
+    run_directory
+        Of a finished run, or of one still going.
+    port
+        On the loopback interface; where not given :data:`PORT`, or a free one if that is in use.
+
+    Raises
+    ------
+    InputError
+        If the search has not begun, or the port cannot be used.
+    """
+    read_study(run_directory)  # says what is wrong with the journal
+    app = _reading_only(wsgi(JournalStorage(_Following(run_directory / JOURNAL))))
+    try:
+        return _listening(app, PORT if port is None else port)
+    except OSError as error:
+        if port is None:
+            return _listening(app, 0)
+        raise InputError(
+            f"--port {port}: cannot be used ({error.strerror}); name another, or leave it out"
+        ) from None
+
+
+def addresses(server: WSGIServer) -> tuple[str, str]:
+    """Where a browser on this machine finds the dashboard, and how one elsewhere gets there."""
+    port = server.server_port
+    tunnel = f"ssh -N -L {port}:{HOST}:{port} {socket.gethostname()}"
+    return f"http://{HOST}:{port}/dashboard", tunnel
+
+
+class _Following(BaseJournalBackend):
+    """The complete records of a journal that somebody else appends to; never written or locked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._given = self._offset = 0  # records, and the bytes they take
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        skipped = 0
+        if log_number_from != self._given:
+            self._offset, skipped = 0, log_number_from
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            # What has no end yet is still being written.
+            whole = file.read().rpartition(b"\n")[0]
+        records = [json.loads(line) for line in whole.splitlines()[skipped:]]
+        self._offset += len(whole) + 1 if whole else 0
+        self._given = log_number_from + len(records)
+        return records
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise RuntimeError(_REFUSAL)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # Ctrl-C does not wait for a browser
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        return None
+
+
+def _listening(app: WSGIApplication, port: int) -> WSGIServer:
+    return make_server(HOST, port, app, server_class=_Server, handler_class=_Quiet)
+
+
+def _reading_only(app: WSGIApplication) -> WSGIApplication:
+    """Refuse, in a sentence the page shows, whatever is not a question."""
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return app(environ, start)
+        body = json.dumps({"reason": _REFUSAL}).encode()
+        length = str(len(body))
+        headers = [("Content-Type", "application/json"), ("Content-Length", length)]
+        start("403 Forbidden", headers)
+        return [body]
+
+    return answer

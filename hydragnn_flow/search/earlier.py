@@ -1,0 +1,94 @@
+"""A study that begins with what earlier ones found, or with given configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search.journal import read_journal
+from hydragnn_flow.search.records import ORIGIN
+from hydragnn_flow.search.space import active, distributions
+
+_FIXED = "fixed_params"
+"""System attribute in which Optuna keeps the parameters of an enqueued trial."""
+
+
+def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
+    """Add the trials of the studies named in `search.warm_start`.
+
+    They have numbers before those of the study's own trials, are shown as trials of their origin,
+    and never become members.
+
+    Raises
+    ------
+    InputError
+        If a study has other objectives, or no trial that lies in the space.
+    """
+    for name in config.warm_start:
+        found = [trial for trial in _trials_of(Path(name), config) if _fits(trial, config)]
+        if not found:
+            raise InputError(
+                f"search.warm_start: no trial of {name} lies in search.space; remove it or widen "
+                f"the space"
+            )
+        for trial in found:
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=trial.state,
+                    values=trial.values,
+                    params=trial.params,
+                    distributions={
+                        path: domain
+                        for path, domain in distributions(config.space).items()
+                        if path in trial.params
+                    },
+                    intermediate_values=trial.intermediate_values,
+                    user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
+                )
+            )
+
+
+def enqueue(study: optuna.Study, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Have the next trials begin with given configurations, each once in the life of the study."""
+    there = [trial.system_attrs.get(_FIXED) for trial in study.get_trials(deepcopy=False)]
+    for parameters in wanted:
+        if dict(parameters) not in there:
+            study.enqueue_trial(dict(parameters))
+
+
+def _trials_of(path: Path, config: SearchConfig) -> list[FrozenTrial]:
+    journal = path / "study.journal" if path.is_dir() else path
+    storage = read_journal(journal)
+    studies = storage.get_all_studies()
+    if not studies:
+        raise InputError(f"search.warm_start: {journal} holds no study; remove it")
+    study = optuna.load_study(study_name=studies[0].study_name, storage=storage)
+    if len(study.directions) != len(config.objectives):
+        raise InputError(
+            f"search.warm_start: {path} has {len(study.directions)} objectives, and this search "
+            f"has {len(config.objectives)}; remove it"
+        )
+    if any(direction != optuna.study.StudyDirection.MINIMIZE for direction in study.directions):
+        raise InputError(f"search.warm_start: {path} maximises its objective; remove it")
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+
+def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
+    """Whether a trial has exactly the parameters it would have here, each within its domain."""
+    domains = distributions(config.space)
+    if set(active(config.space, trial.params)) != set(trial.params):
+        return False
+    for name, value in trial.params.items():
+        try:
+            inside = domains[name]._contains(domains[name].to_internal_repr(value))
+        except (ValueError, TypeError):
+            return False
+        if not inside:
+            return False
+    return True

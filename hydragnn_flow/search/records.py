@@ -1,0 +1,72 @@
+"""What the study knows of trials, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from optuna.trial import FrozenTrial, TrialState
+
+REASON = "reason"
+ORIGIN = "origin"
+"""User attribute of a trial that another study has made: where it was read."""
+
+TrialWord = Literal["running", "complete", "pruned", "failed"]
+WORDS: dict[TrialState, TrialWord] = {
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What the study knows of a trial."""
+
+    number: int
+    state: TrialWord
+    parameters: dict[str, Any]
+    value: float | None
+    """Smallest value of the first objective that was reported."""
+    reason: str = ""
+    """Why a failed trial failed."""
+    values: tuple[float, ...] = ()
+    """Of every objective, where the trial has ended."""
+    feasible: bool = True
+    """Whether it kept the limits of ``search.constraints``, as far as is known."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial has come to so far.
+
+    Attributes
+    ----------
+    objectives
+        A value for each objective of the search, smaller being better.
+    excess
+        By how much each constrained quantity is above its limit; at most zero where it is kept.
+    curve
+        [epoch, training loss, validation loss] of every epoch so far.
+    """
+
+    objectives: tuple[float, ...]
+    excess: Mapping[str, float] = field(default_factory=dict)
+    curve: Sequence[Sequence[float]] = ()
+
+
+def record_of(trial: FrozenTrial) -> TrialRecord:
+    """The record of a trial that has been asked for."""
+    values = trial.intermediate_values.values()
+    ended = trial.state == TrialState.COMPLETE
+    return TrialRecord(
+        number=trial.number,
+        state=WORDS[trial.state],
+        parameters=dict(trial.params),
+        value=min(values) if values else None,
+        reason=trial.user_attrs.get(REASON, ""),
+        values=tuple(trial.values) if ended and trial.values else (),
+        feasible=all(excess <= 0 for excess in trial.constraints.values()),
+    )

@@ -1,0 +1,303 @@
+"""What becomes of a trial at a rung: it goes on, waits, stops or is complete.
+
+Everything is in memory and costs a binary search per report, whatever the number of trials.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import optuna
+
+from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.search.rules.curves import chance_to_beat, has_stalled
+from hydragnn_flow.search.rules.pruner import PrunerRule
+
+Verdict = Literal["goes_on", "waits", "stops", "complete"]
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Ranking:
+    """The values reported at one rung, and the trials that wait there."""
+
+    def __init__(self) -> None:
+        self._ranked: list[tuple[float, int]] = []
+        self._queue: list[tuple[float, int]] = []
+        self._value: dict[int, float] = {}
+        self._waiting: set[int] = set()
+
+    def enter(self, number: int, value: float) -> None:
+        """Rank a trial; its first value counts."""
+        if number not in self._value:
+            self._value[number] = value
+            bisect.insort(self._ranked, (value, number))
+
+    def among_best(self, number: int, reduction_factor: int) -> bool:
+        """Whether a trial is as good as the last of the best ``1 / reduction_factor``."""
+        last = max(1, len(self._ranked) // reduction_factor) - 1
+        return self._value[number] <= self._ranked[last][0]
+
+    def wait(self, number: int) -> None:
+        """Let a ranked trial wait for promotion."""
+        if number not in self._waiting:
+            self._waiting.add(number)
+            heapq.heappush(self._queue, (self._value[number], number))
+
+    def forget(self, number: int) -> None:
+        """Wait no longer; the trial's value stays in the ranking."""
+        self._waiting.discard(number)
+
+    def __len__(self) -> int:
+        return len(self._ranked)
+
+    def promotable(self, reduction_factor: int) -> int | None:
+        """The best waiting trial, if it is in the best ``1 / reduction_factor`` of all here.
+
+        Equal values rank by trial number, so the promoted are never more than that share.
+        """
+        while self._queue and self._queue[0][1] not in self._waiting:
+            heapq.heappop(self._queue)
+        if not self._queue:
+            return None
+        rank = bisect.bisect_left(self._ranked, self._queue[0])
+        return self._queue[0][1] if rank < len(self._ranked) // reduction_factor else None
+
+
+class Rungs:
+    """The rules at the rungs of a search; made by `make_rungs`.
+
+    A trial is judged by asynchronous successive halving, so no trial waits for a rung to fill.
+
+    * **stopping**: a trial goes on if it is in the best ``1 / reduction_factor`` of those reported
+      at the rung so far, its own value included, and stops otherwise. The first to arrive goes on.
+    * **promotion**: every trial waits, and `promote` hands out the waiting ones that have come to
+      be in the best ``1 / reduction_factor``. So a poor early arrival goes no further, and a good
+      one that came among better ones is taken up later; in between it has to wait.
+    * **hyperband**: the stopping rule in several brackets that rank apart; bracket s skips the
+      first s rungs, for configurations that begin slowly.
+
+    A stalled or hopeless trial stops first, if the configuration says so. Its value stays in the
+    ranking, as a failed trial's does: the others were as good or bad beside it.
+
+    Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
+    arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
+    Hyperparameter and Neural Architecture Search, arXiv:2003.10865 (stopping); Li et al.,
+    Hyperband, JMLR 18 (2018) 185, arXiv:1603.06560.
+    """
+
+    def __init__(
+        self, config: SearchConfig, num_epoch: int, pruner: PrunerRule | None, ensemble_size: int
+    ) -> None:
+        rungs = config.rung_epochs(num_epoch)
+        self._shares = [1]
+        if config.rungs == "hyperband":
+            brackets = min(config.brackets or len(rungs), len(rungs))
+            self._shares = bracket_shares(brackets, config.reduction_factor)
+        self._config, self._num_epoch = config, num_epoch
+        self._pruner, self._size = pruner, ensemble_size
+        self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
+        self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
+        self._passed: dict[int, int] = {}
+        self._waits_at: dict[int, int] = {}
+        # One more than the ensemble needs: a trial is not compared with itself.
+        self._leaders: list[tuple[float, int]] = []
+
+    def epochs(self, number: int) -> tuple[int, ...]:
+        """Epochs at which a trial is judged; the last is its end."""
+        return self._epochs[self.bracket(number)]
+
+    def bracket(self, number: int) -> int:
+        """Bracket of a trial, from its number alone.
+
+        Multiples of the golden ratio fill the unit interval evenly, so that any run of
+        consecutive trials has the brackets in proportion.
+        """
+        point = number * _GOLDEN % 1 * sum(self._shares)
+        for bracket, share in enumerate(self._shares[:-1]):
+            point -= share
+            if point < 0:
+                return bracket
+        return len(self._shares) - 1
+
+    def report(
+        self, number: int, rung: int, value: float, curve: Sequence[Sequence[float]] = ()
+    ) -> Verdict:
+        """Judge a trial at a rung.
+
+        Parameters
+        ----------
+        number, rung
+            Trial, and position of the rung in its `epochs`.
+        value
+            Smallest value so far; smaller is better, never NaN.
+        curve
+            ``[[epoch, training loss, validation loss], ...]`` so far, for the rules that ask how
+            the loss has fallen.
+
+        Returns
+        -------
+        Verdict
+            At the last rung always ``complete``. A trial that went on already still does.
+        """
+        ranking = self._enter(number, rung, value)
+        epochs = self.epochs(number)
+        if rung == len(epochs) - 1:
+            return "complete"
+        if self._passed.get(number, -1) >= rung:
+            return "goes_on"
+        if self._gives_up(number, value, curve):
+            self.forget(number)
+            return "stops"
+        if self._config.rungs == "promotion":
+            self._wait(number, rung)
+            return "waits"
+        if not self._is_good_enough(ranking, number, epochs[rung], value):
+            return "stops"
+        self._passed[number] = rung
+        return "goes_on"
+
+    def promote(self, closing: bool = False) -> tuple[int, int] | None:
+        """Let a waiting trial go on: at the highest rung that has one, the best.
+
+        Parameters
+        ----------
+        closing
+            No report will come any more, for nothing runs and no trial is left to ask for. Then
+            the best waiting trial goes on to a rung that none has reached, so that a search
+            too small for its rungs, or whose best trials failed, still ends with a complete trial.
+
+        Returns
+        -------
+        tuple or None
+            ``(number, rung)``, the rung where it waited; None while no waiting trial is good
+            enough, which the first ``reduction_factor - 1`` at a rung never are.
+        """
+        rankings = self._rankings[0]
+        for rung in range(len(rankings) - 2, -1, -1):
+            any_will_do = closing and not len(rankings[rung + 1])
+            number = rankings[rung].promotable(1 if any_will_do else self._config.reduction_factor)
+            if number is not None:
+                self.forget(number)
+                self._passed[number] = rung
+                return number, rung
+        return None
+
+    def waiting(self) -> list[int]:
+        """Trials that wait for promotion, by number."""
+        return sorted(self._waits_at)
+
+    def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
+        """Take in a report of a study that is opened again, without judging it.
+
+        Parameters
+        ----------
+        number, rung, value
+            As they were reported. A rung's reports may come in any order, a trial's rungs ascend.
+        went_on
+            Whether the trial was sent on, or ended there. None if neither has happened: then it
+            waits, in the promotion variant, and `report` may be asked for its verdict in any.
+        """
+        self._enter(number, rung, value)
+        if went_on:
+            self._passed[number] = rung
+        waits = self._config.rungs == "promotion" and rung < len(self.epochs(number)) - 1
+        if went_on is None and waits:
+            self._wait(number, rung)
+
+    def forget(self, number: int) -> None:
+        """A trial has ended and no longer waits; its values stay in the rankings."""
+        rung = self._waits_at.pop(number, None)
+        if rung is not None:
+            self._rankings[0][rung].forget(number)
+
+    def _wait(self, number: int, rung: int) -> None:
+        self._waits_at[number] = rung
+        self._rankings[0][rung].wait(number)
+
+    def _enter(self, number: int, rung: int, value: float) -> Ranking:
+        if math.isnan(value):
+            raise ValueError(f"trial {number} reported NaN; a trial that diverged has failed")
+        ranking = self._rankings[self.bracket(number)][rung]
+        ranking.enter(number, value)
+        self._lead(number, value)
+        return ranking
+
+    def _lead(self, number: int, value: float) -> None:
+        for i, (other_value, other) in enumerate(self._leaders):
+            if other == number:
+                if other_value <= value:
+                    return
+                del self._leaders[i]
+                break
+        bisect.insort(self._leaders, (value, number))
+        del self._leaders[self._size + 1 :]
+
+    def _is_good_enough(self, ranking: Ranking, number: int, epoch: int, value: float) -> bool:
+        if self._pruner is not None:
+            return not self._pruner.prunes(number, epoch, value)
+        if self._config.rungs == "none":
+            return True
+        return ranking.among_best(number, self._config.reduction_factor)
+
+    def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
+        """Whether the trial has stalled, or has too small a chance to be of use."""
+        patience, extrapolated = self._config.patience, self._config.learning_curve
+        if patience is not None and has_stalled(curve, patience.epochs, patience.min_delta):
+            return True
+        if extrapolated is None:
+            return False
+        others = [other_value for other_value, other in self._leaders if other != number]
+        if len(others) < self._size or value <= others[self._size - 1]:
+            return False
+        chance = chance_to_beat(curve, self._num_epoch, others[self._size - 1])
+        return chance < 1 - extrapolated.probability
+
+
+def make_rungs(
+    config: SearchConfig,
+    num_epoch: int,
+    study: optuna.Study | None = None,
+    ensemble_size: int = 1,
+) -> Rungs:
+    """The rules at the rungs that a configuration asks for.
+
+    Parameters
+    ----------
+    config
+        Of the search.
+    num_epoch
+        Epochs of a trial that no rung ends, `Training.num_epoch`.
+    study
+        What an Optuna pruner judges by, if the configuration names one: trials with the value
+        of each rung as the intermediate value of its epoch.
+    ensemble_size
+        Trials that the search is to find: the learning-curve rule stops a trial that will hardly
+        be one of them.
+
+    Raises
+    ------
+    ValueError
+        If there is a pruner and no study.
+    """
+    pruner = None
+    if config.pruner is not None:
+        if study is None:
+            raise ValueError("an Optuna pruner judges by a study; give make_rungs one")
+        pruner = PrunerRule(config, study)
+    return Rungs(config, num_epoch, pruner, ensemble_size)
+
+
+def bracket_shares(brackets: int, reduction_factor: int) -> list[int]:
+    """Relative number of trials in each of Hyperband's brackets.
+
+    Every bracket gets about the same budget, so the first, which stops most trials early, has
+    most of them: ``ceil(B / (s + 1) * eta**s)`` with s = B - 1 - bracket (Li et al., JMLR 18
+    (2018) 185, algorithm 1, the number n of configurations).
+    """
+    return [
+        math.ceil(brackets * reduction_factor**s / (s + 1)) for s in range(brackets - 1, -1, -1)
+    ]

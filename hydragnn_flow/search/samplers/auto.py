@@ -1,0 +1,228 @@
+"""The default sampler: a Gaussian process while it can keep up, then batched TPE."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from scipy.stats import qmc
+
+from hydragnn_flow.search.samplers.background import BackgroundProposer, ProposerDied
+from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
+from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
+from hydragnn_flow.search.samplers.proposer import Proposer
+
+MOST_TRIALS = 500
+"""Trials of a study beyond which batched TPE proposes: with so many, a proposal takes 0.1 s and a
+fit, one in 25 results, more than a second; the latter grows with the cube."""
+IN_FLIGHT_PER_PROPOSAL = 16
+"""One proposal for so many trials in flight is made ahead: more would soon be stale."""
+FEWEST_AHEAD = 2
+"""So that two trials can begin at the same moment."""
+TPE_EVERY = 4
+"""One proposal in so many is batched TPE's. It costs little where the Gaussian process is right,
+and where it settles on a branch of the space too early, TPE finds the others."""
+
+_WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
+
+_logger = logging.getLogger(__name__)
+
+
+class AutoSampler(BaseSampler):
+    """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
+
+    The Gaussian process finds better points of most spaces but takes up to a second for one. It
+    works in a process beside the driver, which never waits for it: where no proposal is ready,
+    batched TPE proposes, as it does each fourth trial. Beyond `MOST_TRIALS`, and in a study of
+    several objectives or with constraints, all proposals are batched TPE's.
+
+    Parameters
+    ----------
+    space
+        Dotted path -> domain, conditions after the parameters they name.
+    seed
+        Of the random numbers.
+    batched
+        The sampler that takes over; a `BatchedTPESampler` unless given.
+    wait
+        Make every proposal of the Gaussian process when it is asked for. The driver waits, and
+        the suggestions depend on the seed and the history alone.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        seed: int,
+        batched: BaseSampler | None = None,
+        wait: bool = False,
+    ) -> None:
+        self._space, self._seed, self._wait = dict(space), seed, wait
+        self._batched = BatchedTPESampler(seed=seed) if batched is None else batched
+        self._cube = UnitCube(space)
+        spread = qmc.Sobol(len(self._cube), seed=seed).random_base2(MOST_TRIALS.bit_length())
+        self._quasi_random = self._cube.settle(spread)
+        self._n_start = max(10, 2 * len(self._cube))
+        self._handed_over = False
+        self._proposer: Proposer | None = None
+        self._background: BackgroundProposer | None = None
+        self._coming: Future[list[Values]] | None = None
+        self._ready: deque[Values] = deque()
+
+    def close(self) -> None:
+        """End the process beside the driver; batched TPE makes what is asked for after this."""
+        self._handed_over = True
+        self._proposer, self._coming = None, None
+        self._ready.clear()
+        if self._background is not None:
+            self._background.close()
+            self._background = None
+
+    def reseed_rng(self) -> None:
+        """Take new random numbers, where batched TPE proposes."""
+        self._batched.reseed_rng()
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Passed on to batched TPE."""
+        self._batched.before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Passed on to batched TPE, which counts the trials that end."""
+        self._batched.after_trial(study, trial, state, values)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """The whole space, or what batched TPE proposes together."""
+        if not self._handed_over and _is_beyond(study, trial):
+            self.close()
+        # Of a trial with some values given, only batched TPE can propose the others.
+        if self._handed_over or "fixed_params" in trial.system_attrs:
+            return self._batched.infer_relative_search_space(study, trial)
+        return self._cube.domains
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The next proposal, of whichever model has one."""
+        if search_space is not self._cube.domains:
+            return self._batched.sample_relative(study, trial, search_space)
+        if trial.number < self._n_start:
+            return self._start(trial.number)
+        trials = study.get_trials(deepcopy=False)
+        finished = _finished(trials, study.direction)
+        early = len(finished) < self._n_start
+        if finished and (early or trial.number % TPE_EVERY):
+            proposal = self._take(trial, trials, finished)
+            if proposal is not None:
+                return proposal
+        if early:
+            return self._start(trial.number)
+        search_space = self._batched.infer_relative_search_space(study, trial)
+        return self._batched.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Left to batched TPE: a parameter that is not in the space."""
+        return self._batched.sample_independent(study, trial, param_name, param_distribution)
+
+    def _start(self, number: int) -> Values:
+        return self._cube.decode(self._quasi_random[number])
+
+    def _take(
+        self,
+        trial: FrozenTrial,
+        trials: Sequence[FrozenTrial],
+        finished: Sequence[tuple[Values, float]],
+    ) -> Values | None:
+        """A proposal of the Gaussian process if one is ready; ask for more where few are left."""
+        running = [
+            other.params
+            for other in trials
+            if other.state == TrialState.RUNNING and other.number != trial.number
+        ]
+        seed = self._seed * 100_003 + trial.number
+        if self._wait:
+            if self._proposer is None:
+                self._proposer = Proposer(self._space)
+            return self._proposer.propose(finished, running, 1, seed)[0]
+        try:
+            self._collect()
+            proposal = self._ready.popleft() if self._ready else None
+            ahead = max(FEWEST_AHEAD, len(running) // IN_FLIGHT_PER_PROPOSAL)
+            if self._coming is None and len(self._ready) < ahead:
+                if self._background is None:
+                    self._background = BackgroundProposer(self._space)
+                begun = [*running, *self._ready, *([proposal] if proposal else [])]
+                self._coming = self._background.propose(finished, begun, ahead, seed)
+        except ProposerDied:
+            _logger.warning("The process that proposes trials has died; batched TPE takes over.")
+            self.close()
+            return None
+        return proposal
+
+    def _collect(self) -> None:
+        if self._coming is not None and self._coming.done():
+            self._ready.extend(self._coming.result())
+            self._coming = None
+
+
+def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
+    """Whether a study is not, or no longer, one for the Gaussian process."""
+    if trial.number >= MOST_TRIALS or len(study.directions) > 1:
+        return True
+    return any(other.constraints for other in study.get_trials(deepcopy=False))
+
+
+def _finished(
+    trials: Sequence[FrozenTrial], direction: StudyDirection
+) -> list[tuple[Values, float]]:
+    """Parameters and loss of the trials that have ended; none before the first is complete.
+
+    A pruned trial counts with its last value, but as no better than the median: it was worse than
+    others at its rung. A failed one counts as the worst, which keeps proposals away from where
+    networks diverge.
+    """
+    sign = 1.0 if direction == StudyDirection.MINIMIZE else -1.0
+    losses = {
+        trial.number: sign * trial.value
+        for trial in trials
+        if trial.state in _WITH_VALUE and trial.value is not None and math.isfinite(trial.value)
+    }
+    complete = [
+        losses[trial.number]
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and trial.number in losses
+    ]
+    if not complete:
+        return []
+    worst, middle = max(complete), statistics.median(complete)
+    finished = []
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE:
+            finished.append((trial.params, losses.get(trial.number, worst)))
+        elif trial.state == TrialState.PRUNED:
+            finished.append((trial.params, max(losses.get(trial.number, worst), middle)))
+        elif trial.state == TrialState.FAIL:
+            finished.append((trial.params, worst))
+    return finished

@@ -1,0 +1,181 @@
+"""TPE for one driver with thousands of trials in flight."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from hydragnn_flow.search.samplers.history import History, Space
+from hydragnn_flow.search.samplers.parzen import Lies, Parzen
+
+Array = NDArray[np.float64]
+
+IN_FLIGHT_PER_BATCH = 32
+"""Larger batches search worse: as large as what is in flight, clearly so."""
+
+
+class BatchedTPESampler(BaseSampler):
+    """Optuna's TPE with one fit for a batch of suggestions.
+
+    Multivariate, by groups where the space is conditional, with running trials as lies, as
+    ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials, constraints
+    and several objectives count as they do for Optuna. The history is kept in columns, a fit serves
+    a batch, each suggestion of which is a lie to those after it, and the density is evaluated by
+    matrix products. Kernels have a larger least width than Optuna's; with Optuna's, a
+    batch of one suggests the same.
+
+    Parameters
+    ----------
+    n_startup_trials
+        Suggestions are random until so many trials have ended.
+    n_ei_candidates
+        Candidates drawn for a suggestion.
+    batch_size
+        Suggestions of one fit; unless given, one for every 32 trials in flight, at least one.
+    seed
+        Of the random numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_startup_trials: int = 10,
+        n_ei_candidates: int = 24,
+        batch_size: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._n_startup_trials, self._n_ei_candidates = n_startup_trials, n_ei_candidates
+        self._batch_size = batch_size
+        self._rng = np.random.RandomState(seed)
+        self._random = RandomSampler(seed=seed)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._history: History | None = None
+        self._batch = 1
+        self._names: list[str] = []
+        self._queue: list[list[float]] = []
+        self._ended = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_n_startup_trials", "_n_ei_candidates", "_batch_size", "_rng", "_random")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def reseed_rng(self) -> None:
+        """Take new random numbers, for a thread of its own."""
+        with self._lock:
+            self._rng.seed()
+            self._random.reseed_rng()
+            self._queue.clear()
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Space:
+        """All parameters seen so far that have more than one value."""
+        with self._lock:
+            return {
+                name: distribution
+                for space in self._look(study).groups.spaces
+                for name, distribution in sorted(space.items())
+                if not distribution.single()
+            }
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: Space
+    ) -> dict[str, Any]:
+        """Take the next suggestion of the batch; fit a new one if there is none."""
+        with self._lock:
+            history = self._look(study)
+            if not self._queue or self._names != list(search_space):
+                self._fill(history, search_space)
+            chosen = dict(zip(self._names, self._queue.pop(), strict=False))
+            history.promise(trial.number, chosen)
+            return {name: search_space[name].to_external_repr(x) for name, x in chosen.items()}
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Sample a parameter that no trial had when the batch was made."""
+        with self._lock:
+            history = self._look(study)
+            if history.finished < self._n_startup_trials:
+                return self._random.sample_independent(study, trial, param_name, param_distribution)
+            chosen = self._suggest(history, {param_name: param_distribution}, 1)
+            return param_distribution.to_external_repr(chosen.item())
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Count the trials that ended since the last fit."""
+        with self._lock:
+            self._ended += 1
+
+    def _look(self, study: Study) -> History:
+        """Bring the history up to date, once for a batch."""
+        if self._history is None or not self._history.is_of(study):
+            self._history = History(study)
+            self._queue.clear()
+        if self._queue and self._ended <= self._batch:
+            return self._history
+        self._queue.clear()
+        self._ended = 0
+        self._history.synchronise()
+        self._batch = self._batch_size or max(1, self._history.in_flight // IN_FLIGHT_PER_BATCH)
+        return self._history
+
+    def _fill(self, history: History, search_space: Space) -> None:
+        self._names = list(search_space)
+        missing = self._n_startup_trials - history.finished
+        if missing > 0 or not search_space:
+            self._queue = [[] for _ in range(min(self._batch, max(1, missing)))]
+            return
+        chosen = np.empty((self._batch, len(self._names)))
+        for group in history.groups.spaces:
+            space = {name: search_space[name] for name in self._names if name in group}
+            if space:
+                columns = [self._names.index(name) for name in space]
+                chosen[:, columns] = self._suggest(history, space, self._batch)
+        self._queue = chosen[::-1].tolist()
+
+    def _suggest(self, history: History, space: Space, size: int) -> Array:
+        """Suggestions `[size, n_parameters]` of one fit, each a lie to those that follow."""
+        names = list(space)
+        below, above = (history.having(part, names) for part in history.split())
+        good = Parzen(
+            history.observations(below, names),
+            space,
+            weights=np.ones(len(below)) if history.n_objectives > 1 else None,
+        )
+        rest = Parzen(history.observations(above, names), space)
+        points = good.sample(self._rng, size * self._n_ei_candidates)
+        log_good, log_rest = good.log_pdf(points), rest.log_pdf(points)
+        if size == 1:
+            return points[[np.argmax(log_good - log_rest)]]
+        lies = Lies(points, space, len(above))
+        density = np.exp(log_rest)
+        chosen = []
+        for first in range(0, len(points), self._n_ei_candidates):
+            after = first + self._n_ei_candidates
+            pick = first + int(np.argmax(log_good[first:after] - np.log(density[first:after])))
+            density[after:] += np.exp(lies.log_pdf(after, pick))
+            chosen.append(pick)
+        return points[chosen]

@@ -1,0 +1,127 @@
+"""A search space as a unit cube: what a quasi-random start and a Gaussian process see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from hydragnn_flow.config import Parameter
+from hydragnn_flow.search.space import distributions
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Space = Mapping[str, Parameter]
+Values = dict[str, Any]
+
+
+class UnitCube:
+    """The space as points [n, n_parameters] of the unit cube.
+
+    Each value of an integer or a choice owns an interval, and stands in its middle. A parameter
+    that does not exist in a trial is NaN there.
+
+    Parameters
+    ----------
+    space
+        Dotted path -> domain, conditions after the parameters they name.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.domains = distributions(space)
+        self.choices = np.array([_n_choices(domain) for domain in self.domains.values()])
+        """Number of choices of each parameter [n_parameters]; 0 for a number."""
+        self._axes = {name: _axis(domain) for name, domain in self.domains.items()}
+        self._column = {name: column for column, name in enumerate(space)}
+        self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
+
+    def __len__(self) -> int:
+        return len(self.domains)
+
+    def encode(self, trials: Sequence[Mapping[str, Any]]) -> Floats:
+        """Points of trials' values; parameters that are absent are NaN."""
+        points = np.full((len(trials), len(self)), np.nan)
+        for row, values in enumerate(trials):
+            for name, value in values.items():
+                if name in self.domains:
+                    number = self.domains[name].to_internal_repr(value)
+                    points[row, self._column[name]] = self._axes[name].unit(np.array([number]))[0]
+        return points
+
+    def decode(self, point: Floats) -> Values:
+        """Values at a point [n_parameters], of the parameters that exist there."""
+        return {
+            name: self._value(name, unit)
+            for name, unit in zip(self.domains, point, strict=True)
+            if not math.isnan(unit)
+        }
+
+    def settle(self, points: Floats) -> Floats:
+        """Move points to values that a trial can have; what does not exist there becomes NaN.
+
+        Parameters
+        ----------
+        points
+            Anywhere in the unit cube; a parameter that may exist must not be NaN.
+        """
+        settled = np.empty_like(points)
+        for column, (name, axis) in enumerate(self._axes.items()):
+            settled[:, column] = axis.unit(axis.number(points[:, column]))
+            for other, allowed in self._when.get(name, {}).items():
+                holds = self._holds(other, settled[:, self._column[other]], allowed)
+                settled[~holds, column] = np.nan
+        return settled
+
+    def _holds(self, name: str, units: Floats, allowed: Sequence[Any]) -> Bools:
+        """Where a parameter exists and has one of the values."""
+        found, where = np.unique(units, return_inverse=True)
+        holds = [not math.isnan(unit) and self._value(name, unit) in allowed for unit in found]
+        return np.array(holds, dtype=bool)[where]
+
+    def _value(self, name: str, unit: float) -> Any:
+        number = self._axes[name].number(np.array([unit]))[0]
+        return self.domains[name].to_external_repr(float(number))
+
+
+class _Axis:
+    """One coordinate: numbers between two edges, evenly or logarithmically spread."""
+
+    def __init__(self, low: float, high: float, step: float, log: bool) -> None:
+        self._low, self._high, self._step, self._log = low, high, step, log
+        edges = np.array([low - step / 2, high + step / 2])
+        self._start, end = np.log(edges) if log else edges
+        self._width = (end - self._start) or 1.0  # a range of one value
+
+    def unit(self, numbers: Floats) -> Floats:
+        """Where numbers [n] lie, in 0..1."""
+        placed: Floats = ((np.log(numbers) if self._log else numbers) - self._start) / self._width
+        return placed
+
+    def number(self, units: Floats) -> Floats:
+        """The number at each place [n]."""
+        placed = self._start + self._width * units
+        numbers = np.exp(placed) if self._log else placed
+        if self._step:
+            numbers = self._low + self._step * np.round((numbers - self._low) / self._step)
+        clipped: Floats = np.clip(numbers, self._low, self._high)
+        return clipped
+
+
+def _n_choices(domain: BaseDistribution) -> int:
+    return len(domain.choices) if isinstance(domain, CategoricalDistribution) else 0
+
+
+def _axis(domain: BaseDistribution) -> _Axis:
+    if isinstance(domain, CategoricalDistribution):
+        return _Axis(0, len(domain.choices) - 1, 1, log=False)
+    assert isinstance(domain, FloatDistribution | IntDistribution)
+    return _Axis(domain.low, domain.high, domain.step or 0, domain.log)

@@ -1,0 +1,199 @@
+"""`trials`, `importance` and `dashboard`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from report_cases import Made
+
+from hydragnn_flow import cli
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.dashboard import PORT, dashboard_server
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: object, code: int = 0, width: int = 200) -> str:
+        monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capsys.readouterr()
+        assert end.value.code == code, said
+        return said.err if code else said.out
+
+    return run
+
+
+def test_trials_shows_the_best_first(command: Command, finished: Made) -> None:
+    said = command("trials", finished.directory)
+    losses = [n for n, state in finished.states.items() if state == "complete"]
+    losses.sort(key=finished.losses.__getitem__)
+    rows = re.findall(r"^│ +(\d+) │ (\w+)", said, flags=re.MULTILINE)
+    assert [int(number) for number, _ in rows[: len(losses)]] == losses
+    assert len(rows) == 16
+    assert "num_gaussians" in said
+    assert "16 trials: " in said
+
+
+def test_a_narrow_terminal_keeps_every_value(command: Command, finished: Made) -> None:
+    said = command("trials", finished.directory, width=70)
+    assert max(map(len, said.splitlines())) <= 70
+    assert "…" not in said
+    assert "learning_rate" in said
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_trials_writes_a_table_of_all(
+    command: Command, finished: Made, tmp_path: Path, name: str
+) -> None:
+    said = command("trials", finished.directory, "-o", tmp_path / name)
+    assert said.endswith(f"{name}: 16 trials\n")
+    read = pd.read_csv if name.endswith("csv") else pd.read_parquet
+    table = read(tmp_path / name)
+    assert list(table["trial"]) == list(range(16))
+    ended = table[table["state"] != "failed"]
+    assert ended["value"].tolist() == pytest.approx([finished.losses[n] for n in ended["trial"]])
+    failed = table[table["state"] == "failed"]
+    assert failed["reason"].tolist() == ["training loss is nan in epoch 2"]
+
+
+def test_mistakes_are_told_in_a_sentence(command: Command, finished: Made, tmp_path: Path) -> None:
+    assert "must end in .csv or .parquet" in command(
+        "trials", finished.directory, "-o", tmp_path / "t.txt", code=2
+    )
+    assert "not the directory of a run" in command("importance", tmp_path, code=2)
+    shutil.copy(finished.directory / "run.yaml", tmp_path)
+    for name in ("trials", "importance", "dashboard"):
+        assert "has no trials yet" in command(name, tmp_path, code=2)
+
+
+def test_importance_draws_bars(command: Command, finished: Made) -> None:
+    said = command("importance", finished.directory)
+    assert "What value depends on" in said
+    assert "█" * 20 in said
+    for name in ("mpnn_type", "hidden_dim", "num_gaussians", "learning_rate"):
+        assert name in said
+    assert " % " in said
+    assert "take this as a hint" in said  # of 15 trials
+
+
+def test_importance_with_shapley_values(command: Command, finished: Made) -> None:
+    pytest.importorskip("shap")
+    said = command("importance", finished.directory, "--shap", width=80)
+    assert "SHAP" in said
+    assert "…" not in said
+    assert "explains" not in said  # too few trials to tell
+
+
+@pytest.fixture
+def served(searching: Made) -> Iterator[tuple[str, Path]]:
+    """Address of the dashboard of a run that is still going, and its journal."""
+    with dashboard_server(searching.directory, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", searching.directory / "study.journal"
+        server.shutdown()
+        thread.join()
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        body = answer.read()
+    return json.loads(body) if "/api/" in url else body.decode()
+
+
+def test_the_dashboard_shows_the_trials(served: tuple[str, Path]) -> None:
+    url, journal = served
+    before = journal.read_bytes()
+    assert "<html" in get(url)
+    (study,) = get(f"{url}/api/studies")["study_summaries"]
+    assert study["study_name"] == "search"
+    assert len(get(f"{url}/api/studies/0")["trials"]) == 7
+    assert get(f"{url}/api/studies/0/param_importances")["param_importances"][0]
+    assert journal.read_bytes() == before
+    assert [path.name for path in journal.parent.glob("*.lock*")] == []
+
+
+def test_the_dashboard_follows_the_run(served: tuple[str, Path]) -> None:
+    url, journal = served
+    lines = len(get(f"{url}/csv/0").splitlines())
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    study = optuna.load_study(study_name="search", storage=storage)
+    study.tell(study.ask(), 0.25)
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "worker_id": "x", "study')  # still being written
+    table = get(f"{url}/csv/0").splitlines()
+    assert len(table) == lines + 1
+    assert table[-1].startswith("7,COMPLETE,0.25")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/api/studies/0/note", {"body": "x", "version": 1}),
+        ("POST", "/api/studies", {"study_name": "x", "directions": ["minimize"]}),
+        ("POST", "/api/trials/1/tell", {"state": "Fail"}),
+        ("POST", "/api/artifacts/0/1", {"file": "x"}),
+        ("DELETE", "/api/studies/0", {}),
+    ],
+)
+def test_the_dashboard_changes_nothing(
+    served: tuple[str, Path], method: str, path: str, body: dict[str, Any]
+) -> None:
+    url, journal = served
+    before = journal.read_bytes()
+    asked = urllib.request.Request(url + path, json.dumps(body).encode(), method=method)
+    asked.add_header("Content-Type", "application/json")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked, timeout=30)
+    assert refused.value.code == 403
+    assert "nothing can be changed here" in json.loads(refused.value.read())["reason"]
+    assert journal.read_bytes() == before
+
+
+def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching: Made) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port}: cannot be used"):
+            dashboard_server(searching.directory, port)
+    with (
+        dashboard_server(searching.directory) as one,
+        dashboard_server(searching.directory) as other,
+    ):
+        assert one.server_port != other.server_port != PORT
+
+
+def test_ctrl_c_ends_the_command(searching: Made) -> None:
+    words = [sys.executable, "-m", "hydragnn_flow.cli", "dashboard", str(searching.directory)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        url = run.stdout.readline().strip()
+        assert "ssh -N -L" in run.stdout.readline()
+        assert "<html" in get(url)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+    assert run.returncode == 0
+    assert out.splitlines()[-1] == "ended"
+    assert err == ""

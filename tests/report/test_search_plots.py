@@ -1,0 +1,164 @@
+"""The pictures of a search show all that matters, of ten trials and of thousands."""
+
+from __future__ import annotations
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from optuna.trial import TrialState, create_trial
+from search_cases import RADIAL, RATE, RUNGS, TYPE, WIDTH, made_study
+
+from hydragnn_flow.report.figures.search import learning_curves
+from hydragnn_flow.report.html import elements, embed
+from hydragnn_flow.report.parallel_coordinates import parallel_coordinates
+from hydragnn_flow.report.search_plots import importance_bars, pareto_front, rung_curves
+from hydragnn_flow.report.search_section import search_figures
+from hydragnn_flow.report.trials_frame import ranking, study_frame
+from hydragnn_flow.search.importance import parameter_importance
+
+
+def frame_of(count: int, objectives: int = 1) -> pd.DataFrame:
+    study, segments = made_study(count, objectives)
+    return study_frame(study, segments, ["val_loss", "seconds"][:objectives])
+
+
+def keys(figure: Figure) -> set[str]:
+    return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def note(figure: Figure) -> str:
+    return figure.get_supxlabel()
+
+
+def test_coordinates_draw_every_trial_through_all_it_has() -> None:
+    frame = frame_of(80)
+    figure = parallel_coordinates(frame, [TYPE, RADIAL, RATE])
+    to_none, others = (
+        [path.vertices for path in lines.get_paths()] for lines in figure.axes[0].collections
+    )
+    assert len(to_none) == len(others) == 80
+    # Worst first, three pieces each, of which a trial without RADIAL has the last only.
+    rows = frame.loc[ranking(frame).sort_values(ascending=False).index]
+    for path, value in zip(others, rows[RADIAL], strict=True):
+        pieces = np.isfinite(path[:, 1]).sum() // 2
+        assert pieces == (1 if pd.isna(value) else 3)
+    heights = np.array([path[np.isfinite(path[:, 1])][-1, 1] for path in others])
+    assert (np.diff(heights) <= 0).all()  # the last axis is the value
+    assert heights.min() == 0
+    assert heights.max() == 1
+    assert {"mpnn_type", "num_gaussians", "learning_rate", "val_loss", "none"} <= set(texts(figure))
+    assert {"SchNet", "EGNN", "PNA"} <= set(texts(figure))
+    assert note(figure) == ""
+
+
+def test_thousands_are_thinned_out_and_it_is_said() -> None:
+    frame = frame_of(2000)
+    figure = parallel_coordinates(frame)
+    assert len(figure.axes[0].collections[0].get_paths()) == 600
+    assert note(figure).startswith("600 of 2,000 trials are drawn: the best 100")
+    best = {int(number) for number in frame.loc[ranking(frame).index[:5], "trial"]}
+    curves = {number: {1: 1.0, 2: 0.5} for number in frame["trial"]}
+    figure = rung_curves(frame, curves, RUNGS)
+    assert {f"trial {number}" for number in best} <= keys(figure)
+    assert note(figure).startswith("600 of 2,000 trials")
+    assert elements(figure) < 2000  # small enough to stay a vector drawing
+
+
+def test_many_parameters_are_cut_after_the_dozen_most_important() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(
+        lambda trial: sum(trial.suggest_float(f"part.p{i}", 0, 1) for i in range(15)), n_trials=9
+    )
+    figure = parallel_coordinates(study_frame(study, []))
+    assert "p11" in texts(figure)
+    assert "p12" not in texts(figure)
+    assert note(figure) == "3 parameters of less importance are left out."
+
+
+def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
+    study, segments = made_study(60)
+    frame = study_frame(study, segments)
+    figure = rung_curves(frame, learning_curves(segments), RUNGS)
+    *dashed, a, b, c, d, e = figure.axes[0].lines
+    assert [line.get_xdata()[0] for line in dashed] == list(RUNGS)
+    best = frame.loc[ranking(frame).index[:5], "trial"]
+    for line, number in zip((a, b, c, d, e), best, strict=True):
+        assert line.get_ydata()[-1] == segments[number].history[-1][2]
+        assert line.get_linewidth() > 2
+    drawn = dict.fromkeys(("failed", "pruned", "running", "complete"), 0)
+    for state, lines in zip(drawn, figure.axes[0].collections, strict=True):
+        drawn[state] = len(lines.get_paths())
+    assert drawn["pruned"] == (frame["state"] == "pruned").sum()
+    assert drawn["complete"] == (frame["state"] == "complete").sum() - 5
+    assert {"pruned", "complete", "rung"} <= keys(figure)
+    assert figure.axes[0].get_xscale() == "log"
+
+
+def test_bars_are_the_importances_and_say_where_a_condition_holds() -> None:
+    study, segments = made_study(100)
+    found = parameter_importance(study, study_frame(study, segments))
+    axes = importance_bars(found).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == list(found["importance"])
+    with_it = int(found.set_index("parameter").loc[RADIAL, "trials"])
+    assert sum(f"in {with_it} of 100 trials" in text.get_text() for text in axes.texts) == 1
+    found["shap"] = 0.1
+    assert len(importance_bars(found).axes) == 2
+
+
+def test_the_front_stands_out() -> None:
+    frame = frame_of(200, 2)
+    figure = pareto_front(frame)
+    within, beyond, front = (len(dots.get_offsets()) for dots in figure.axes[0].collections)
+    assert front == frame["pareto"].sum()
+    assert within == (frame["state"] == "complete").sum() - front
+    assert beyond == 0
+    assert figure.axes[0].get_ylabel() == "training time [s]"
+    frame["feasible"] = ~frame["pareto"]
+    frame["pareto"] = False
+    assert "beyond a limit" in keys(pareto_front(frame))
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [(v, s) for v in (0.0, -1.0, 0.3, float("inf")) for s in ("COMPLETE", "PRUNED")]
+    + [(None, "FAIL"), (None, "RUNNING")],
+)
+def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
+    study = optuna.create_study()
+    values = None if value is None else [value]
+    study.add_trial(create_trial(state=TrialState[state], values=values))
+    frame = study_frame(study, [])
+    embed(parallel_coordinates(frame), "")
+    embed(rung_curves(frame, {0: {1: 0.5}}), "")
+    embed(rung_curves(frame, {}), "")
+
+
+def test_one_trial_of_two_objectives_can_be_drawn() -> None:
+    study = optuna.create_study(directions=["minimize"] * 2)
+    embed(pareto_front(study_frame(study, [])), "")
+    study.add_trial(create_trial(values=[1.0, 0.0]))
+    embed(pareto_front(study_frame(study, [])), "")
+
+
+def test_a_parameter_without_spread_can_be_drawn() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(lambda trial: trial.suggest_float(WIDTH, 2.0, 2.0), n_trials=3)
+    embed(parallel_coordinates(study_frame(study, [])), "")
+
+
+def test_the_report_gets_what_there_is_data_for() -> None:
+    for count, objectives, names in (
+        (60, 2, ["curves", "coordinates", "importance", "pareto"]),
+        (60, 1, ["curves", "coordinates", "importance"]),
+        (5, 1, ["curves", "coordinates"]),
+        (1, 1, ["curves"]),
+    ):
+        study, segments = made_study(count, objectives)
+        frame = study_frame(study, segments)
+        assert list(search_figures(study, frame, segments, RUNGS)) == names

@@ -1,0 +1,154 @@
+"""The space as a cube, the Gaussian process on it, and what is proposed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import approx_fprime
+from scipy.stats import norm
+
+from hydragnn_flow.config import Parameter
+from hydragnn_flow.search.samplers.encoding import UnitCube
+from hydragnn_flow.search.samplers.gaussian import GaussianProcess, log_improvement
+from hydragnn_flow.search.samplers.proposer import Proposer
+from hydragnn_flow.search.space import active, suggest
+
+SPACE = {
+    "kind": Parameter(choices=("one", "two", True)),
+    "rate": Parameter(float=(1e-5, 1e-1), log=True),
+    "width": Parameter(int=(8, 512), log=True),
+    "depth": Parameter(int=(1, 9), step=2),
+    "share": Parameter(float=(0, 1), step=0.25, when={"kind": ("one", True)}),
+    "deep": Parameter(float=(-1, 1), when={"depth": (7, 9)}),
+    "inner": Parameter(choices=("a", "b"), when={"share": (0.5, 0.75)}),
+}
+
+
+def random_trials(count: int, space: dict[str, Parameter] = SPACE) -> list[dict[str, Any]]:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    return [suggest(study.ask(), space) for _ in range(count)]
+
+
+def test_a_trial_is_the_same_after_encoding_and_decoding() -> None:
+    cube = UnitCube(SPACE)
+    for trial, point in zip(trials := random_trials(100), cube.encode(trials), strict=True):
+        back = cube.decode(point)
+        assert back.pop("rate") == pytest.approx(trial.pop("rate"), rel=1e-9)
+        assert back.pop("deep", 2.0) == pytest.approx(trial.pop("deep", 2.0), abs=1e-9)
+        assert back == trial
+        assert list(map(type, back.values())) == list(map(type, trial.values()))
+
+
+def test_any_point_settles_on_a_trial_that_can_be() -> None:
+    cube = UnitCube(SPACE)
+    settled = cube.settle(np.random.default_rng(0).random((300, len(cube))))
+    trials = [cube.decode(point) for point in settled]
+    for trial in trials:
+        assert list(trial) == active(SPACE, trial)
+        assert all(SPACE[name].contains(value) for name, value in trial.items())
+    np.testing.assert_allclose(cube.encode(trials), settled, atol=1e-9)
+    assert {trial.get("share") for trial in trials} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
+
+
+def test_every_value_of_an_integer_owns_as_much_of_the_cube() -> None:
+    cube = UnitCube({"depth": Parameter(int=(1, 4))})
+    settled = cube.settle((np.arange(100)[:, None] + 0.5) / 100)
+    values = [cube.decode(point)["depth"] for point in settled]
+    assert np.bincount(values)[1:].tolist() == [25, 25, 25, 25]
+
+
+def process_and_data() -> tuple[GaussianProcess, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(2)
+    points = random.random((40, 3))
+    values = np.sin(6 * points[:, 0]) + (points[:, 1] - 0.5) ** 2
+    return GaussianProcess(np.array([0, 1, 2])), points, (values - values.mean()) / values.std()
+
+
+def test_the_gradient_of_the_posterior_is_its_slope() -> None:
+    _, points, values = process_and_data()
+    process = GaussianProcess(np.array([0, 1, 1]))
+    logs = np.array([-0.4, 0.3, 0.2, -3.0])
+    _, gradient = process._loss(logs, points, values)
+    slope = approx_fprime(logs, lambda x: process._loss(x, points, values)[0], 1e-6)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-3)
+
+
+def test_the_process_learns_a_function() -> None:
+    process, points, values = process_and_data()
+    process.fit(points[:30], values[:30])
+    process.condition(points[:30], values[:30], points[:0])
+    mean, deviation = process.predict(points[30:])
+    assert np.abs(mean - values[30:]).mean() < 0.15
+    assert np.all(np.abs(mean - values[30:]) < 4 * deviation + 0.02)
+
+
+def test_a_pending_point_takes_away_variance_and_leaves_the_mean() -> None:
+    process, points, values = process_and_data()
+    process.condition(points[:20], values[:20], points[:0])
+    mean, deviation = process.predict(points[20:])
+    process.believe(points[20])
+    believed = process.predict(points[20:])
+    np.testing.assert_allclose(believed[0], mean, atol=1e-9)
+    assert believed[1][0] < 0.9 * deviation[0]
+    assert np.all(believed[1] <= deviation + 1e-9)
+    process.condition(points[:20], values[:20], points[20:21])
+    np.testing.assert_allclose(process.predict(points[20:]), believed, atol=1e-7)
+
+
+@pytest.mark.parametrize("z", [3.0, 0.0, -0.9, -1.1, -5.0])
+def test_expected_improvement_is_the_integral(z: float) -> None:
+    deviation, best = 0.7, 0.2
+    mean = best - z * deviation
+    expected, _ = quad(
+        lambda y: (best - y) * norm.pdf(y, mean, deviation), mean - 12 * deviation, best
+    )
+    found = log_improvement(np.array([mean]), np.array([deviation]), best)
+    assert found[0] == pytest.approx(math.log(expected), rel=1e-5)
+
+
+def test_expected_improvement_keeps_its_slope_where_there_is_none() -> None:
+    found = log_improvement(np.geomspace(0.1, 1e6, 400), np.ones(400), 0.0)
+    assert np.all(np.isfinite(found))
+    assert np.all(np.diff(found) < 0)
+
+
+def test_proposals_beat_chance_in_a_conditional_space() -> None:
+    def loss(trial: dict[str, Any]) -> float:
+        own = (trial["share"] - 0.5) ** 2 if trial["kind"] == "one" else 0.5
+        return own + 0.1 * (math.log10(trial["rate"]) + 3) ** 2 + 0.02 * abs(trial["depth"] - 5)
+
+    finished = [(trial, loss(trial)) for trial in random_trials(20)]
+    proposer = Proposer(SPACE)
+    for seed in range(20):
+        for trial in proposer.propose(finished, [], 1, seed):
+            assert list(trial) == active(SPACE, trial)
+            finished.append((trial, loss(trial)))
+    chance = min(loss(trial) for trial in random_trials(40))
+    assert min(value for _, value in finished) < 0.2 * chance
+
+
+def test_nothing_is_tried_twice_while_there_is_something_new() -> None:
+    space = {"a": Parameter(choices=(1, 2, 3)), "b": Parameter(int=(1, 4))}
+    trials = [{"a": a, "b": b} for a in (1, 2, 3) for b in (1, 2, 3, 4)]
+    finished = [(trials[0], 1.0), (trials[5], 0.1)]
+    proposals = Proposer(space).propose(finished, trials[1:4], 7, seed=0)
+    seen = [trials[0], trials[5], *trials[1:4], *proposals]
+    assert all(seen.count(trial) == 1 for trial in trials)
+
+
+def test_a_space_that_has_been_tried_out_still_gets_proposals() -> None:
+    space = {"a": Parameter(choices=("x", "y"))}
+    finished = [({"a": "x"}, 1.0), ({"a": "y"}, 0.5)]
+    assert Proposer(space).propose(finished, [{"a": "x"}, {"a": "y"}], 3, 0)[2]["a"] in ("x", "y")
+
+
+@pytest.mark.parametrize("losses", [[0.3], [0.3] * 12, [1e-9, *[1e30] * 9], [-1e30, *range(11)]])
+def test_odd_losses_do_no_harm(losses: list[float]) -> None:
+    finished = list(zip(random_trials(len(losses)), losses, strict=True))
+    for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
+        assert list(trial) == active(SPACE, trial)

@@ -1,0 +1,380 @@
+"""The rules at the rungs against their plain definitions."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.search.rules.rungs import Rungs, bracket_shares, make_rungs
+
+NUM_EPOCH = 20
+RUNGS = (2, 6, 18, 20)
+SPACE = {"Architecture.hidden_dim": Parameter(int=(8, 64))}
+
+
+def configured(**options: object) -> SearchConfig:
+    return SearchConfig.model_validate({"trials": 9, "min_epochs": 2, "space": SPACE, **options})
+
+
+def made(**options: object) -> Rungs:
+    return make_rungs(configured(**options), NUM_EPOCH)
+
+
+# Values of the trials at their rungs, falling, with many ties; and who reports next.
+VALUES = st.builds(
+    lambda trials, seed: falling(np.random.default_rng(seed).integers(0, 4, (trials, 5))),
+    st.integers(1, 20),
+    st.integers(0, 10**6),
+)
+TURNS = st.builds(
+    lambda seed: np.random.default_rng(seed).integers(0, 10**6, 200).tolist(),
+    st.integers(0, 10**6),
+)
+
+
+def falling(table: np.ndarray) -> list[list[float]]:
+    losses: list[list[float]] = np.cumsum(table[:, ::-1], axis=1)[:, ::-1].astype(float).tolist()
+    return losses
+
+
+@settings(deadline=None)
+@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4))
+def test_stopping_is_the_naive_rule(values: list[list[float]], turns: list[int], eta: int) -> None:
+    rungs = made(rungs="stopping", reduction_factor=eta)
+    last = len(rungs.epochs(0)) - 1
+    reported: list[list[float]] = [[] for _ in range(last + 1)]
+    at = dict.fromkeys(range(len(values)), 0)
+    for turn in turns:
+        if not at:
+            break
+        number = sorted(at)[turn % len(at)]
+        rung = at[number]
+        value = values[number][rung]
+        reported[rung].append(value)
+        among_best = value <= sorted(reported[rung])[max(1, len(reported[rung]) // eta) - 1]
+        expected = "complete" if rung == last else "goes_on" if among_best else "stops"
+        assert rungs.report(number, rung, value) == expected
+        at[number] += 1
+        if expected != "goes_on":
+            del at[number]
+
+
+@settings(deadline=None)
+@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4))
+def test_promotion_is_algorithm_2(values: list[list[float]], turns: list[int], eta: int) -> None:
+    """The paper's definition: best first among the top 1/eta of a rung not yet promoted."""
+    rungs = made(rungs="promotion", reduction_factor=eta)
+    last = len(rungs.epochs(0)) - 1
+    reported: list[dict[int, float]] = [{} for _ in range(last + 1)]
+    promoted: list[set[int]] = [set() for _ in range(last + 1)]
+    running = dict.fromkeys(range(len(values)), 0)
+    for turn in turns:
+        if turn % 3 == 0:
+            expected = None
+            for rung in range(last - 1, -1, -1):
+                ranked = [n for _, n in sorted((v, n) for n, v in reported[rung].items())]
+                top = [n for n in ranked[: len(ranked) // eta] if n not in promoted[rung]]
+                if top:
+                    expected = (top[0], rung)
+                    break
+            assert rungs.promote() == expected
+            if expected is not None:
+                promoted[expected[1]].add(expected[0])
+                running[expected[0]] = expected[1] + 1
+        elif running:
+            number = sorted(running)[turn % len(running)]
+            rung = running.pop(number)
+            reported[rung][number] = values[number][rung]
+            verdict = rungs.report(number, rung, values[number][rung])
+            assert verdict == ("complete" if rung == last else "waits")
+        waiting = {n for r in range(last) for n in set(reported[r]) - promoted[r]}
+        assert rungs.waiting() == sorted(waiting)
+
+
+@settings(deadline=None)
+@given(
+    values=VALUES,
+    turns=TURNS,
+    cut=st.integers(0, 100),
+    options=st.sampled_from(
+        [{"rungs": "stopping"}, {"rungs": "promotion"}, {"rungs": "hyperband"}, {"rungs": "none"}]
+    ),
+)
+def test_reopened_goes_on_as_if_never_closed(
+    values: list[list[float]], turns: list[int], cut: int, options: dict[str, str]
+) -> None:
+    rungs, again = made(**options), made(**options)
+    stored: dict[tuple[int, int], bool | None] = {}
+
+    def steps(part: list[int], judges: list[Rungs]) -> None:
+        for turn in part:
+            going = [judge.promote() for judge in judges] if turn % 3 == 0 else [None]
+            assert len(set(going)) == 1
+            if going[0] is not None:
+                stored[going[0]] = True
+                running[going[0][0]] = going[0][1] + 1
+            elif running:
+                number = sorted(running)[turn % len(running)]
+                rung = running.pop(number)
+                verdicts = {judge.report(number, rung, values[number][rung]) for judge in judges}
+                assert len(verdicts) == 1
+                verdict = verdicts.pop()
+                stored[number, rung] = {"goes_on": True, "waits": None}.get(verdict, False)
+                if verdict == "goes_on":
+                    running[number] = rung + 1
+
+    running = dict.fromkeys(range(len(values)), 0)
+    steps(turns[:cut], [rungs])
+    for (number, rung), went_on in sorted(stored.items()):
+        again.restore(number, rung, values[number][rung], went_on)
+    assert again.waiting() == rungs.waiting()
+    steps(turns[cut:], [rungs, again])
+
+
+def test_a_verdict_that_was_acted_on_stands() -> None:
+    rungs = made(reduction_factor=2)
+    rungs.restore(0, 0, 5.0, went_on=True)
+    for number in range(1, 9):
+        rungs.restore(number, 0, 1.0, went_on=False)
+    assert rungs.report(0, 0, 5.0) == "goes_on"
+
+
+def test_a_report_without_a_verdict_is_judged_once_more_and_ranked_once() -> None:
+    rungs = made(reduction_factor=2)
+    rungs.restore(0, 0, 1.0, went_on=True)
+    rungs.restore(1, 0, 3.0, went_on=None)
+    assert rungs.report(1, 0, 3.0) == "stops"
+    # Were trial 1 ranked twice, two would be among the best and this one of them.
+    assert rungs.report(2, 0, 2.0) == "stops"
+
+
+@pytest.mark.parametrize("trials", range(1, 12))
+def test_a_closing_promotion_search_ends_with_a_complete_trial(trials: int) -> None:
+    rungs = made(rungs="promotion")
+    verdicts = [rungs.report(number, 0, float(number)) for number in range(trials)]
+    while (promoted := rungs.promote() or rungs.promote(closing=True)) is not None:
+        number, rung = promoted
+        verdicts.append(rungs.report(number, rung + 1, float(number)))
+    assert verdicts.count("complete") == 1
+    assert len(rungs.waiting()) == trials - 1
+
+
+def test_a_closing_search_takes_the_next_best_when_the_best_failed() -> None:
+    rungs = made(rungs="promotion")
+    for number in range(4):
+        rungs.report(number, 0, float(number))
+    assert rungs.promote() == (0, 0)
+    rungs.forget(0)
+    assert rungs.promote() is None
+    assert rungs.promote(closing=True) == (1, 0)
+    rungs.report(1, 1, 1.0)
+    assert rungs.promote(closing=True) == (1, 1)
+
+
+def test_a_failed_trial_waits_no_longer_but_keeps_its_rank() -> None:
+    rungs = made(rungs="promotion")
+    for number in range(3):
+        rungs.report(number, 0, float(number))
+    rungs.forget(0)
+    assert rungs.waiting() == [1, 2]
+    assert rungs.promote() is None
+    for number in range(3, 6):
+        rungs.report(number, 0, float(number))
+    assert rungs.promote() == (1, 0)
+
+
+def test_a_value_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="trial 3 reported NaN"):
+        made().report(3, 0, float("nan"))
+
+
+def test_brackets_skip_rungs_and_share_the_trials() -> None:
+    rungs = made(rungs="hyperband", brackets=3)
+    shares = bracket_shares(3, 3)
+    assert shares == [9, 5, 3]
+    counts = [0, 0, 0]
+    for number in range(500):
+        bracket = rungs.bracket(number)
+        assert rungs.epochs(number) == RUNGS[bracket:]
+        counts[bracket] += 1
+        expected = [(number + 1) * share / sum(shares) for share in shares]
+        assert all(abs(c - e) < 4 for c, e in zip(counts, expected, strict=True))
+
+
+def test_shares_are_optunas() -> None:
+    pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
+    pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
+    assert bracket_shares(5, 3) == pruner._trial_allocation_budgets
+
+
+def test_brackets_rank_apart() -> None:
+    rungs = made(rungs="hyperband", brackets=2, reduction_factor=2)
+    by_bracket = {b: [n for n in range(40) if rungs.bracket(n) == b] for b in (0, 1)}
+    for number in by_bracket[0]:
+        rungs.report(number, 0, 0.0)
+    assert rungs.report(by_bracket[1][0], 0, 9.0) == "goes_on"
+    assert rungs.report(by_bracket[1][1], 0, 10.0) == "stops"
+
+
+def test_more_brackets_than_rungs_are_as_many_as_rungs() -> None:
+    rungs = made(rungs="hyperband", brackets=9)
+    assert {rungs.epochs(number) for number in range(300)} == {RUNGS[b:] for b in range(4)}
+
+
+def test_without_a_rule_every_trial_goes_to_the_end() -> None:
+    rungs = made(rungs="none", patience={"epochs": 3})
+    assert rungs.report(0, 0, 1.0) == "goes_on"
+    assert rungs.report(1, 0, 9.0) == "goes_on"
+    assert rungs.report(1, len(rungs.epochs(1)) - 1, 9.0) == "complete"
+
+
+@pytest.mark.parametrize("rule", ["stopping", "promotion", "none"])
+def test_a_stalled_trial_stops(rule: str) -> None:
+    rungs = made(rungs=rule, patience={"epochs": 3, "min_delta": 0.1})
+    stalled = [(1, 1.0, 0.5), *((epoch, 1.0, 0.45) for epoch in range(2, 7))]
+    falls = [(epoch, 1.0, 3.0 - 0.2 * epoch) for epoch in range(1, 7)]
+    assert rungs.report(0, 1, 1.8, falls) == ("waits" if rule == "promotion" else "goes_on")
+    assert rungs.report(1, 1, 0.45, stalled) == "stops"
+    assert 1 not in rungs.waiting()
+
+
+def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer() -> None:
+    rungs = made(rungs="promotion", patience={"epochs": 1})
+    rungs.restore(0, 0, 1.0, went_on=None)
+    assert rungs.waiting() == [0]
+    assert rungs.report(0, 0, 1.0, [(1, 1.0, 1.0), (2, 1.0, 1.0)]) == "stops"
+    assert rungs.waiting() == []
+
+
+def hopeless() -> list[tuple[int, float, float]]:
+    return [(epoch, 0.0, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
+
+
+def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better() -> None:
+    config = configured(rungs="none", learning_curve={"probability": 0.95})
+    for size in (1, 2):
+        rungs = make_rungs(config, NUM_EPOCH, ensemble_size=size)
+        value = min(loss for *_, loss in hopeless())
+        assert rungs.report(0, 2, value, hopeless()) == "goes_on"
+        assert rungs.report(1, 2, 1.0, hopeless()) == "goes_on"
+        verdict = rungs.report(2, 2, value + 0.01, hopeless())
+        assert verdict == ("stops" if size == 1 else "goes_on")
+
+
+PRUNERS = [
+    {"type": "MedianPruner", "n_startup_trials": 2},
+    {"type": "PercentilePruner", "percentile": 40.0},
+    {"type": "NopPruner"},
+    {"type": "ThresholdPruner", "upper": 4.0},
+    {"type": "SuccessiveHalvingPruner", "min_resource": 2, "reduction_factor": 3},
+    {"type": "HyperbandPruner", "min_resource": 2, "max_resource": 20},
+    {"type": "WilcoxonPruner", "p_threshold": 0.4, "n_startup_steps": 1},
+    {"type": "PatientPruner", "patience": 0, "wrapped_pruner": {"type": "MedianPruner"}},
+]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("options", PRUNERS, ids=lambda options: options["type"])
+def test_any_optuna_pruner_judges_as_it_does_in_optuna(options: dict[str, object]) -> None:
+    config = configured(pruner=options)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(study_name="ours")
+    rungs = make_rungs(config, NUM_EPOCH, study)
+    theirs = optuna.create_study(study_name="ours", pruner=build_pruner(options))
+    rng = np.random.default_rng(0)
+    pruned = 0
+    for _ in range(40):
+        mine, other = study.ask(), theirs.ask()
+        value = float(rng.uniform(1, 6))
+        for rung, epoch in enumerate(rungs.epochs(mine.number)):
+            value *= rng.uniform(0.6, 1.05)
+            study._storage.set_trial_intermediate_value(mine._trial_id, epoch, value)
+            other.report(value, epoch)
+            verdict = rungs.report(mine.number, rung, value)
+            if verdict == "complete":
+                study.tell(mine, value)
+                theirs.tell(other, value)
+            else:
+                assert verdict == ("stops" if other.should_prune() else "goes_on")
+            if verdict == "stops":
+                pruned += 1
+                study.tell(mine, state=optuna.trial.TrialState.PRUNED)
+                theirs.tell(other, state=optuna.trial.TrialState.PRUNED)
+                break
+    assert (pruned > 0) == (options["type"] != "NopPruner")
+
+
+def curves(rng: np.random.Generator, trials: int, num_epoch: int) -> np.ndarray:
+    """Noisy power laws, [trials, num_epoch], the smallest loss so far."""
+    level = np.exp(rng.normal(-2, 0.5, (trials, 1)))
+    height = np.exp(rng.normal(0, 0.5, (trials, 1)))
+    power = rng.uniform(0.5, 1.5, (trials, 1))
+    losses = level + height * np.arange(1, num_epoch + 1) ** -power
+    noise = np.exp(0.02 * rng.standard_normal(losses.shape))
+    best: np.ndarray = np.minimum.accumulate(losses * noise, axis=1)
+    return best
+
+
+def searched(rungs: Rungs, best: np.ndarray, slots: int) -> tuple[float, int]:
+    """The smallest value found with so many trials at a time, and the epochs trained."""
+    running: list[tuple[int, int]] = []
+    asked, epochs, found = 0, 0, np.inf
+    while True:
+        while len(running) < slots:
+            promoted = rungs.promote()
+            if promoted is not None:
+                running.append((promoted[0], promoted[1] + 1))
+            elif asked < len(best):
+                running.append((asked, 0))
+                asked += 1
+            else:
+                break
+        if not running:
+            return found, epochs
+        number, rung = running.pop(0)
+        steps = rungs.epochs(number)
+        epochs += steps[rung] - (steps[rung - 1] if rung else 0)
+        value = best[number, steps[rung] - 1]
+        found = min(found, value)
+        if rungs.report(number, rung, value) == "goes_on":
+            running.append((number, rung + 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "most_epochs"), [("stopping", 0.25), ("promotion", 0.15), ("hyperband", 0.5)]
+)
+def test_a_good_configuration_is_found_with_a_part_of_the_epochs(
+    rule: str, most_epochs: float
+) -> None:
+    trials, num_epoch, ranks, spent = 300, 54, [], []
+    for seed in range(8):
+        best = curves(np.random.default_rng(seed), trials, num_epoch)
+        found, epochs = searched(make_rungs(configured(rungs=rule), num_epoch), best, slots=16)
+        ranks.append(int(np.sum(best[:, -1] < found)))
+        spent.append(epochs / (trials * num_epoch))
+    assert np.mean(ranks) <= 0.03 * trials
+    assert np.mean(spent) <= most_epochs
+
+
+@pytest.mark.parametrize("rule", ["stopping", "promotion", "hyperband"])
+def test_a_report_costs_next_to_nothing(rule: str) -> None:
+    """Sorting the rung at each of 20,000 reports would take minutes."""
+    rungs = made(rungs=rule)
+    values = np.random.default_rng(0).random(20_000)
+    start = time.process_time()
+    for number, value in enumerate(values):
+        rungs.report(number, 0, float(value))
+        rungs.promote()
+    assert time.process_time() - start < 2
+
+
+def test_an_optuna_pruner_needs_a_study() -> None:
+    with pytest.raises(ValueError, match="judges by a study"):
+        made(pruner={"type": "NopPruner"})

@@ -1,0 +1,223 @@
+"""Samplers by name, and the default one with its process beside the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from hydragnn_flow.config import Parameter
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search.samplers import auto
+from hydragnn_flow.search.samplers.auto import AutoSampler
+from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
+from hydragnn_flow.search.samplers.make import make_sampler
+from hydragnn_flow.search.space import active, suggest
+
+SPACE = {
+    "kind": Parameter(choices=("wide", "deep")),
+    "rate": Parameter(float=(1e-5, 1e-1), log=True),
+    "width": Parameter(int=(8, 512), log=True, when={"kind": ("wide",)}),
+    "depth": Parameter(int=(1, 9), step=2, when={"kind": ("deep",)}),
+}
+NAMES = ("auto", "batched_tpe", "tpe", "gp", "nsga2", "qmc", "random")
+
+
+def loss(trial: dict[str, Any]) -> float:
+    own = 0.05 * abs(trial["depth"] - 5) if trial["kind"] == "deep" else 0.3
+    return own + (trial["rate"] - 0.01) ** 2 * 1e3
+
+
+def run(study: optuna.Study, count: int) -> list[dict[str, Any]]:
+    trials = []
+    for _ in range(count):
+        trial = study.ask()
+        trials.append(suggest(trial, SPACE))
+        study.tell(trial, [loss(trials[-1])] * len(study.directions))
+    return trials
+
+
+@contextmanager
+def automatic(**settings: Any) -> Iterator[AutoSampler]:
+    sampler = AutoSampler(SPACE, **settings)
+    try:
+        yield sampler
+    finally:
+        sampler.close()
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sampler_serves_a_conditional_space(name: str) -> None:
+    sampler = make_sampler(name, SPACE, seed=3)
+    try:
+        for trial in run(optuna.create_study(sampler=sampler), 13):
+            assert list(trial) == active(SPACE, trial)
+            assert all(SPACE[path].contains(value) for path, value in trial.items())
+    finally:
+        if isinstance(sampler, AutoSampler):
+            sampler.close()
+
+
+def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'batched_tpe'"):
+        make_sampler("batch_tpe", SPACE, seed=0)
+    with pytest.raises(InputError, match="known are auto, batched_tpe"):
+        make_sampler("xyz", SPACE, seed=0)
+
+
+def test_waiting_makes_a_search_that_can_be_repeated() -> None:
+    first, again, other = (
+        run(optuna.create_study(sampler=AutoSampler(SPACE, seed=seed, wait=True)), 16)
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_the_largest_is_found_where_that_is_wanted() -> None:
+    study = optuna.create_study(direction="maximize", sampler=AutoSampler(SPACE, seed=0, wait=True))
+    for _ in range(25):
+        trial = study.ask()
+        study.tell(trial, -loss(suggest(trial, SPACE)))
+    assert study.best_value > -0.1
+    assert study.best_params["kind"] == "deep"
+
+
+def test_proposals_keep_away_from_where_trials_fail() -> None:
+    study = optuna.create_study(sampler=AutoSampler(SPACE, seed=0, wait=True))
+    failed = []
+    for _ in range(40):
+        trial = study.ask()
+        values = suggest(trial, SPACE)
+        failed.append(values["rate"] > 1e-3)
+        if failed[-1]:
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            study.tell(trial, loss(values))
+    assert any(failed[:10])
+    assert sum(failed[20:]) <= 5
+
+
+def test_a_pruned_trial_counts_as_no_better_than_the_median() -> None:
+    study = optuna.create_study()
+    for value in (1.0, 2.0, 6.0):
+        study.tell(study.ask(), value)
+    for value in (0.5, 4.0):
+        trial = study.ask()
+        trial.report(value, step=1)
+        study.tell(trial, state=TrialState.PRUNED)
+    study.tell(study.ask(), state=TrialState.FAIL)
+    finished = auto._finished(study.get_trials(), study.direction)
+    assert [value for _, value in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
+
+
+def test_given_values_are_kept() -> None:
+    with automatic(seed=0) as sampler:
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial({"kind": "deep", "depth": 3})
+        assert run(study, 1)[0]["depth"] == 3
+
+
+def test_batched_tpe_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "MOST_TRIALS", 15)
+    sampler = AutoSampler(SPACE, seed=5, wait=True)
+    study = optuna.create_study(sampler=sampler)
+    run(study, 15)
+    other = optuna.create_study(sampler=BatchedTPESampler(seed=9))
+    other.add_trials(study.get_trials())
+    sampler._batched = BatchedTPESampler(seed=9)
+    assert run(study, 5) == run(other, 5)
+
+
+def test_several_objectives_and_constraints_are_batched_tpe_s() -> None:
+    for directions in (["minimize"], ["minimize", "minimize"]):
+        with automatic(seed=0) as sampler:
+            study = optuna.create_study(directions=directions, sampler=sampler)
+            trial = study.ask()
+            suggest(trial, SPACE)
+            if len(directions) == 1:
+                trial.set_constraint("memory", 1.0)
+            study.tell(trial, [1.0] * len(directions))
+            run(study, 15)
+            assert sampler._background is None
+
+
+def test_proposals_come_from_a_process_beside_the_driver() -> None:
+    with automatic(seed=0) as sampler:
+        study = optuna.create_study(sampler=sampler)
+        run(study, 10)
+        assert sampler._background is None
+        longest, deadline = 0.0, time.monotonic() + 300
+        while not (sampler._ready and len(study.trials) % auto.TPE_EVERY):
+            assert time.monotonic() < deadline
+            start = time.thread_time()
+            run(study, 1)
+            longest = max(longest, time.thread_time() - start)
+            time.sleep(0.5)
+        assert sampler._background is not None
+        assert longest < 0.2
+        expected = sampler._ready[0]
+        assert run(study, 1) == [expected]
+        process = psutil.Process(sampler._background.pid)
+        assert process.nice() >= 10
+        sampler.close()
+        assert not process.is_running()
+        run(study, 2)
+
+
+def test_batched_tpe_takes_over_when_the_process_dies(caplog: pytest.LogCaptureFixture) -> None:
+    with automatic(seed=0) as sampler:
+        study = optuna.create_study(sampler=sampler)
+        run(study, 11)
+        assert sampler._background is not None
+        os.kill(sampler._background.pid, signal.SIGKILL)
+        assert sampler._coming is not None
+        sampler._coming.exception(timeout=120)
+        run(study, 4)
+        assert sampler._background is None
+    assert "batched TPE takes over" in caplog.text
+
+
+def test_the_process_ends_with_a_driver_that_is_killed() -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+    )
+    assert driver.stdout is not None
+    process, holder = (psutil.Process(int(word)) for word in driver.stdout.readline().split())
+    try:
+        driver.kill()
+        driver.wait()
+        process.wait(timeout=120)
+    finally:
+        holder.kill()
+        driver.stdout.close()
+
+
+# A process that the driver forks, as Parsl forks some, holds all of its pipes open.
+_DRIVER = """
+import os
+import time
+from hydragnn_flow.config import Parameter
+from hydragnn_flow.search.samplers.background import BackgroundProposer
+proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})
+proposer.propose([({"a": 0.5}, 1.0)], [], 1, 0).result()
+holder = os.fork()
+if holder:
+    print(proposer.pid, holder, flush=True)
+time.sleep(100)
+"""
