@@ -57,7 +57,8 @@ class RunDirectory:
         """Refuse a directory that belongs to another configuration.
 
         Another number of trials, or another ensemble, may be asked for as long as no member has
-        been trained; all that the store does not depend on, as long as the search has not begun.
+        been trained, and with more trials after that too; all that the store does not depend on, as
+        long as the search has not begun.
 
         Raises
         ------
@@ -87,6 +88,8 @@ class RunDirectory:
             )
         if self.ensemble.exists():
             free = {"data.path"}
+            if self.is_extended(config):
+                free |= {"search.trials", "ensemble"}
         elif self.journal.exists():
             free = {"data.path", "search.trials", "ensemble"}
         elif self.store.exists():
@@ -100,6 +103,40 @@ class RunDirectory:
                 f"{file}: belongs to another configuration ({difference} differs); choose another "
                 f"directory with --run-dir, or delete this one"
             )
+
+    def is_extended(self, config: RunConfig) -> bool:
+        """Whether more trials are asked for than those the ensemble was chosen from."""
+        try:
+            before = yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8"))
+            trials: int = before["search"]["trials"]
+        except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+            return False
+        return self.ensemble.exists() and config.search.trials > trials
+
+    def set_ensemble_aside(self) -> Path:
+        """Keep the ensemble, its predictions and its ledger's lines under names of their own.
+
+        May be cut short at any point and called again.
+
+        Returns
+        -------
+        Path
+            Where the ensemble is now.
+        """
+        results = list(self.results())
+        members = [result for result in results if result.kind == "member"]
+        if members:
+            write_text(self.ensemble / self.segments.name, _lines(members))
+            write_text(self.segments, _lines([r for r in results if r.kind != "member"]))
+        number = 1
+        while self.ensemble.with_name(f"{self.ensemble.name}.{number}").exists():
+            number += 1
+        predictions = self.path / "predictions"
+        if predictions.exists():
+            predictions.rename(self.ensemble / predictions.name)
+        aside = self.ensemble.with_name(f"{self.ensemble.name}.{number}")
+        self.report.unlink(missing_ok=True)
+        return self.ensemble.rename(aside)
 
     def claim(self, config: RunConfig) -> None:
         """Make the directory the run's own, readable by nobody else."""
@@ -153,7 +190,7 @@ class RunDirectory:
         """Append finished segments; on disk when this returns."""
         if not results:
             return
-        lines = "".join(json.dumps(result.to_dict()) + "\n" for result in results)
+        lines = _lines(results)
         with self.segments.open("a", encoding="utf-8") as file:
             file.write(lines)
             file.flush()
@@ -175,6 +212,10 @@ class RunDirectory:
                     f"a copy, or make it anew with `hydragnn-flow rebuild {self.path}`"
                 ) from None
             yield result
+
+
+def _lines(results: Sequence[SegmentResult]) -> str:
+    return "".join(json.dumps(result.to_dict()) + "\n" for result in results)
 
 
 def _resolved(config: RunConfig) -> dict[str, Any]:

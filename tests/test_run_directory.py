@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_the_data_may_move(directory: RunDirectory, tmp_path: Path) -> None:
     directory.check(configured(data={"path": str(tmp_path)}))
 
 
-@pytest.mark.parametrize("sections", [{"search": {"trials": 99}}, {"ensemble": {"size": 4}}])
+@pytest.mark.parametrize("sections", [{"search": {"trials": 4}}, {"ensemble": {"size": 4}}])
 def test_more_is_allowed_until_a_member_is_trained(
     sections: dict[str, Any], directory: RunDirectory
 ) -> None:
@@ -264,3 +265,26 @@ def test_a_network_is_written_once(directory: RunDirectory) -> None:
     assert written == {"NeuralNetwork": CONFIG.network}
     write_network(folder, {})
     assert json.loads((folder / "config.json").read_text()) == written
+
+
+def test_more_trials_set_the_ensemble_aside(directory: RunDirectory) -> None:
+    """Cut short anywhere and called again, it comes to the same."""
+    more = CONFIG.model_copy(
+        update={"search": CONFIG.search.model_copy(update={"trials": CONFIG.search.trials + 1})}
+    )
+    assert not directory.is_extended(more)
+    for kind in ("trial", "member"):
+        directory.record([replace(result(0), kind=kind)])
+    (directory.ensemble / "members").mkdir(parents=True)
+    (directory.path / "predictions").mkdir()
+    assert directory.is_extended(more) and not directory.is_extended(CONFIG)
+    directory.check(more)
+    aside = directory.set_ensemble_aside()
+    assert not directory.is_extended(more)
+    assert not directory.ensemble.exists() and not (directory.path / "predictions").exists()
+    assert (aside / "members").exists() and (aside / "predictions").exists()
+    assert [line.kind for line in directory.results()] == ["trial"]
+    assert '"kind": "member"' in (aside / "segments.jsonl").read_text()
+    directory.check(more)
+    directory.ensemble.mkdir()
+    assert directory.set_ensemble_aside() != aside

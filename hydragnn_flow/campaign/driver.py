@@ -89,11 +89,14 @@ def run_campaign(
     """
     directory = _directory(config, run_directory)
     with _shown(view) as shown:
-        if (directory.ensemble / SUMMARY).exists():
+        extended = directory.is_extended(config)
+        if not extended and (directory.ensemble / SUMMARY).exists():
             summary = read_json(directory.ensemble / SUMMARY)
             report = directory.report if directory.report.exists() else write_report(directory.path)
             return CampaignSummary(directory.path, report, summary, was_complete=True)
         with _driving(directory, config) as token:
+            if extended:
+                shown.say("more trials are asked for; the ensemble of fewer was set aside")
             with _started(site, directory) as pools:
                 store = _prepare(config, site, directory, shown, pools)
                 context = Context(config, site, directory, store, token, shown)
@@ -124,6 +127,8 @@ def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
     fresh = not (directory.path / CONFIG).exists()
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with sole_driver(directory.path) as token:
+        if directory.is_extended(config):
+            directory.set_ensemble_aside()
         directory.claim(config)
         try:
             yield token

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
+from hydragnn_flow.campaign.objectives import times_too_large
 from hydragnn_flow.campaign.segments import (
     FAILURES,
     MOST_TRIES,
@@ -22,7 +23,7 @@ from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.placement import plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.checkpoint import FILE
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.training.segment import Kind, SegmentResult
 
 
 class MemberPhase:
@@ -40,7 +41,7 @@ class MemberPhase:
         self.context, self.trials = context, trials
         self._ended = {
             result.number: result
-            for result in context.directory.results()
+            for result in context.history
             if result.kind == "member" and result.status in ("ok", *FAILURES)
         }
 
@@ -80,10 +81,10 @@ class MemberPhase:
 
     def _task(self, member: int) -> Task:
         context, trial = self.context, self.trials[member]
-        epochs = {"trial": 0, "member": 0}
-        for result in context.directory.results():
-            if (result.kind, result.number) in (("trial", trial.number), ("member", member)):
-                epochs[result.kind] = max(epochs[result.kind], result.to_epoch)
+        epochs = {
+            kind: max((result.to_epoch for result in self._of(kind, member)), default=0)
+            for kind in ("trial", "member")
+        }
         return context.task(
             "member",
             member,
@@ -94,7 +95,13 @@ class MemberPhase:
             done_epochs=max(epochs.values()),
             start_from=context.directory.trial(trial.number) / FILE,
             decay=(epochs["trial"], context.config.ensemble.epochs),
+            parts=2 ** times_too_large(context.config.search.failures, self._of("trial", member)),
         )
+
+    def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
+        """What became of a member, or of its trial before it."""
+        number = member if kind == "member" else self.trials[member].number
+        return [r for r in self.context.history if (r.kind, r.number) == (kind, number)]
 
     def _widest(self, task: Task) -> int:
         """Ranks that can all be given a graph in every step."""
@@ -121,11 +128,9 @@ class MemberPhase:
         if not (folder / FILE).exists():
             # It failed before its first checkpoint, so what its trial had learnt stands.
             shutil.copyfile(self.context.directory.trial(trial.number) / FILE, folder / FILE)
-        mine = [
-            r for r in self.context.directory.results() if r.kind == "member" and r.number == member
-        ]
-        value = trial.value if last.best_val_loss is None else last.best_val_loss
-        assert value is not None  # only trials with a value are chosen
+        mine = self._of("member", member)
+        losses = [result.best_val_loss for result in [*self._of("trial", member), last]]
+        value = [loss for loss in losses if loss is not None][-1]
         return Member(
             member=member,
             trial=trial.number,

@@ -14,7 +14,7 @@ import yaml
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from hydragnn_flow.campaign.objectives import outcome_of
+from hydragnn_flow.campaign.objectives import is_final, outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.network import read_json
@@ -25,7 +25,7 @@ from hydragnn_flow.files import write_text
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.search.earlier import add_earlier
 from hydragnn_flow.search.journal import read_journal
-from hydragnn_flow.search.records import ORIGIN, REASON
+from hydragnn_flow.search.records import FIXED, ORIGIN, REASON
 from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import StudyStorage
 from hydragnn_flow.search.study import PASSED, STUDY, Search
@@ -188,7 +188,7 @@ def _begun(
     for wanted in enqueued:
         if wanted.items() <= parameters.items():
             enqueued.remove(wanted)
-            attributes["fixed_params"] = wanted  # so that it is not enqueued again
+            attributes[FIXED] = wanted  # so that it is not enqueued again
             break
     domains = distributions(config.space)
     return create_trial(
@@ -237,17 +237,10 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
                     search.went_on(number, rung, outcome.objectives[0])
                 else:
                     search.report(number, rung, outcome)
-            elif result is last[number] and _is_final(config.search, result.status):
+            elif result is last[number] and is_final(config.search.failures, result.status):
                 search.fail(number, f"{result.status}: {result.reason}")
     finally:
         search.close()
-
-
-def _is_final(config: SearchConfig, status: Status) -> bool:
-    failures = config.failures
-    if status == "out_of_memory":
-        return failures.out_of_memory == "record"
-    return status == "diverged" and failures.diverged == "record"
 
 
 def _lines(trial: FrozenTrial) -> list[SegmentResult]:

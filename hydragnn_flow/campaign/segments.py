@@ -88,15 +88,17 @@ class Context:
     gcd: Gcd = field(init=False)
     """What each GCD has for segments."""
     costs: CostModel = field(init=False)
+    history: list[SegmentResult] = field(init=False)
+    """Every segment of the run that has ended."""
     _works: dict[str, Work] = field(default_factory=dict)
     _bundles: int = 0
 
     def __post_init__(self) -> None:
         self.gcd = self._gcd()
         self.costs = CostModel(self.gcd)
-        history = list(self.directory.results())
-        self._bundles = max((int(r.bundle[1:]) for r in history if r.bundle), default=0)
-        self._learn(history)
+        self.history = list(self.directory.results())
+        self._bundles = max((int(r.bundle[1:]) for r in self.history if r.bundle), default=0)
+        self._learn()
 
     def task(
         self,
@@ -172,15 +174,17 @@ class Context:
             result.parameters, result.planned_epochs = task.parameters, task.epochs
             result.predicted_seconds = task.estimate.seconds
             result.uncorrected_seconds = task.estimate.uncorrected_seconds
-        self.directory.record([result for _, result, _ in ended])
+        results = [result for _, result, _ in ended]
+        self.directory.record(results)
+        self.history += results
         for task, result, alone in ended:
             if alone and _teaches(result):
                 uncorrected = task.estimate.uncorrected_seconds
                 self.costs.observe(task.mpnn_type, uncorrected, result.seconds)
 
-    def _learn(self, history: Sequence[SegmentResult]) -> None:
-        together = Counter(result.bundle for result in history)
-        for result in history:
+    def _learn(self) -> None:
+        together = Counter(result.bundle for result in self.history)
+        for result in self.history:
             if result.uncorrected_seconds and together[result.bundle] == 1 and _teaches(result):
                 network = self.config.network_values(result.parameters)
                 mpnn_type = network["Architecture"]["mpnn_type"]

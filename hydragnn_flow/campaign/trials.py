@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,9 +10,8 @@ from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from hydragnn_flow.campaign.objectives import outcome_of
+from hydragnn_flow.campaign.objectives import is_final, outcome_of, times_too_large
 from hydragnn_flow.campaign.segments import (
-    FAILURES,
     MOST_TRIES,
     SECONDS_BETWEEN_LOOKS,
     Context,
@@ -23,7 +23,11 @@ from hydragnn_flow.execution import run_bundle
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.placement import Placeable, next_bundle, too_large
 from hydragnn_flow.search import Search, TrialRecord
+from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.training.segment import SegmentResult
+
+# Of a step whose size is a budget of atoms or edges, and so says nothing of its graphs.
+_MOST_PARTS = 64
 
 
 class TrialPhase:
@@ -51,7 +55,7 @@ class TrialPhase:
         self._done: SimpleQueue[Future[Any]] = SimpleQueue()
         self._troubled: set[int] = set()
         self._results: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-        for result in context.directory.results():
+        for result in context.history:
             if result.kind == "trial":
                 self._results[result.number].append(result)
         self._succeeded = any(
@@ -154,7 +158,8 @@ class TrialPhase:
 
     def _queue(self, trial: TrialRecord, rung: int) -> None:
         """Make a trial's next segment ready, or fail the trial where none could fit."""
-        gcd, parts = self.context.gcd, 2 ** self._times_too_large(trial.number)
+        failures, gcd = self.context.config.search.failures, self.context.gcd
+        parts = 2 ** times_too_large(failures, self._results[trial.number])
         task = self._task(trial, rung, parts)
         while too_large(task.estimate, gcd) and self._can_resize(task):
             parts *= 2
@@ -183,40 +188,33 @@ class TrialPhase:
         failures = self.context.config.search.failures
         if result.status == "ok" and result.best_val_loss is not None:
             self._succeeded = True
-            outcome = outcome_of(self.context.config.search, self._results[number])
-            if self.search.report(number, rung, outcome) == "goes_on":
+            if self._report(number, rung, self._results[number]) == "goes_on":
                 self._queue(self.search.record(number), rung + 1)
         elif result.status == "out_of_memory" and failures.out_of_memory == "resize":
             if self._can_resize(task):
                 self._queue(self.search.record(number), rung)
             else:
                 self.search.fail(number, f"out_of_memory, one graph at a time: {result.reason}")
-        elif self._is_final(result):
+        elif is_final(failures, result.status):
             self.search.fail(number, f"{result.status}: {result.reason}")
         else:
             self._repeat(task.again(), result)
 
-    def _is_final(self, result: SegmentResult) -> bool:
-        """Whether a bad end is the trial's own, to be recorded and not tried again."""
-        failures = self.context.config.search.failures
-        if result.status == "diverged":
-            return failures.diverged == "record"
-        if result.status == "out_of_memory":
-            return failures.out_of_memory == "record"
-        return failures.lost == "record" and result.status != "interrupted"
-
-    def _times_too_large(self, number: int) -> int:
-        """How often a trial ran out of memory and is now to need less."""
-        if self.context.config.search.failures.out_of_memory != "resize":
-            return 0
-        return sum(result.status == "out_of_memory" for result in self._results[number])
+    def _report(self, number: int, rung: int, results: Sequence[SegmentResult]) -> Verdict:
+        outcome = outcome_of(self.context.config.search, results)
+        if not all(math.isfinite(value) for value in outcome.objectives):
+            self.search.fail(number, f"diverged: objectives are {outcome.objectives}")
+            return "stops"
+        return self.search.report(number, rung, outcome)
 
     def _can_resize(self, task: Task) -> bool:
         """Whether a step can be taken in more parts, which changes nothing but its memory."""
         training = task.spec.network["Training"]
         parts: int = training.get("accumulation_steps", 1)
+        most = _MOST_PARTS if training.get("Batching") else training["batch_size"]
         wanted = self.context.config.search.failures.out_of_memory == "resize"
-        return wanted and parts < training["batch_size"]
+        # The root of a step's mean square is not made of its parts' roots.
+        return wanted and parts < most and training.get("loss_function_type") != "rmse"
 
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
@@ -236,7 +234,7 @@ class TrialPhase:
     def _check_records(self) -> None:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""
         directory = self.context.directory
-        if self._results and not self.search.asked:
+        if not self._results.keys() <= {trial.number for trial in self.search.records}:
             lost, other = directory.journal, directory.segments
         elif not self._results and self.search.best is not None:
             lost, other = directory.segments, directory.journal
@@ -254,15 +252,14 @@ class TrialPhase:
                 self._take_up_trial(trial)
 
     def _take_up_trial(self, trial: TrialRecord) -> None:
-        config = self.context.config.search
+        failures = self.context.config.search.failures
         history, rung = self._results[trial.number], 0
         for position, result in enumerate(history, start=1):
             if result.status == "ok" and result.best_val_loss is not None:
-                outcome = outcome_of(config, history[:position])
-                if self.search.report(trial.number, result.rung, outcome) != "goes_on":
+                if self._report(trial.number, result.rung, history[:position]) != "goes_on":
                     return
                 rung = result.rung + 1
-            elif result.status in FAILURES and self._is_final(result):
+            elif is_final(failures, result.status):
                 self.search.fail(trial.number, f"{result.status}: {result.reason}")
                 return
         self._queue(trial, rung)

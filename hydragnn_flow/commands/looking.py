@@ -71,9 +71,9 @@ def importance(
     At least five trials count as the best. Each parameter is judged by itself, one with a condition
     among the trials that have it; pruned trials count by how far they came.
     """
+    from hydragnn_flow.report.importance import parameter_importance
     from hydragnn_flow.report.search_tables import importance_table
     from hydragnn_flow.report.trials_frame import study_frame_of
-    from hydragnn_flow.search.importance import parameter_importance
 
     with using(run_dir):
         study, frame = study_frame_of(existing(run_dir))

@@ -150,6 +150,12 @@ class SearchConfig(Section):
                 f"brackets = {self.brackets} belongs to rungs: hyperband, but rungs is "
                 f"{self.rungs!r}; correct one of them"
             )
+        prunes = self.rungs != "none" or self.patience or self.learning_curve
+        if self.sampler == "tpe" and len(self.objectives) > 1 and prunes:
+            raise ValueError(
+                "sampler: Optuna's tpe cannot learn from pruned trials of several objectives; "
+                "write batched_tpe, or rungs: none"
+            )
         if self.pruner is not None and self.rungs != "stopping":
             raise ValueError(
                 f"pruner judges at the rungs instead of the rule, but rungs is {self.rungs!r}; "

@@ -9,8 +9,8 @@ from typing import Any
 
 from hydragnn_flow.errors import InputError
 
-# Of a run directory.
-_JOURNAL = "study.journal"
+JOURNAL = "study.journal"
+"""The study's file in a run directory."""
 
 
 def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
@@ -37,9 +37,9 @@ def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
         place = f"{source}: search.warm_start.{i}: {path}"
         if not path.exists():
             raise InputError(f"{place} does not exist; correct the path or remove it")
-        if path.is_dir() and not (path / _JOURNAL).is_file():
+        if path.is_dir() and not (path / JOURNAL).is_file():
             raise InputError(
-                f"{place} has no {_JOURNAL}; name the directory of a run whose search has begun, "
+                f"{place} has no {JOURNAL}; name the directory of a run whose search has begun, "
                 f"or an Optuna journal"
             )
         if path.is_file() and not _is_journal(path):

@@ -37,7 +37,8 @@ def parallel_coordinates(
     Parameters
     ----------
     frame
-        See :func:`hydragnn_flow.search.trials_frame`. Trials without a value are left out.
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`. Trials without a value are left
+        out.
     parameters
         Dotted paths in the order to be drawn, the first dozen of them; all where not given.
     objective

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from hydragnn_flow.report.importance import FEW_TRIALS, MANY
 from hydragnn_flow.report.search_tables import short_names
 from hydragnn_flow.report.style import (
     BLUE,
@@ -33,7 +34,6 @@ from hydragnn_flow.report.style import (
 )
 from hydragnn_flow.report.text import percent
 from hydragnn_flow.report.trials_frame import ranking, value_columns
-from hydragnn_flow.search.importance import FEW_TRIALS, MANY
 
 # More lines than this hide each other; the best are always among those drawn.
 _MOST_LINES, _SURE = 600, 100
@@ -49,7 +49,7 @@ def rung_curves(
     Parameters
     ----------
     frame
-        See :func:`hydragnn_flow.search.trials_frame`.
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     curves
         Epoch -> validation loss of each trial, by number, as
         :func:`hydragnn_flow.report.figures.search.learning_curves` gives them.
@@ -124,7 +124,7 @@ def importance_bars(importance: pd.DataFrame) -> Figure:
     Parameters
     ----------
     importance
-        See :func:`hydragnn_flow.search.importance.parameter_importance`.
+        See :func:`hydragnn_flow.report.importance.parameter_importance`.
     """
     shown = importance.head(_MOST_BARS)
     names = short_names(list(importance["parameter"]))[: len(shown)]
@@ -164,7 +164,7 @@ def pareto_front(frame: pd.DataFrame) -> Figure:
     Parameters
     ----------
     frame
-        With several objectives, see :func:`hydragnn_flow.search.trials_frame`.
+        With several objectives, see :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     """
     objectives = frame.attrs["objectives"]
     columns = value_columns(objectives)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hydragnn_flow.report.importance import FEW_TRIALS, MANY
 from hydragnn_flow.report.text import number, percent
 from hydragnn_flow.report.trials_frame import value_columns
-from hydragnn_flow.search.importance import FEW_TRIALS, MANY
 
 BEST = 20
 """Trials the terminal shows."""
@@ -41,7 +41,7 @@ def best_table(frame: pd.DataFrame, console: Console, rows: int = BEST) -> Table
     Parameters
     ----------
     frame
-        See :func:`hydragnn_flow.search.trials_frame`.
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     console
         Where it is to be shown: a column per parameter if they fit, all in one if not.
     rows
@@ -104,7 +104,7 @@ def importance_table(importance: pd.DataFrame, title: str) -> Table:
     Parameters
     ----------
     importance
-        See :func:`hydragnn_flow.search.importance.parameter_importance`.
+        See :func:`hydragnn_flow.report.importance.parameter_importance`.
     title
         Says which objective.
     """

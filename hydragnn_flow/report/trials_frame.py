@@ -13,11 +13,12 @@ import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
+from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search.journal import read_journal
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
-from hydragnn_flow.search.study import JOURNAL, STUDY
+from hydragnn_flow.search.study import STUDY
 from hydragnn_flow.training.segment import SegmentResult
 
 UNITS = {"seconds": "s", "joules": "J"}

@@ -10,17 +10,18 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.journal import read_journal
-from hydragnn_flow.search.records import ORIGIN
+from hydragnn_flow.search.records import FIXED, ORIGIN
 from hydragnn_flow.search.space import active, distributions
 
-_FIXED = "fixed_params"
-"""System attribute in which Optuna keeps the parameters of an enqueued trial."""
+BEGUN = "begun"
+"""User attribute of a study that has all it was to begin with: the names of its objectives."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
-    """Add the trials of the studies named in `search.warm_start`.
+    """Add the trials of the studies named in `search.warm_start`, and say that all are there.
 
     They have numbers before those of the study's own trials, are shown as trials of their origin,
     and never become members.
@@ -50,20 +51,22 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
                     },
                     intermediate_values=trial.intermediate_values,
                     user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
+                    constraints=trial.constraints,
                 )
             )
+    study.set_user_attr(BEGUN, list(config.objectives))
 
 
 def enqueue(study: optuna.Study, wanted: Sequence[Mapping[str, Any]]) -> None:
     """Have the next trials begin with given configurations, each once in the life of the study."""
-    there = [trial.system_attrs.get(_FIXED) for trial in study.get_trials(deepcopy=False)]
+    there = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
     for parameters in wanted:
         if dict(parameters) not in there:
             study.enqueue_trial(dict(parameters))
 
 
 def _trials_of(path: Path, config: SearchConfig) -> list[FrozenTrial]:
-    journal = path / "study.journal" if path.is_dir() else path
+    journal = path / JOURNAL if path.is_dir() else path
     storage = read_journal(journal)
     studies = storage.get_all_studies()
     if not studies:
@@ -76,7 +79,15 @@ def _trials_of(path: Path, config: SearchConfig) -> list[FrozenTrial]:
         )
     if any(direction != optuna.study.StudyDirection.MINIMIZE for direction in study.directions):
         raise InputError(f"search.warm_start: {path} maximises its objective; remove it")
-    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    objectives = study.user_attrs.get(BEGUN, list(config.objectives))
+    if objectives != list(config.objectives):
+        raise InputError(
+            f"search.warm_start: {path} searched for {', '.join(objectives)}, and this search does "
+            f"for {', '.join(config.objectives)}; remove it"
+        )
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    # Those it had learnt from itself are named by whoever wants them.
+    return [trial for trial in ended if ORIGIN not in trial.user_attrs]
 
 
 def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:

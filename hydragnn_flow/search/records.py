@@ -9,6 +9,8 @@ from typing import Any, Literal
 from optuna.trial import FrozenTrial, TrialState
 
 REASON = "reason"
+FIXED = "fixed_params"
+"""System attribute in which Optuna keeps the parameters of an enqueued trial."""
 ORIGIN = "origin"
 """User attribute of a trial that another study has made: where it was read."""
 
@@ -29,7 +31,7 @@ class TrialRecord:
     state: TrialWord
     parameters: dict[str, Any]
     value: float | None
-    """Smallest value of the first objective that was reported."""
+    """Of the first objective, at the last rung."""
     reason: str = ""
     """Why a failed trial failed."""
     values: tuple[float, ...] = ()
@@ -59,13 +61,13 @@ class Outcome:
 
 def record_of(trial: FrozenTrial) -> TrialRecord:
     """The record of a trial that has been asked for."""
-    values = trial.intermediate_values.values()
+    last = trial.last_step
     ended = trial.state == TrialState.COMPLETE
     return TrialRecord(
         number=trial.number,
         state=WORDS[trial.state],
         parameters=dict(trial.params),
-        value=min(values) if values else None,
+        value=trial.intermediate_values[last] if last is not None else None,
         reason=trial.user_attrs.get(REASON, ""),
         values=tuple(trial.values) if ended and trial.values else (),
         feasible=all(excess <= 0 for excess in trial.constraints.values()),

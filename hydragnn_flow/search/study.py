@@ -12,7 +12,8 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's a
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.search.earlier import add_earlier, enqueue
+from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.search.earlier import BEGUN, add_earlier, enqueue
 from hydragnn_flow.search.journal import read_journal
 from hydragnn_flow.search.records import (
     ORIGIN,
@@ -25,10 +26,9 @@ from hydragnn_flow.search.records import (
 )
 from hydragnn_flow.search.rules import Verdict, make_rungs
 from hydragnn_flow.search.samplers import make_sampler
-from hydragnn_flow.search.space import suggest
+from hydragnn_flow.search.space import active, suggest
 from hydragnn_flow.search.storage import StudyStorage
 
-JOURNAL = "study.journal"
 STUDY = "search"
 PASSED = "passed"
 """User attribute: the last rung from which the trial went on."""
@@ -79,18 +79,23 @@ class Search:
                 config.sampler, config.space, (seed * 100_003 + asked) % 2**32
             )
         self._study.sampler = self._sampler
+        self._complete(trials)
         self.rungs = make_rungs(config, num_epoch, self._study, ensemble_size)
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
         """Smallest value of the first objective reported so far."""
-        for trial in trials:
-            if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING:
-                self._restore(trial)
+        for trial in _own(trials):
+            self._restore(trial)
 
     def _open(self) -> optuna.Study:
+        study = None
         if _has_study(self._storage):
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
-        else:
+            if not study.user_attrs.get(BEGUN) and not _own(study.get_trials(deepcopy=False)):
+                # Cut short before all earlier trials were in it.
+                self._storage.delete_study(study._study_id)
+                study = None
+        if study is None:
             study = optuna.create_study(
                 study_name=STUDY,
                 storage=self._storage,
@@ -100,6 +105,14 @@ class Search:
         enqueue(study, self.config.enqueue)
         self._storage.commit()
         return study
+
+    def _complete(self, trials: list[FrozenTrial]) -> None:
+        """Suggest what trials still lack whose beginning was cut short."""
+        for trial in _own(trials):
+            lacks = set(active(self.config.space, trial.params)) != set(trial.params)
+            if trial.state == TrialState.RUNNING and lacks:
+                suggest(optuna.Trial(self._study, trial._trial_id), self.config.space)
+        self._storage.commit()
 
     def _restore(self, trial: FrozenTrial) -> None:
         self._count[WORDS[trial.state]] += 1
@@ -163,20 +176,20 @@ class Search:
         if trial.user_attrs.get(PASSED, -1) >= rung:
             return "goes_on"
         identity, value = trial._trial_id, outcome.objectives[0]
+        verdict = self.rungs.report(number, rung, value, outcome.curve)
         # Optuna lets nobody report to a trial of several objectives, but shows what was.
         epoch = self.rungs.epochs(number)[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
         self._note(value)
-        verdict = self.rungs.report(number, rung, value, outcome.curve)
         if verdict == "goes_on":
             self._storage.set_trial_user_attr(identity, PASSED, rung)
-        elif verdict in ("complete", "stops"):
-            for name, excess in outcome.excess.items():
-                self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
-            if verdict == "complete":
-                self._tell(number, TrialState.COMPLETE, outcome.objectives)
-            else:
-                self._tell(number, TrialState.PRUNED)
+            return verdict
+        for name, excess in outcome.excess.items():
+            self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
+        if verdict == "complete":
+            self._tell(number, TrialState.COMPLETE, outcome.objectives)
+        elif verdict == "stops":
+            self._tell(number, TrialState.PRUNED)
         return verdict
 
     def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
@@ -254,8 +267,13 @@ def read_trials(run_directory: Path) -> list[TrialRecord]:
 
 
 def _records(trials: list[FrozenTrial]) -> list[TrialRecord]:
+    return [record_of(trial) for trial in _own(trials)]
+
+
+def _own(trials: list[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials that this study has asked for."""
     return [
-        record_of(trial)
+        trial
         for trial in trials
         if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING
     ]

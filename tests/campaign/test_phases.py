@@ -366,3 +366,53 @@ def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> No
         MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))  # type: ignore[arg-type]
     members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
     assert all(not member.reason for member in members)
+
+
+def test_of_a_root_of_squares_no_parts_are_made(campaign: Campaign) -> None:
+    """Nor does the refusal of such a network end the campaign."""
+    context = campaign()
+    network = copy.deepcopy(context.config.network)
+    network["Training"]["loss_function_type"] = "rmse"
+    context.config = context.config.model_copy(update={"network": network})
+    trials, _ = run(
+        context, lambda spec: badly(spec, "out_of_memory") if spec.number == 2 else well(spec)
+    )
+    assert trials[2].state == "failed" and trials[2].reason.startswith("out_of_memory")
+
+
+def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
+    context = campaign()
+    journal = context.directory.journal
+    phase = TrialPhase(context)
+    phase.search.ask()
+    phase.search.close()
+    old = journal.read_bytes()
+    run(campaign(), well)
+    journal.write_bytes(old)
+    with pytest.raises(InputError, match="rebuild"):
+        TrialPhase(campaign())
+    journal.unlink()
+    with pytest.raises(InputError, match="rebuild"):
+        TrialPhase(campaign())
+
+
+def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        parts = spec.network["Training"].get("accumulation_steps", 1)
+        return well(spec) if parts > 1 else badly(spec, "out_of_memory")
+
+    trials, _ = run(campaign(), machine)
+    pools = FakePools(machine)
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
+    assert all(not member.reason for member in members)
+
+
+def test_peaks_of_what_did_not_fit_break_no_limit(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        parts = spec.network["Training"].get("accumulation_steps", 1)
+        result = well(spec) if parts > 1 else badly(spec, "out_of_memory")
+        result.peak_memory_gib = 9.0 / parts
+        return result
+
+    trials, _ = run(campaign(constraints={"peak_memory_gib": 5.0}), machine)
+    assert all(trial.feasible for trial in trials)

@@ -37,7 +37,7 @@ SEARCH: dict[str, Any] = {
 @pytest.mark.slow
 def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
     network = CONFIG["network"] | {"Training": CONFIG["network"]["Training"] | {"num_epoch": 3}}
-    source = {"format": "emt_alloys", "structures": 30, "atoms": [4, 6]}
+    source = {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]}
     config = write_config(
         tmp_path,
         network=network,

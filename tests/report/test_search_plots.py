@@ -12,11 +12,11 @@ from search_cases import RADIAL, RATE, RUNGS, TYPE, WIDTH, made_study
 
 from hydragnn_flow.report.figures.search import learning_curves
 from hydragnn_flow.report.html import elements, embed
+from hydragnn_flow.report.importance import parameter_importance
 from hydragnn_flow.report.parallel_coordinates import parallel_coordinates
 from hydragnn_flow.report.search_plots import importance_bars, pareto_front, rung_curves
 from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.trials_frame import ranking, study_frame
-from hydragnn_flow.search.importance import parameter_importance
 
 
 def frame_of(count: int, objectives: int = 1) -> pd.DataFrame:

@@ -213,6 +213,71 @@ def test_a_study_learns_from_an_earlier_one(tmp_path: Path) -> None:
         open_search(tmp_path / "other", config.model_copy(update={"space": narrow}))
 
 
+def test_a_beginning_that_was_cut_short_is_completed(tmp_path: Path) -> None:
+    """Ctrl-C between two suggestions must not leave a trial with half its parameters."""
+    path = tmp_path / JOURNAL
+    search = open_search(path)
+    trial = search._study.ask()
+    trial.suggest_categorical("Architecture.mpnn_type", ("SchNet", "EGNN", "PNA"))
+    search.close()
+    assert not fits(dict(read_trials(tmp_path)[0].parameters))
+    completed = open_search(path).records[0].parameters
+    assert fits(completed)
+    assert trial.params.items() <= completed.items()
+    assert read_trials(tmp_path)[0].parameters == completed
+
+
+def test_a_first_commit_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    some_trials(first / JOURNAL).close()
+    config, path = CONFIG.model_copy(update={"warm_start": (first,)}), tmp_path / JOURNAL
+    open_search(path, config).close()
+    whole = path.read_bytes()
+    for cut in range(1, whole.count(b"\n")):
+        path.write_bytes(b"".join(whole.splitlines(keepends=True)[:cut]))
+        search = open_search(path, config)
+        assert search.ask().number == 2  # after those of the first study that have a value
+        search.close()
+
+
+def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
+    journals = [tmp_path / name / JOURNAL for name in ("one", "two", "three")]
+    for journal in journals:
+        journal.parent.mkdir()
+    some_trials(journals[0]).close()
+    two = CONFIG.model_copy(update={"warm_start": (journals[0],)})
+    search = open_search(journals[1], two)
+    number = search.ask().number
+    for rung in range(3):
+        search.report(number, rung, came_to(1.0))
+    search.close()
+    three = CONFIG.model_copy(update={"warm_start": tuple(journals[:2])})
+    assert open_search(journals[2], three).ask().number == 3
+    other = three.model_copy(update={"objectives": ("val.energy",)})
+    with pytest.raises(InputError, match="searched for val_loss"):
+        open_search(tmp_path / "other", other)
+
+
+def test_a_value_that_is_no_number_is_not_stored(tmp_path: Path) -> None:
+    search = open_search(tmp_path / JOURNAL)
+    search.ask()
+    with pytest.raises(ValueError, match="NaN"):
+        search.report(0, 0, came_to(float("nan")))
+    search.close()
+    assert open_search(tmp_path / JOURNAL).records[0].value is None
+
+
+def test_a_trial_that_ended_waiting_keeps_its_limits(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"rungs": "promotion"})
+    search = open_search(tmp_path / JOURNAL, config)
+    search.ask()
+    assert search.report(0, 0, Outcome((1.0,), {"peak_memory_gib": 5.0})) == "waits"
+    search.end_waiting()
+    search.close()
+    assert not read_trials(tmp_path)[0].feasible
+
+
 def test_several_objectives_and_constraints(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"objectives": ("val_loss", "seconds"), "rungs": "none"})
     search = open_search(tmp_path / JOURNAL, config)

@@ -18,7 +18,6 @@ import pytest
 from optuna.trial import TrialState
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.samplers import auto
 from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
@@ -68,13 +67,6 @@ def test_every_sampler_serves_a_conditional_space(name: str) -> None:
     finally:
         if isinstance(sampler, AutoSampler):
             sampler.close()
-
-
-def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean 'batched_tpe'"):
-        make_sampler("batch_tpe", SPACE, seed=0)
-    with pytest.raises(InputError, match="known are auto, batched_tpe"):
-        make_sampler("xyz", SPACE, seed=0)
 
 
 def test_waiting_makes_a_search_that_can_be_repeated() -> None:

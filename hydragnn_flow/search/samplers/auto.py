@@ -16,6 +16,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
+from hydragnn_flow.search.records import FIXED
 from hydragnn_flow.search.samplers.background import BackgroundProposer, ProposerDied
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
@@ -112,7 +113,7 @@ class AutoSampler(BaseSampler):
         if not self._handed_over and _is_beyond(study, trial):
             self.close()
         # Of a trial with some values given, only batched TPE can propose the others.
-        if self._handed_over or "fixed_params" in trial.system_attrs:
+        if self._handed_over or FIXED in trial.system_attrs:
             return self._batched.infer_relative_search_space(study, trial)
         return self._cube.domains
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
 from optuna import samplers
 from optuna.samplers import BaseSampler
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 
@@ -40,17 +38,5 @@ def make_sampler(name: str, space: Mapping[str, Parameter], seed: int) -> BaseSa
         Dotted path -> domain.
     seed
         Of its random numbers.
-
-    Raises
-    ------
-    InputError
-        If there is no sampler of the name.
     """
-    if name == "auto":
-        return AutoSampler(space, seed=seed)
-    if name not in _MAKERS:
-        known = ("auto", *_MAKERS)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise InputError(f"search.sampler: {name!r} is not a sampler; {hint}")
-    return _MAKERS[name](seed)
+    return AutoSampler(space, seed=seed) if name == "auto" else _MAKERS[name](seed)

@@ -10,8 +10,8 @@ import pytest
 from search_cases import DROPOUT, RADIAL, RATE, TYPE, WIDTH, made_study
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.importance import parameter_importance
 from hydragnn_flow.report.trials_frame import study_frame
-from hydragnn_flow.search.importance import parameter_importance
 
 
 def importance_of(made: tuple[optuna.Study, list], objective: int = 0, **how: bool) -> pd.DataFrame:
