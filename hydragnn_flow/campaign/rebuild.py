@@ -47,6 +47,7 @@ def rebuild_records(run_directory: Path) -> str:
     InputError
         If both are whole or both are lost, or a driver works on the run.
     """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     directory = RunDirectory(run_directory)
     with sole_driver(directory.path):
         if not (directory.journal.exists() and _holds_trials(directory.journal)):
