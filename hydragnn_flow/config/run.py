@@ -33,7 +33,7 @@ class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Members: the trials with the smallest validation loss among all that finished, those that a
+    """Members: the trials with the smallest first objective among all that finished, those that a
     rung ended included."""
     epochs: int = Field(ge=1)
     """Epochs of a member in all; it goes on from its trial's checkpoint."""
