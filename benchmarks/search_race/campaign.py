@@ -51,7 +51,7 @@ _MANY_NETWORKS = {
     "Architecture.hidden_dim": {"int": [32, 2048], "log": True},
     "Architecture.num_conv_layers": {"int": [2, 6]},
 }
-_NEW_NETWORKS = 200
+_NEW_NETWORKS = 2_000
 
 
 class _Machine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import Counter
@@ -21,7 +20,7 @@ from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
-from hydragnn_flow.placement import CostModel, Estimate, Gcd, Work
+from hydragnn_flow.placement import CostModel, Estimate, Gcd, Weighing, Work
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
@@ -34,8 +33,15 @@ SECONDS_BETWEEN_LOOKS = 0.5
 # Ends that lie in the network itself and would come again. Every other bad end may be the fault of
 # what is around it, so the segment is repeated.
 FAILURES = ("diverged", "out_of_memory")
-# Keys of `Training` that a step takes no longer for, whatever they say.
-_COSTS_NOTHING = ("Optimizer", "Scheduler", "num_epoch")
+# Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
+_TOLD_BY_THE_BATCH = (
+    "Batching",
+    "Optimizer",
+    "Scheduler",
+    "accumulation_steps",
+    "batch_size",
+    "num_epoch",
+)
 
 
 @dataclass
@@ -90,12 +96,14 @@ class Context:
     costs: CostModel = field(init=False)
     history: list[SegmentResult] = field(init=False)
     """Every segment of the run that has ended."""
-    _works: dict[str, Work] = field(default_factory=dict)
+    _weighing: Weighing = field(default_factory=Weighing)
+    _largest: int = field(init=False)
     _bundles: int = 0
 
     def __post_init__(self) -> None:
         self.gcd = self._gcd()
         self.costs = CostModel(self.gcd)
+        self._largest = int(self.store["trainset"].n_atoms.max())
         self.history = list(self.directory.results())
         self._bundles = max((int(r.bundle[1:]) for r in self.history if r.bundle), default=0)
         self._learn()
@@ -191,30 +199,32 @@ class Context:
                 self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
 
     def _step_work(self, spec: SegmentSpec) -> Work:
-        """What one training step of a network costs, on a batch of average size."""
-        architecture, training = spec.network["Architecture"], spec.network["Training"]
-        told_by = {key: value for key, value in training.items() if key not in _COSTS_NOTHING}
-        shape = json.dumps([architecture, told_by])
-        if shape not in self._works:
-            sizes, steps = self.store.manifest.splits["trainset"], self.steps_per_epoch(spec)
+        """What one training step of a network takes, on a batch of average size."""
+        network, sizes = spec.network, self.store.manifest.splits["trainset"]
+        steps = self.steps_per_epoch(spec)
+        batch = {
+            "atoms": -(-sizes.atoms // steps),
+            "edges": -(-sizes.edges // steps),
+            "graphs": -(-sizes.graphs // steps),
+        }
+        told_by = {k: v for k, v in network["Training"].items() if k not in _TOLD_BY_THE_BATCH}
+
+        def count() -> Work:
             with torch.device("meta"):
-                model = build_model(spec.network, self.store)
-            cost = network_cost(
-                model,
-                atoms=-(-sizes.atoms // steps),
-                edges=-(-sizes.edges // steps),
-                graphs=-(-sizes.graphs // steps),
-                largest=int(self.store["trainset"].n_atoms.max()),
-            )
-            wide = 2 if training.get("precision") == "fp64" else 1
-            self._works[shape] = Work(
+                model = build_model(network, self.store)
+            cost = network_cost(model, **batch, largest=self._largest)
+            wide = 2 if told_by.get("precision") == "fp64" else 1
+            return Work(
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,
                 launches=cost.launches,
-                activation_bytes=cost.saved_bytes * wide / training.get("accumulation_steps", 1),
+                activation_bytes=cost.saved_bytes * wide,
                 parameter_bytes=4 * cost.parameters * wide,
             )
-        return self._works[shape]
+
+        work = self._weighing.work([network["Architecture"], told_by, batch], count)
+        parts = network["Training"].get("accumulation_steps", 1)
+        return replace(work, activation_bytes=work.activation_bytes / parts)
 
 
 def _teaches(result: SegmentResult) -> bool:

@@ -3,6 +3,7 @@
 from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Work
 from hydragnn_flow.placement.members import Wave, plan_members
 from hydragnn_flow.placement.placer import Placeable, next_bundle, too_large
+from hydragnn_flow.placement.weighing import Weighing
 
 __all__ = [
     "CostModel",
@@ -10,6 +11,7 @@ __all__ = [
     "Gcd",
     "Placeable",
     "Wave",
+    "Weighing",
     "Work",
     "next_bundle",
     "plan_members",
