@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import looking
+from hydragnn_flow.commands import looking, sites
 from hydragnn_flow.commands.console import (
     RunDir,
     check_output,
@@ -35,6 +35,7 @@ app = typer.Typer(
 store_app = typer.Typer(help="Look at a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(looking.app)
+app.add_typer(sites.app, name="site")
 
 Config = Annotated[
     Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
@@ -56,9 +57,6 @@ RunDirOption = Annotated[
     Path | None,
     typer.Option("--run-dir", help=r"Where to keep the run. \[default: runs/NAME]"),
 ]
-SiteOption = Annotated[
-    str, typer.Option("--site", help="Machine: the name of a shipped site, or a site file.")
-]
 _DEBUG = "--debug"
 
 
@@ -74,7 +72,15 @@ def _options(
 
 @app.command()
 def prepare(
-    config: Config, site: SiteOption = "local", data: Data = None, run_dir: RunDirOption = None
+    config: Config,
+    site: sites.SiteOption = "local",
+    data: Data = None,
+    run_dir: RunDirOption = None,
+    account: sites.Account = None,
+    partition: sites.Partition = None,
+    walltime: sites.Walltime = None,
+    nodes: sites.Nodes = None,
+    blocks: sites.Blocks = None,
 ) -> None:
     """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
 
@@ -82,17 +88,25 @@ def prepare(
     """
     from hydragnn_flow.campaign import prepare as build
     from hydragnn_flow.config import load_config
-    from hydragnn_flow.execution import load_site
 
     loaded = load_config(config, data=data)
+    machine = sites.load(site, account, partition, walltime, nodes, blocks)
     with _interruptible(), using(run_dir or _RUNS, data):
-        store = build(loaded, load_site(site), run_dir)
+        store = build(loaded, machine, run_dir)
     say(f"store ready: {short(store.path)}")
 
 
 @app.command()
 def run(
-    config: Config, site: SiteOption = "local", data: Data = None, run_dir: RunDirOption = None
+    config: Config,
+    site: sites.SiteOption = "local",
+    data: Data = None,
+    run_dir: RunDirOption = None,
+    account: sites.Account = None,
+    partition: sites.Partition = None,
+    walltime: sites.Walltime = None,
+    nodes: sites.Nodes = None,
+    blocks: sites.Blocks = None,
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
@@ -100,12 +114,12 @@ def run(
     """
     from hydragnn_flow.campaign import run_campaign
     from hydragnn_flow.config import load_config
-    from hydragnn_flow.execution import load_site
     from hydragnn_flow.report.tables import closing_table
 
     loaded = load_config(config, data=data)
+    machine = sites.load(site, account, partition, walltime, nodes, blocks)
     with _interruptible(), using(run_dir or _RUNS, data):
-        summary = run_campaign(loaded, load_site(site), run_dir)
+        summary = run_campaign(loaded, machine, run_dir)
     where = short(summary.run_directory)
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")

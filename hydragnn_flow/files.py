@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
+
+# Errors of a disk that is full, or of a shared file system that is away for a while.
+PASSING = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+)
+SECONDS_BETWEEN_TRIES = 1.0
 
 
 def write_text(path: Path, text: str) -> None:
@@ -24,6 +42,95 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Replace ``path`` by ``values`` as JSON at once."""
     write_text(path, json.dumps(values, indent=1) + "\n")
+
+
+class AppendOnly:
+    """A file that only grows, by records that are on disk when they are said to be.
+
+    It is opened anew each time, so that a shared file system may go away and come back.
+
+    Parameters
+    ----------
+    path
+        The file; made by the first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sound_end: int | None = None
+
+    def append(self, content: bytes) -> None:
+        """All of the content or, after an error, nothing: half a record would spoil the next.
+
+        Raises
+        ------
+        OSError
+            If the disk does not take it; the same call may be made again.
+        """
+        new = not self._path.exists()
+        with self._open() as file:
+            if self._sound_end is not None:
+                file.truncate(self._sound_end)
+            # Asked for every time: a note from optuna-dashboard may have come in between.
+            self._sound_end = file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+                if new:
+                    _sync_folder(self._path.parent)
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(self._sound_end)
+                    self._sound_end = None
+                raise
+            self._sound_end = None
+
+    def _open(self) -> FileIO:
+        return self._path.open("ab", buffering=0)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def patiently(
+    action: Callable[[], None],
+    tell: Callable[[OSError], None] = lambda error: None,
+    seconds: float = 600.0,
+) -> None:
+    """Do what changes a file, again and again while the disk is full or out of reach.
+
+    Parameters
+    ----------
+    action
+        What to do; where it fails it has changed nothing.
+    tell
+        Called once, with the first error.
+    seconds
+        How long to go on trying.
+
+    Raises
+    ------
+    OSError
+        If it fails for another reason, or still does at the end.
+    """
+    give_up, told = time.monotonic() + seconds, False
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in PASSING or time.monotonic() > give_up:
+                raise
+            if not told:
+                tell(error)
+                told = True
+            time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def same_file(descriptor: int, path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import drop_torn_record, write_text
+from hydragnn_flow.files import AppendOnly, drop_torn_record, write_text
 from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.training.segment import SegmentResult
 
@@ -50,6 +49,7 @@ class RunDirectory:
         self.store = self.path / "store.gs"
         self.journal = self.path / JOURNAL
         self.segments = self.path / "segments.jsonl"
+        self._ledger = AppendOnly(self.segments)
         self.ensemble = self.path / "ensemble"
         self.report = self.path / "report.html"
 
@@ -156,7 +156,7 @@ class RunDirectory:
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
         shutil.rmtree(self.path / "parsl", ignore_errors=True)
-        for name in (CONFIG, "driver.json", "driver.lock"):
+        for name in (CONFIG, "driver.json", "driver.lock", "workers.json"):
             (self.path / name).unlink(missing_ok=True)
         if remove and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -187,14 +187,15 @@ class RunDirectory:
         return self.path / "trials" / str(number)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Append finished segments; on disk when this returns."""
-        if not results:
-            return
-        lines = _lines(results)
-        with self.segments.open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        """Append finished segments; on disk when this returns.
+
+        Raises
+        ------
+        OSError
+            If the disk does not take them; the ledger is then as it was.
+        """
+        if results:
+            self._ledger.append(_lines(results).encode())
 
     def results(self) -> Iterator[SegmentResult]:
         """Every recorded segment, in the order they ended."""

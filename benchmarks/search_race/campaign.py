@@ -16,7 +16,7 @@ from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.execution.pools import Pools
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -59,20 +59,28 @@ class _Machine:
 
     def __init__(self, gcds: int) -> None:
         self._gcds = gcds
-        self._running: deque[tuple[Future[Any], list[SegmentSpec]]] = deque()
+        self._running: deque[tuple[Future[Any], list[Job]]] = deque()
         self._submitted = False
 
     def submit(
-        self, pool: str, function: object, node: Node, bundle: str, specs: list[SegmentSpec]
+        self, pool: str, function: object, node: Node, bundle: str, jobs: list[Job]
     ) -> Future[Any]:
         future: Future[Any] = Future()
-        self._running.append((future, specs))
+        self._running.append((future, jobs))
         self._submitted = True
         if len(self._running) == self._gcds:
             self._end(_ENDING_TOGETHER)
         return future
 
-    def check(self) -> None:
+    def free(self, pool: str) -> int:
+        return self._gcds - len(self._running)
+
+    def note(self, node: str, worked: bool) -> None: ...
+
+    def waiting(self) -> str:
+        return ""
+
+    def tend(self, gcd: int = 0, node: int = 0) -> None:
         """Called in every round of the loop: with nothing left to submit, the rest ends."""
         if not self._submitted:
             self._end(len(self._running))
@@ -80,8 +88,8 @@ class _Machine:
 
     def _end(self, count: int) -> None:
         for _ in range(min(count, len(self._running))):
-            future, specs = self._running.popleft()
-            future.set_result([_result(spec) for spec in specs])
+            future, jobs = self._running.popleft()
+            future.set_result([_result(job.spec) for job in jobs])
 
 
 def _result(spec: SegmentSpec) -> SegmentResult:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
 
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.objectives import times_too_large
-from hydragnn_flow.campaign.segments import (
-    FAILURES,
-    MOST_TRIES,
-    SECONDS_BETWEEN_LOOKS,
-    Context,
-    Task,
-    results_of,
-)
+from hydragnn_flow.campaign.segments import FAILURES, Context, Task
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution import Job, run_wave
+from hydragnn_flow.execution import Job
 from hydragnn_flow.execution.pools import Pools
-from hydragnn_flow.placement import plan_members
+from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.checkpoint import FILE
 from hydragnn_flow.training.segment import Kind, SegmentResult
@@ -47,37 +39,55 @@ class MemberPhase:
 
     def run(self, pools: Pools) -> list[Member]:
         """Train until every member has ended; returns how."""
-        waiting = [self._task(k) for k in range(len(self.trials)) if k not in self._ended]
+        dispatch = Dispatch(self.context, pools, "node")
+        tasks = [self._task(k) for k in range(len(self.trials)) if k not in self._ended]
+        waves = self._plan(tasks, self.context.site.nodes)
         self._show()
-        while waiting:
-            running = self._submit(pools, waiting)
-            waiting = []
-            while running:
-                done, _ = wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-                pools.check()
-                for future in done:
-                    tasks = running.pop(future)
-                    for task, result in zip(tasks, results_of(future, tasks), strict=True):
-                        waiting += self._judge(task, result, alone=len(tasks) == 1)
-                self._show()
+        while waves or dispatch.running:
+            # The widest first: what needs many nodes at once must not wait for all the others.
+            waves.sort(key=lambda planned: -planned[0].nodes)
+            dispatch.want(sum(wave.nodes for wave, _ in waves))
+            while waves and waves[0][0].nodes <= dispatch.free:
+                self._send(dispatch, *waves.pop(0))
+            again: list[Task] = []
+            for task, result, _ in dispatch.wait():
+                again += self._judge(task, result)
+            waiting = sum(wave.nodes for wave, _ in waves)
+            waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
+            self._show()
         return [self._member(k) for k in range(len(self.trials))]
 
-    def _submit(self, pools: Pools, tasks: Sequence[Task]) -> dict[Future[Any], list[Task]]:
-        node = self.context.site.node
+    def _plan(self, tasks: Sequence[Task], nodes: int) -> list[tuple[Wave, list[Task]]]:
+        """Share out the nodes that have nothing to do, or one where all are busy."""
+        site = self.context.site
         waves = plan_members(
             [task.estimate.seconds for task in tasks],
-            self.context.site.nodes,
-            len(node.gcds),
+            max(1, nodes),
+            len(site.node.gcds),
             [self._widest(task) for task in tasks],
         )
-        running = {}
-        for wave in waves:
-            together, jobs, first = [tasks[m] for m in wave.members], [], 0
-            for task, width in zip(together, wave.widths, strict=True):
-                jobs.append(Job(task.sent(), tuple(range(first, first + width))))
-                first += width
-            running[pools.submit("node", run_wave, node, self.context.bundle(), jobs)] = together
-        return running
+        return [(wave, [tasks[m] for m in wave.members]) for wave in waves]
+
+    def _send(self, dispatch: Dispatch, wave: Wave, tasks: Sequence[Task]) -> None:
+        per_node = len(self.context.site.node.gcds)
+        for task, width in zip(tasks, wave.widths, strict=True):
+            task.width = width
+        if wave.nodes > 1:
+            (task,), (width,) = tasks, wave.widths
+            sent = task.sent()
+            dispatch.send_gang(
+                task,
+                [
+                    Job(sent, tuple(range(min(per_node, width - first))), first, width)
+                    for first in range(0, width, per_node)
+                ],
+            )
+            return
+        jobs, first = [], 0
+        for task in tasks:
+            jobs.append((task, Job(task.sent(), tuple(range(first, first + task.width)))))
+            first += task.width
+        dispatch.send(jobs)
 
     def _task(self, member: int) -> Task:
         context, trial = self.context, self.trials[member]
@@ -108,14 +118,13 @@ class MemberPhase:
         n_train = self.context.store.manifest.splits["trainset"].graphs
         return max(1, n_train // self.context.steps_per_epoch(task.spec))
 
-    def _judge(self, task: Task, result: SegmentResult, alone: bool) -> list[Task]:
-        """Record what became of a member; the task again where it should be repeated."""
-        self.context.record([(task, result, alone)])
+    def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
+        """Take note of what became of a member; the task again where it should be repeated."""
         if result.status in ("ok", *FAILURES):
             self._ended[task.spec.number] = result
             return []
-        task = task.again()
-        if task.tries < MOST_TRIES:
+        task = task.again(result)
+        if not task.is_hopeless:
             return [task]
         raise CampaignStopped(
             f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "

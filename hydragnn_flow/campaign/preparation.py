@@ -44,4 +44,4 @@ class PoolWorkers:
 
     def check(self) -> None:
         """See whether the pools still get workers."""
-        self._pools().check()
+        self._pools().tend()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.plan import Budget
-from hydragnn_flow.errors import StoreError
+from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
+from hydragnn_flow.files import patiently
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import CostModel, Estimate, Gcd, Weighing, Work
 from hydragnn_flow.report.progress import CampaignView
@@ -29,7 +28,8 @@ from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
 
 # A segment that is tried this often and never gets further is more likely cause than victim.
 MOST_TRIES = 3
-SECONDS_BETWEEN_LOOKS = 0.5
+# A lost node or an ended batch job is no fault of the segments there, unless it never ends.
+MOST_LOSSES = 10
 # Ends that lie in the network itself and would come again. Every other bad end may be the fault of
 # what is around it, so the segment is repeated.
 FAILURES = ("diverged", "out_of_memory")
@@ -54,8 +54,12 @@ class Task:
     """Epochs it is expected to train."""
     parameters: dict[str, Any]
     """Of the trial."""
+    width: int = 1
+    """GCDs, and so ranks, it is to have."""
     tries: int = 0
     """How often it ended badly and had got no further."""
+    losses: int = 0
+    """How often what it ran on was taken away and it had got no further."""
     checkpoint_seen: float = field(init=False)
     """When the checkpoint was written that it begins with."""
 
@@ -71,10 +75,23 @@ class Task:
         """The segment as it goes out, with a claim of its own."""
         return replace(self.spec, claim=uuid.uuid4().hex)
 
-    def again(self) -> Task:
+    def again(self, end: SegmentResult) -> Task:
         """The segment once more after a bad end; getting further starts the count anew."""
         further = self._checkpoint_time() != self.checkpoint_seen
-        return replace(self, tries=1 if further else self.tries + 1)
+        tries, losses = (0, 0) if further else (self.tries, self.losses)
+        if end.status in ("lost", "interrupted"):
+            return replace(self, tries=tries, losses=losses + 1)
+        return replace(self, tries=tries + 1, losses=losses)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it has been sent before and came back unfinished."""
+        return self.tries + self.losses > 0
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it has had its chances."""
+        return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
 
     def _checkpoint_time(self) -> float:
         path = self.spec.folder / FILE
@@ -121,6 +138,7 @@ class Context:
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
         parts: int = 1,
+        width: int = 1,
     ) -> Task:
         """A segment of a trial or member; its steps are taken in ``parts`` times as many parts."""
         network = self.config.network_values(trial.parameters)
@@ -148,8 +166,8 @@ class Context:
         epochs = until_epoch - done_epochs
         mpnn_type = str(network["Architecture"]["mpnn_type"])
         steps = self.steps_per_epoch(spec) * epochs
-        estimate = self.costs.estimate(mpnn_type, self._step_work(spec), steps)
-        return Task(spec, estimate, epochs, trial.parameters)
+        estimate = self.costs.estimate(mpnn_type, self._step_work(spec, width), steps)
+        return Task(spec, estimate, epochs, trial.parameters, width)
 
     def steps_per_epoch(self, spec: SegmentSpec) -> int:
         """Optimiser steps of an epoch."""
@@ -177,18 +195,44 @@ class Context:
         ----------
         ended
             The segments, how they ended, and whether each had its GCDs to itself.
+
+        Raises
+        ------
+        CampaignStopped
+            If the run directory cannot be written to for minutes.
         """
         for task, result, _ in ended:
             result.parameters, result.planned_epochs = task.parameters, task.epochs
-            result.predicted_seconds = task.estimate.seconds
+            result.predicted_seconds = task.estimate.seconds / task.width
             result.uncorrected_seconds = task.estimate.uncorrected_seconds
         results = [result for _, result, _ in ended]
-        self.directory.record(results)
+        self.write(lambda: self.directory.record(results))
         self.history += results
         for task, result, alone in ended:
             if alone and _teaches(result):
                 uncorrected = task.estimate.uncorrected_seconds
                 self.costs.observe(task.mpnn_type, uncorrected, result.seconds)
+
+    def write(self, action: Callable[[], None]) -> None:
+        """Change a file of the run directory; waits for a disk that is full or gone for a while.
+
+        Raises
+        ------
+        CampaignStopped
+            If that takes minutes.
+        """
+        try:
+            patiently(action, self._tell_of_waiting)
+        except OSError as error:
+            raise CampaignStopped(
+                f"{self.directory.path}: cannot be written to ({error.strerror}); cure that and "
+                f"give the same command again, nothing recorded is lost"
+            ) from error
+
+    def _tell_of_waiting(self, error: OSError) -> None:
+        self.view.say(
+            f"{self.directory.path}: cannot be written to ({error.strerror}); waiting for it"
+        )
 
     def _learn(self) -> None:
         together = Counter(result.bundle for result in self.history)
@@ -198,8 +242,11 @@ class Context:
                 mpnn_type = network["Architecture"]["mpnn_type"]
                 self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
 
-    def _step_work(self, spec: SegmentSpec) -> Work:
-        """What one training step of a network takes, on a batch of average size."""
+    def _step_work(self, spec: SegmentSpec, width: int) -> Work:
+        """What one training step of a network takes, on a batch of average size.
+
+        The memory is that of each of ``width`` GCDs, all else is the work of all together.
+        """
         network, sizes = spec.network, self.store.manifest.splits["trainset"]
         steps = self.steps_per_epoch(spec)
         batch = {
@@ -224,42 +271,11 @@ class Context:
 
         work = self._weighing.work([network["Architecture"], told_by, batch], count)
         parts = network["Training"].get("accumulation_steps", 1)
-        return replace(work, activation_bytes=work.activation_bytes / parts)
+        return replace(work, activation_bytes=work.activation_bytes / (parts * width))
 
 
 def _teaches(result: SegmentResult) -> bool:
     """Whether a segment's time says what such segments take: it did all of the work itself."""
     whole = result.to_epoch - result.from_epoch == result.planned_epochs and result.from_step == 0
-    return whole and result.status == "ok" and result.kind == "trial"
-
-
-def results_of(future: Future[Any], tasks: Sequence[Task]) -> list[SegmentResult]:
-    """A bundle's results; where the worker itself was lost, results that say so.
-
-    Raises
-    ------
-    StoreError
-        If a segment could not read the store: no trial is to blame, and none could go on.
-    """
-    error = future.exception()
-    if isinstance(error, StoreError):
-        raise error
-    if error is None:
-        results: list[SegmentResult] = future.result()
-        return results
-    now = time.time()
-    reason = f"its worker was lost ({type(error).__name__}: {error})"
-    return [
-        SegmentResult(
-            task.spec.kind,
-            task.spec.number,
-            task.spec.rung,
-            from_epoch=0,
-            to_epoch=0,
-            status="killed",
-            reason=reason,
-            started=now,
-            ended=now,
-        )
-        for task in tasks
-    ]
+    alone = len(result.gcds) <= 1
+    return whole and alone and result.status == "ok" and result.kind == "trial"

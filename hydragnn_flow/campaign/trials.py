@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import closing
-from queue import Empty, SimpleQueue
-from typing import Any
 
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.objectives import is_final, outcome_of, times_too_large
-from hydragnn_flow.campaign.segments import (
-    MOST_TRIES,
-    SECONDS_BETWEEN_LOOKS,
-    Context,
-    Task,
-    results_of,
-)
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
-from hydragnn_flow.execution import run_bundle
+from hydragnn_flow.campaign.segments import Context, Task
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Job
 from hydragnn_flow.execution.pools import Pools
-from hydragnn_flow.placement import Placeable, next_bundle, too_large
+from hydragnn_flow.placement import Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.training.segment import SegmentResult
@@ -51,8 +42,8 @@ class TrialPhase:
             config.ensemble.size,
         )
         self._ready: list[Task] = []
-        self._running: dict[Future[Any], list[Task]] = {}
-        self._done: SimpleQueue[Future[Any]] = SimpleQueue()
+        site = context.site
+        self._gcds = site.nodes * len(site.node.gcds)
         self._troubled: set[int] = set()
         self._results: defaultdict[int, list[SegmentResult]] = defaultdict(list)
         for result in context.history:
@@ -66,76 +57,57 @@ class TrialPhase:
 
     def run(self, pools: Pools) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
-        with closing(self.search):
-            while True:
-                self._fill(pools)
+        dispatch = Dispatch(self.context, pools, "gcd")
+        with self.search as search:
+            while self._fill(dispatch):
                 self._show()
-                if not self._running:
-                    break
-                ended = self._wait()
-                pools.check()
-                self._record(ended)
-            self.search.end_waiting()
-            self.search.commit()
-            return self.search.records
+                for task, result, _ in dispatch.wait():
+                    self._results[task.spec.number].append(result)
+                    self._judge(task, result)
+            search.end_waiting()
+            self.context.write(search.commit)
+            return search.records
 
-    def _fill(self, pools: Pools) -> None:
+    def _fill(self, dispatch: Dispatch) -> bool:
         """Give every free GCD a bundle, with new trials where too few segments are ready.
 
         Trials are in the study, on disk, before they run; all that begin now are written together.
+
+        Returns
+        -------
+        bool
+            Whether anything is left to do.
         """
-        site, gcd = self.context.site, self.context.gcd
-        free = site.nodes * len(site.node.gcds) - len(self._running)
-        while len(self._ready) < free * gcd.share and (self._promote() or self._ask()):
+        left = self.context.config.search.trials - self.search.asked
+        more = left + sum(task.width for task in self._ready)
+        dispatch.want(min(more, self._gcds - dispatch.running))
+        free = min(dispatch.free, self._gcds - dispatch.running)
+        # Where nothing runs one is kept ready: it says that there is work for a machine to come.
+        enough = max(free * self.context.gcd.share, 0 if dispatch.running else 1)
+        while len(self._ready) < enough and (self._promote(dispatch) or self._ask()):
             pass
-        self.search.commit()
-        for _ in range(free):
-            if not self._ready:
-                return
-            tasks = self._next_bundle(free)
-            specs = [task.sent() for task in tasks]
-            future = pools.submit("gcd", run_bundle, site.node, self.context.bundle(), specs)
-            self._running[future] = tasks
-            future.add_done_callback(self._done.put)
-            free -= 1
+        self.context.write(self.search.commit)
+        if free > 0 and self._ready:
+            self._send(dispatch, free)
+        return bool(dispatch.running or self._ready)
 
-    def _next_bundle(self, free: int) -> list[Task]:
-        if len(self._ready) <= free:
-            return [self._ready.pop()]
-        queue = [Placeable(task, task.estimate) for task in self._ready]
-        bundle, rest = next_bundle(queue, self.context.gcd, free)
+    def _send(self, dispatch: Dispatch, free: int) -> None:
+        queue = [
+            Placeable(task, task.estimate, task.width, urgent=task.is_repeated)
+            for task in self._ready
+        ]
+        busy = dispatch.busy() if any(task.width > free for task in self._ready) else ()
+        bundles, rest = next_bundles(queue, self.context.gcd, free, busy)
         self._ready = [placeable.item for placeable in rest]
-        return [placeable.item for placeable in bundle]
-
-    def _wait(self) -> list[Future[Any]]:
-        """Bundles that have ended; none where that takes long, so that others can be looked at."""
-        ended = []
-        try:
-            ended.append(self._done.get(timeout=SECONDS_BETWEEN_LOOKS))
-            while True:
-                ended.append(self._done.get_nowait())
-        except Empty:
-            return ended
-
-    def _record(self, ended: Sequence[Future[Any]]) -> None:
-        """Put what has ended on disk, together, and judge it."""
-        outcomes: list[tuple[Task, SegmentResult, bool]] = []
-        refused: StoreError | None = None
-        for future in ended:
-            tasks = self._running.pop(future)
-            try:
-                results = results_of(future, tasks)
-            except StoreError as error:
-                refused = error
-                continue
-            alone = len(tasks) == 1
-            outcomes += [(task, result, alone) for task, result in zip(tasks, results, strict=True)]
-        self.context.record(outcomes)
-        if refused is not None:
-            raise refused
-        for task, result, _ in outcomes:
-            self._results[task.spec.number].append(result)
-            self._judge(task, result)
+        for bundle in bundles:
+            tasks = [placeable.item for placeable in bundle]
+            width = tasks[0].width
+            if width == 1:
+                dispatch.send([(task, Job(task.sent())) for task in tasks])
+            else:
+                sent = tasks[0].sent()
+                jobs = [Job(sent, first_rank=rank, world=width) for rank in range(width)]
+                dispatch.send_gang(tasks[0], jobs)
 
     def _ask(self) -> bool:
         """Begin a new trial, where the budget has one left."""
@@ -144,11 +116,11 @@ class TrialPhase:
         self._queue(self.search.ask(), rung=0)
         return True
 
-    def _promote(self) -> bool:
+    def _promote(self, dispatch: Dispatch) -> bool:
         """Have a trial go on that has waited at a rung, where one may."""
         nothing_left = self.search.asked >= self.context.config.search.trials
         promoted = self.search.promote(
-            closing=nothing_left and not self._running and not self._ready
+            closing=nothing_left and not dispatch.running and not self._ready
         )
         if promoted is None:
             return False
@@ -181,6 +153,7 @@ class TrialPhase:
             until_epoch=epochs[rung],
             done_epochs=epochs[rung - 1] if rung else 0,
             parts=parts,
+            width=min(self.context.config.gcds(trial.parameters), self._gcds),
         )
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
@@ -198,7 +171,7 @@ class TrialPhase:
         elif is_final(failures, result.status):
             self.search.fail(number, f"{result.status}: {result.reason}")
         else:
-            self._repeat(task.again(), result)
+            self._repeat(task.again(result), result)
 
     def _report(self, number: int, rung: int, results: Sequence[SegmentResult]) -> Verdict:
         outcome = outcome_of(self.context.config.search, results)
@@ -219,7 +192,7 @@ class TrialPhase:
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
         self._troubled.add(task.spec.number)
-        if task.tries < MOST_TRIES:
+        if not task.is_hopeless:
             self._ready.append(task)
         elif not self._succeeded and len(self._troubled) > 1:
             # No segment has ever worked, so it is not the trials; they keep their chance.
@@ -228,7 +201,8 @@ class TrialPhase:
                 f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
             )
         else:
-            reason = f"{result.status} {MOST_TRIES} times without getting further: {result.reason}"
+            times = task.tries + task.losses
+            reason = f"{result.status} {times} times without getting further: {result.reason}"
             self.search.fail(task.spec.number, reason)
 
     def _check_records(self) -> None:

@@ -15,7 +15,7 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.sources import GeneratedSource
-from hydragnn_flow.config.space import check_search
+from hydragnn_flow.config.space import GCDS, RESOURCES, check_search
 from hydragnn_flow.config.warm_start import find_earlier
 from hydragnn_flow.errors import InputError
 
@@ -95,10 +95,13 @@ class RunConfig(Section):
         """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
         Where it holds a list, a single value is put in each of its places: one width of all layers.
+        `Resources` are no part of a network and passed over.
         """
         section: dict[str, Any] = _copy(self.network)
         for path, value in parameters.items():
             *parents, key = path.split(".")
+            if parents == [RESOURCES]:
+                continue
             place = section
             for parent in parents:
                 place = place.setdefault(parent, {})
@@ -108,6 +111,10 @@ class RunConfig(Section):
             many = isinstance(there, list) and not isinstance(value, list)
             place[key] = [value] * len(there) if many else value
         return section
+
+    def gcds(self, parameters: Mapping[str, Any]) -> int:
+        """GCDs that a trial asks for: one, where `Resources.gcds` is not among its parameters."""
+        return int(parameters.get(GCDS, 1))
 
     @property
     def num_epoch(self) -> int:

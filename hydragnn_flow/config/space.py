@@ -15,6 +15,10 @@ from hydragnn_flow.errors import InputError
 Space = Mapping[str, Parameter]
 NetworkWith = Callable[[Mapping[str, Any]], NetworkConfig]
 
+# What a trial runs on is searched like its network, though it is no part of it.
+RESOURCES = "Resources"
+GCDS = f"{RESOURCES}.gcds"
+
 # The store is built once for all trials from these, so no trial may change them.
 _FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
 # Trials must have learnt the same for as long.
@@ -94,6 +98,10 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
     """
     useful: set[str] = set()
     for name, parameter in space.items():
+        if name.partition(".")[0] == RESOURCES:
+            _check_resource(name, parameter)
+            useful.add(name)
+            continue
         _check_may_vary(name)
         held = {other: values[0] for other, values in needed(space, name).items()}
         networks = []
@@ -104,7 +112,8 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
                 raise ValueError(f"search.space.{name}: {error}") from None
         if _differ(networks) or len(set(parameter.examples())) == 1:
             useful.add(name)
-    for one, other in combinations(space, 2):
+    of_network = [name for name in space if name != GCDS]
+    for one, other in combinations(of_network, 2):
         useful |= _try_pair(space, one, other, network_with)
     for name in space:
         if name not in useful:
@@ -116,10 +125,19 @@ def _check_may_vary(name: str) -> None:
         raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
     if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):
         raise ValueError(f"search.space.{name}: trials could not be compared; remove it")
-    if name.partition(".")[0] == "Resources":
+
+
+def _check_resource(name: str, parameter: Parameter) -> None:
+    if name != GCDS:
         raise ValueError(
-            f"search.space.{name}: a trial runs on one GCD, only ensemble members on several; "
-            f"remove it (Training.batch_size, precision and accumulation_steps may vary)"
+            f"search.space.{name}: the one resource of a trial is {GCDS}; remove it "
+            f"(Training.batch_size, precision and accumulation_steps may vary too)"
+        )
+    values = (*(parameter.choices or ()), *(parameter.int or ()), *(parameter.float or ()))
+    if any(type(value) is not int or value < 1 for value in values):
+        raise ValueError(
+            f"search.space.{name}: must be whole numbers of GCDs from 1 on, as "
+            f"{{choices: [1, 2, 4]}}; correct it"
         )
 
 

@@ -1,20 +1,23 @@
-"""Sites, pools on Parsl, and what a worker runs.
+"""Sites, pools on Parsl, what a worker runs, and gangs.
 
 `Pools`, which needs Parsl, is imported from `hydragnn_flow.execution.pools`; workers and lanes do
 without it.
 """
 
+from hydragnn_flow.execution.gang import abort, whole
 from hydragnn_flow.execution.lease import sole_driver
+from hydragnn_flow.execution.part import Job
 from hydragnn_flow.execution.site import Node, Site, load_site, shipped_sites
-from hydragnn_flow.execution.worker import Job, run_bundle, run_wave
+from hydragnn_flow.execution.worker import run_jobs
 
 __all__ = [
     "Job",
     "Node",
     "Site",
+    "abort",
     "load_site",
-    "run_bundle",
-    "run_wave",
+    "run_jobs",
     "shipped_sites",
     "sole_driver",
+    "whole",
 ]

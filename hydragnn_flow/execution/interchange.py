@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import threading
 import time
 
@@ -22,5 +23,7 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    # Ctrl-C in a terminal is for the driver, which ends this process when it has given all back.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     runpy.run_module("parsl.executors.high_throughput.interchange", run_name="__main__")

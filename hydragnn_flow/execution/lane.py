@@ -12,8 +12,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
+
+from hydragnn_flow.execution.binding import bound_to
 
 
 class LaneDied(RuntimeError):
@@ -27,17 +29,24 @@ class Lane:
     ----------
     environment
         Variables to set for the process, among them the GCD it sees; None removes one.
+    cores
+        CPU cores it runs on; all that this process may use where none are given.
     """
 
-    def __init__(self, environment: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str | None], cores: Set[int] = frozenset()
+    ) -> None:
         variables = {**os.environ, **environment}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "hydragnn_flow.execution.lane_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={key: value for key, value in variables.items() if value is not None},
-        )
+        with bound_to(cores):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hydragnn_flow.execution.lane_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={key: value for key, value in variables.items() if value is not None},
+            )
+        self.was_killed = False
+        """Whether :meth:`kill` ended it, and not something else before."""
 
     @property
     def alive(self) -> bool:
@@ -67,7 +76,9 @@ class Lane:
 
     def kill(self) -> None:
         """End the process at once; it is gone when this returns."""
-        self._process.kill()
+        if self.alive:
+            self.was_killed = True
+            self._process.kill()
         self._process.wait()
 
 

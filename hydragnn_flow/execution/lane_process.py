@@ -8,21 +8,29 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+
+from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import run_task
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.execution.gang import forget_earlier_notes
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
-from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.execution.meeting import Meeting, NotMet, met
+from hydragnn_flow.execution.probe import probe
+from hydragnn_flow.files import PASSING
+from hydragnn_flow.training.distributed import joined, lost_a_rank
 from hydragnn_flow.training.memory import keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.watch import Stopped
 
 # Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
 # warning.
@@ -66,7 +74,9 @@ def _answer(
     request: dict[str, Any], stop: threading.Event, safe: threading.Event
 ) -> dict[str, Any]:
     if "prepare" in request:
-        return _prepare(request["prepare"])
+        return _outcome(run_task, request["prepare"])
+    if "probe" in request:
+        return _outcome(probe, request["probe"])
     safe.clear()  # what the segment has done is not in its checkpoint yet
     try:
         return _train(request, stop)
@@ -74,48 +84,78 @@ def _answer(
         safe.set()
 
 
-def _prepare(request: dict[str, Any]) -> dict[str, Any]:
+def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
+    """What a function answers, if anything, or why it did not."""
     try:
-        run_task(request)
+        return function(request) or {}
     except InputError as error:
         return _refusal(error)
     except Exception as error:
         traceback.print_exc()
         return {"error": _one_line(error)}
-    return {}
 
 
 def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     spec = SegmentSpec(**request["spec"])
-    fence = Fence(Path(spec.run_directory), spec.token, spec.folder, spec.claim)
-    rank = request["rank"]
+    rank, size, device = request["rank"], request["world"], request["device"]
+    fence = Fence.of(spec)
+    started = time.time()
 
     def should_stop() -> bool:
         return stop.is_set() or fence.deposed()
 
-    folder = spec.folder
-    try:
-        write_network(folder, spec.network)
-    except OSError as error:
-        return {"error": _one_line(error)}
+    def ended(status: Status, reason: str) -> dict[str, Any]:
+        return SegmentResult(
+            *(spec.kind, spec.number, spec.rung, 0, 0, status, reason),
+            started=started,
+            ended=time.time(),
+        ).to_dict()
+
     try:
         with (
-            _logging_to(folder / "log"),
-            sole_writer(folder, spec.claim) if rank == 0 else nullcontext(),
-            joined(rank, request["world"], request["rendezvous"], request["device"]) as world,
+            _logging_to(spec.folder / "log"),
+            _written_by(spec) if rank == 0 else nullcontext(),
+            _meeting(request, should_stop) as store,
+            joined(rank, size, store, device) as world,
         ):
             return run_segment(
-                spec, device=request["device"], world=world, should_stop=should_stop
+                spec,
+                device=device,
+                world=world,
+                should_stop=should_stop,
+                may_write=fence.may_write,
             ).to_dict()
-    except Busy as busy:
-        result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "interrupted", str(busy))
-        return result.to_dict()
+    except (Busy, NotMet, Stopped) as error:
+        # Other ranks do not come to know by themselves, as they do once all have met.
+        return ended("interrupted" if size == 1 else "lost", str(error))
     except StoreError as error:
         return _refusal(error)
     except Exception as error:
-        with (folder / "log").open("a") as log:
+        with suppress(OSError), (spec.folder / "log").open("a") as log:
             traceback.print_exc(file=log)
+        if isinstance(error, OSError) and error.errno in PASSING:
+            return ended("interrupted", f"the disk failed ({_one_line(error)})")
+        if size > 1 and lost_a_rank(error):
+            return ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         return {"error": _one_line(error)}
+
+
+@contextmanager
+def _written_by(spec: SegmentSpec) -> Iterator[None]:
+    """Be the rank that writes into the segment's folder."""
+    with sole_writer(spec.folder, spec.claim):
+        forget_earlier_notes(spec)
+        write_network(spec.folder, spec.network)
+        yield
+
+
+def _meeting(
+    request: dict[str, Any], should_stop: Callable[[], bool]
+) -> AbstractContextManager[Store | None]:
+    if request["meeting"] is None:
+        return nullcontext()
+    meeting = Meeting(**request["meeting"])
+    return met(meeting, request["rank"], request["world"], should_stop)
 
 
 def _refusal(error: InputError) -> dict[str, Any]:
@@ -128,18 +168,21 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Send everything the process prints to a file."""
+    """Send everything the process prints to a file, whose folder is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # a full disk costs the log its end, not the segment its result
+            sys.stdout.flush()
+            sys.stderr.flush()
         for number, copy in enumerate(saved, start=1):
             os.dup2(copy, number)
             os.close(copy)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
+from hydragnn_flow.training.segment import SegmentSpec
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
@@ -82,8 +83,15 @@ class Fence:
 
     def __init__(self, run_directory: Path, token: str, folder: Path, claim: str) -> None:
         self._run_directory, self._token = run_directory, token
-        self._folder, self._claim = folder, claim
+        self._folder = folder
+        # Only the first rank puts the claim up; until then others find that of an earlier sending.
+        self._not_newer = ("", claim, _read(folder / TRIAL_CLAIM))
         self._looked, self._deposed = float("-inf"), False
+
+    @classmethod
+    def of(cls, spec: SegmentSpec) -> Fence:
+        """The fence of a segment that begins now."""
+        return cls(Path(spec.run_directory), spec.token, spec.folder, spec.claim)
 
     def deposed(self) -> bool:
         """Whether a newer driver is in charge, or the segment was sent again."""
@@ -92,9 +100,17 @@ class Fence:
             self._looked = now
             token = _driver(self._run_directory).get("token")
             self._deposed = token not in (None, self._token) or (
-                _read(self._folder / TRIAL_CLAIM) not in ("", self._claim)
+                _read(self._folder / TRIAL_CLAIM) not in self._not_newer
             )
         return self._deposed
+
+    def may_write(self) -> bool:
+        """Whether no later sending has begun, looked up at once.
+
+        The lock alone does not say: a file system takes it from a node that it takes for dead, and
+        the node may come back.
+        """
+        return _read(self._folder / TRIAL_CLAIM) in self._not_newer
 
 
 @contextmanager

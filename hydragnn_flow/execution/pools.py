@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import parsl
+from parsl.dataflow.rundirs import make_rundir
 from parsl.executors import HighThroughputExecutor
+from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.blocks import Blocks, share
+from hydragnn_flow.execution.node_health import NodeHealth
+from hydragnn_flow.execution.parsl_executor import ParslExecutor
+from hydragnn_flow.execution.scheduler import JobState, State, scheduler_named
 from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.worker_pool import run_in_block
+from hydragnn_flow.execution.workers_file import (
+    WorkersFile,
+    cancel_left_behind,
+    count,
+    elapsed,
+    in_queue,
+    read_workers,
+)
 
 PoolName = Literal["gcd", "node"]
+
+SECONDS_BETWEEN_LOOKS = 1.0
+# Schedulers are shared: many centres ask for no more than a question every few seconds.
+SECONDS_BETWEEN_QUESTIONS = 15.0
+# What is over before a reader has noticed is not worth a sentence.
+SECONDS_BEFORE_A_WORD = 10.0
 
 
 class Pools:
@@ -28,7 +55,7 @@ class Pools:
     site
         The machine.
     directory
-        Where Parsl keeps its logs and certificates.
+        Where Parsl keeps its logs and certificates; `workers.json` stands beside it.
 
     Raises
     ------
@@ -39,19 +66,32 @@ class Pools:
     def __init__(self, site: Site, directory: Path) -> None:
         self._site = site
         self._config = config = site.parsl_config(directory)
-        labels = {executor.label for executor in config.executors}
-        if not {"gcd", "node"} <= labels:
+        executors = {
+            executor.label: ParslExecutor(site.name, executor)
+            for executor in config.executors
+            if isinstance(executor, HighThroughputExecutor)
+        }
+        if not {"gcd", "node"} <= set(executors):
+            labels = sorted(executor.label for executor in config.executors)
             raise InputError(
-                f"site {site.name}: its Parsl configuration has the executors "
-                f"{sorted(labels)}; it needs 'gcd' and 'node'"
+                f"site {site.name}: its Parsl configuration has the executors {labels}; it needs "
+                "'gcd' and 'node', both a HighThroughputExecutor"
             )
-        for executor in config.executors:
-            if isinstance(executor, HighThroughputExecutor):
-                executor.interchange_launch_cmd = [
-                    sys.executable,
-                    "-m",
-                    "hydragnn_flow.execution.interchange",
-                ]
+        self._run_directory = directory.parent
+        self._file = WorkersFile(self._run_directory)
+        self._scheduler = scheduler_named(site.scheduler)
+        self._clerk = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
+        first_state: State = "pending" if self._scheduler is not None else "running"
+        self._pools = {
+            label: Blocks(site.name, executors[label], self._clerk, workers, first_state)
+            for label, workers in (("gcd", len(site.node.gcds)), ("node", 1))
+        }
+        self._health, self._bad_nodes = NodeHealth(), list[str]()
+        # Written by the threads that receive results.
+        self._worked: deque[tuple[str, str]] = deque()
+        self._lost: dict[str, tuple[str, str, float]] = {}
+        self._looked = self._next_question = float("-inf")
+        self._states: Future[dict[str, JobState]] | None = None
 
     def __enter__(self) -> Pools:
         logging.getLogger("parsl").setLevel(logging.ERROR)
@@ -60,8 +100,20 @@ class Pools:
         programs = str(Path(sys.executable).parent)
         if programs not in os.environ.get("PATH", "").split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
-        self._kernel = parsl.DataFlowKernel(self._config)
+        if self._scheduler is not None:
+            left = read_workers(self._run_directory)
+            self._clerk.submit(cancel_left_behind, left, self._scheduler)
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
         return self
+
+    def _start(self) -> None:
+        directory, run = Path(make_rundir(self._config.run_dir)), str(uuid.uuid4())
+        for pool in self._pools.values():
+            pool.parsl.start(run, directory)
 
     def __exit__(
         self,
@@ -69,28 +121,190 @@ class Pools:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._kernel.cleanup()
+        self._stop()
 
-    def check(self) -> None:
-        """See whether the pools still get workers.
+    def _stop(self) -> None:
+        """Give everything back, whatever happens meanwhile; takes seconds, at worst minutes."""
+        with _undisturbed():
+            # What the clerk is at comes to its end: a job that is just being submitted has no
+            # number yet by which it could be cancelled.
+            self._clerk.shutdown(cancel_futures=True)
+            pools = [*self._pools.values()]
+            steps = [pool.cancel_all for pool in pools] + [pool.parsl.shut_down for pool in pools]
+            for step in steps:
+                try:
+                    step()
+                except Exception as error:
+                    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            self._file.write([*self._pools.values()], self._bad_nodes, at_once=True)
+
+    def tend(self, gcd: int = 0, node: int = 0) -> None:
+        """Have the blocks that the work needs; to be called about twice a second.
+
+        Parameters
+        ----------
+        gcd, node
+            Workers that each pool could use now, those at work among them. Tasks that have been
+            sent count in any case.
 
         Raises
         ------
         InputError
-            If the scheduler refuses a pool's jobs, or they fail again and again; what was
-            submitted to it has then ended through no fault of its own.
+            If the scheduler refuses the first block.
+        CampaignStopped
+            If there is no hope for workers: blocks end without having done anything, or the
+            scheduler goes on refusing them.
         """
-        for label, executor in self._kernel.executors.items():
-            if isinstance(executor, HighThroughputExecutor) and executor.bad_state_is_set:
-                lines = str(executor.executor_exception).split("\n")
-                said = [line.strip() for line in lines if line.strip()] or ["no reason given"]
-                raise InputError(
-                    f"site {self._site.name}: gets no workers for its pool '{label}': {said[-1]}; "
-                    f"see {self._kernel.run_dir}/submit_scripts"
-                )
+        for label, wanted in (("gcd", gcd), ("node", node)):
+            pool = self._pools[label]
+            pool.wanted = max(wanted, pool.parsl.outstanding)
+        news = self._hear()
+        now = time.monotonic()
+        if now - self._looked < SECONDS_BETWEEN_LOOKS and not news:
+            return
+        self._looked = now
+        for pool in self._pools.values():
+            pool.look()
+        self._keep_off_bad_nodes(now)
+        self._grow_and_shrink()
+        self._file.write([*self._pools.values()], self._bad_nodes, at_once=news)
+
+    def workers(self, pool: PoolName) -> int:
+        """Workers that are connected and take tasks."""
+        return self._pools[pool].workers
+
+    def free(self, pool: PoolName) -> int:
+        """Workers that wait for a task."""
+        return self._pools[pool].free
 
     def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run ``function(*arguments)`` on a worker of a pool."""
-        app = parsl.python_app(function, data_flow_kernel=self._kernel, executors=[pool])
-        future: Future[Any] = app(*arguments)
-        return future
+        """Run ``function(*arguments)`` on a worker of a pool.
+
+        Raises
+        ------
+        CampaignStopped
+            If the process that would pass it on is gone.
+        """
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # a task cannot be called back
+        self._pools[pool].sent()
+        task = self._pools[pool].parsl.submit(run_in_block, function, *arguments)
+        task.add_done_callback(partial(self._answered, pool, answer))
+        return answer
+
+    def _answered(self, pool: str, answer: Future[Any], task: Future[Any]) -> None:
+        error = task.exception()
+        if error is None:
+            block, result = task.result()
+            self._worked.append((pool, block))
+            answer.set_result(result)
+            return
+        if isinstance(error, ManagerLost):
+            lost = error.manager_id.decode()
+            self._lost[lost] = (pool, error.hostname, time.monotonic())
+            self._pools[pool].lost(lost)
+        answer.set_exception(error)
+
+    def note(self, node: str, worked: bool) -> None:
+        """Take down how a segment on a node ended.
+
+        A node on which segments end badly again and again gets no more of them.
+        """
+        self._health.note(node, worked)
+
+    def waiting(self) -> str:
+        """What work waits for that has no workers; empty where there is none."""
+        pools = [pool for pool in self._pools.values() if pool.wanted and not pool.workers]
+        blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
+        blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
+        queued = [block for block in blocks if block.state == "pending"]
+        if queued:
+            first = min(queued, key=lambda block: block.since)
+            return f"waiting for {in_queue(len(queued), first.since, first.reason)}"
+        if blocks:
+            since = elapsed(min(block.since for block in blocks))
+            return f"waiting for the workers of {count(len(blocks))}, started {since} ago"
+        return next((f"{pool.trouble}; trying again" for pool in pools if pool.trouble), "")
+
+    def _hear(self) -> bool:
+        """Take in what others have answered meanwhile; returns whether blocks came or went."""
+        while self._worked:
+            label, block = self._worked.popleft()
+            self._pools[label].worked(block)
+        pools = [*self._pools.values()]
+        patient = any(pool.has_had_workers for pool in pools)
+        news = [pool.hear(patient) for pool in pools]
+        if self._states is not None and self._states.done():
+            states, self._states = self._states.result(), None
+            for pool in pools:
+                pool.update(states)
+        jobs = {pool.parsl.label: [block.job.number for block in pool.blocks] for pool in pools}
+        now = time.monotonic()
+        if self._states is None and any(jobs.values()) and now >= self._next_question:
+            self._next_question = now + self._seconds_between_questions
+            self._states = self._clerk.submit(self._ask_states, jobs)
+        if any(news):  # what waits, and why, is soon known
+            self._next_question = min(self._next_question, now + SECONDS_BEFORE_A_WORD / 2)
+        return any(news)
+
+    @property
+    def _seconds_between_questions(self) -> float:
+        if self._scheduler is not None:
+            return SECONDS_BETWEEN_QUESTIONS
+        return min(pool.parsl.seconds_between_questions for pool in self._pools.values())
+
+    def _ask_states(self, jobs: dict[str, list[str]]) -> dict[str, JobState]:
+        """Run by the clerk."""
+        if self._scheduler is not None:
+            return self._scheduler.states([job for pool in jobs.values() for job in pool])
+        states: dict[str, JobState] = {}
+        for label, mine in jobs.items():
+            states |= self._pools[label].parsl.states(mine)
+        return states
+
+    def _keep_off_bad_nodes(self, now: float) -> None:
+        for lost, (label, node, when) in [*self._lost.items()]:
+            pool = self._pools[label]
+            # By then, workers that were lost together have all been missed.
+            if now - when > pool.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_LOOKS:
+                del self._lost[lost]
+                if pool.was_lost_alone(lost):
+                    self._health.note(node, worked=False)
+        held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
+        new = sorted(held - set(self._bad_nodes))
+        self._bad_nodes += new
+        if new and self._site.scheduler == "slurm":
+            for pool in self._pools.values():
+                pool.exclude(self._bad_nodes)
+
+    def _grow_and_shrink(self) -> None:
+        pools = [*self._pools.values()]
+        most = self._site.blocks
+        has = pools[0].standing, pools[1].standing
+        targets = share((pools[0].needed, pools[1].needed), has, most)
+        lacks = [max(0, target - number) for target, number in zip(targets, has, strict=True)]
+        room = most - sum(pool.total for pool in pools)
+        for pool, lack in zip(pools, lacks, strict=True):
+            pool.ask(min(lack, room))
+            room -= min(lack, room)
+        missing = sum(lacks) + sum(has) - most
+        for pool, target, number in zip(pools, targets, has, strict=True):
+            pool.shrink(number - target, missing)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put signals that end the process off until the end of a ``with`` block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    ending: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ending}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            os.kill(os.getpid(), number)

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.options import (
+    Device,
+    NodeOptions,
+    Options,
+    make_options,
+    read_site_yaml,
+)
 from hydragnn_flow.placement import Gcd
 
-Device = Literal["cpu", "cuda", "hip", "xpu"]
+Scheduler = Literal["slurm", "pbs"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,10 @@ class Node:
     """What torch computes on; `hip` is an AMD GPU, which torch addresses as `cuda`."""
     scratch: str | None = None
     """Fast directory of the node's own, for a copy of the store; none where not given."""
+    cores: tuple[str, ...] = ()
+    """Cores of each GCD, GCD after GCD, as in "49-55"; empty where left to the system."""
+    interface: str | None = None
+    """Network interface on which the ranks of a gang meet; left to the system where not given."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +47,54 @@ class Site:
 
     name: str
     nodes: int
-    """Nodes a campaign may use at a time."""
+    """Nodes a campaign may use at a time, in all blocks."""
     node: Node
     parsl_config: Callable[[Path], Any]
     """Directory for Parsl's own files -> `parsl.Config` with executors `gcd` and `node`."""
+    blocks: int = 1
+    """Most blocks at a time, of both pools together; each has `nodes // blocks` nodes."""
+    scheduler: Scheduler | None = None
+    """Batch system that starts the blocks; none where processes are started directly."""
+
+
+def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
+    """A GCD nobody has measured.
+
+    The rates decide only how the first trials are placed; every finished trial corrects them.
+
+    Parameters
+    ----------
+    device
+        What torch computes on.
+    memory_gib
+        Memory a segment may use [GiB].
+    """
+    if device == "cpu":
+        # One core of a 2024 server processor, one thread, measured on training steps of
+        # hidden_dim 8 to 64.
+        return Gcd(memory_gib, 3e10, 1.8e10, launch_seconds=1.5e-5, process_gib=0.6, share=4)
+    return Gcd(memory_gib, 1e13, 1e12, launch_seconds=1e-5, process_gib=0.6, share=4)
+
+
+def described_node(facts: NodeOptions, interface: str | None) -> Node:
+    """The node that a ``node:`` section describes.
+
+    Parameters
+    ----------
+    facts
+        The section.
+    interface
+        Network interface where the section names none.
+    """
+    return Node(
+        gcds=tuple(str(gcd) for gcd in range(facts.gcds)),
+        gcd=guessed_gcd(facts.device, facts.memory_gib),
+        cores_per_gcd=facts.cores_per_gcd,
+        device=facts.device,
+        scratch=facts.scratch,
+        cores=facts.cores,
+        interface=facts.interface or interface,
+    )
 
 
 def shipped_sites() -> dict[str, Path]:
@@ -51,33 +106,54 @@ def shipped_sites() -> dict[str, Path]:
     return {}
 
 
-def load_site(name: str | Path) -> Site:
-    """Load a site file.
+def load_site(name: str | Path, **options: Any) -> Site:
+    """Load a site.
 
     Parameters
     ----------
     name
-        Path of a site file (`sites/mine.py`), or the name of one that comes with the package
-        (`local`). The file defines a function `site()` that returns a :class:`Site`.
+        The name of a site that comes with the package (`frontier`), a site file
+        (`sites/mine.py`), or a `site.yaml` that names one of these and gives options. A site file
+        defines a function `site(options)` that returns a :class:`Site`.
+    **options
+        Fields of :class:`~hydragnn_flow.execution.options.Options`; each overrides that of a
+        `site.yaml`, and None leaves it alone.
 
     Raises
     ------
     InputError
-        If there is no such site, or its file does not define one.
+        If there is no such site, its file does not define one, or it refuses the options.
     """
+    source = f"--site {name}"
+    values: dict[str, Any] = {}
+    site_file = str(name)
+    if Path(name).suffix in (".yaml", ".yml"):
+        source = str(name)
+        site_file, values = read_site_yaml(Path(name))
+    values |= {key: value for key, value in options.items() if value is not None}
+    return _site_of(_find(site_file, source), make_options(values, source))
+
+
+def _find(name: str, source: str) -> Path:
     shipped = shipped_sites()
-    path = shipped.get(str(name), Path(name))
+    path = shipped.get(name, Path(name))
     if not path.is_file():
         raise InputError(
-            f"--site {name}: is neither a file nor one of {', '.join(shipped)}; check the name"
+            f"{source}: {name} is neither a file nor one of {', '.join(shipped)}; check the name"
         )
+    return path
+
+
+def _site_of(path: Path, options: Options) -> Site:
     spec = importlib.util.spec_from_file_location(f"hydragnn_flow_site_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise InputError(f"--site {name}: is not a Python file; give a .py file")
+        raise InputError(f"{path}: is not a Python file; give a .py or .yaml file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        site = module.site()
+        site = module.site(options)
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
     if not isinstance(site, Site):

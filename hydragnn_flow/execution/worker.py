@@ -1,68 +1,68 @@
-"""What a Parsl task runs: a store's preparation, bundles of segments, waves of members."""
+"""What a Parsl task runs: segments, parts of gangs, a store's preparation."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import socket
-import sys
-import tempfile
 import threading
-import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.lane import Lane, LaneDied
+from hydragnn_flow.execution.binding import cores_of, environment
+from hydragnn_flow.execution.lane import Lane
+from hydragnn_flow.execution.part import Job, Part
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
-
-
-@dataclass(frozen=True)
-class Job:
-    """One segment and the GCDs of its ranks, by position on the node."""
-
-    spec: SegmentSpec
-    gcds: tuple[int, ...] = field(default=(0,))
-
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 # Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
-_lanes: dict[tuple[str, int], Lane] = {}
+_lanes: dict[tuple[int, int], Lane] = {}
 _lock = threading.Lock()
+_watches_manager = False
 
 
-def run_bundle(node: Node, bundle: str, specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
-    """Run segments side by side on this worker's GCD; a task of the `gcd` pool.
+def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
+    """Run segments, or parts of gangs, side by side; a task of either pool.
 
     Parameters
     ----------
     node
         What the site's nodes have.
     bundle
-        Name of the bundle, for the records.
-    specs
-        The segments.
+        Name of what is placed together, for the records.
+    jobs
+        What to run; those on the same GCD share it.
 
     Returns
     -------
     list of SegmentResult
-        In the order of ``specs``; a segment whose process dies has a result that says so.
+        In the order of ``jobs``; a segment whose process dies has a result that says so.
 
     Raises
     ------
     StoreError
         If a segment cannot read the store, which is no fault of its own. What the others have
         done is in their checkpoints.
+    InputError
+        If the batch job was given fewer devices than the site's nodes have.
     """
-    gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
-    return _run_all(node, bundle, [Job(spec, (gcd,)) for spec in specs])
-
-
-def run_wave(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
-    """Run DDP jobs side by side on this node's GCDs; a task of the `node` pool."""
-    return _run_all(node, bundle, jobs)
+    taken: Counter[int] = Counter()
+    parts = []
+    for job in jobs:
+        positions = (_own_gcd(node),) if job.gcds is None else job.gcds
+        lanes = []
+        for position in positions:
+            lanes.append(lane_for(node, position, taken[position]))
+            taken[position] += 1
+        parts.append(Part(node, replace(job, spec=_in_time(job.spec)), positions, lanes))
+    with ThreadPoolExecutor(len(parts)) as pool:
+        results = list(pool.map(Part.run, parts))
+    for result in results:
+        result.bundle = bundle
+    return results
 
 
 def run_preparation(node: Node, request: dict[str, Any]) -> None:
@@ -75,8 +75,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> None:
     LaneDied, RuntimeError
         Where its process ended, or met anything else.
     """
-    gcd = int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
-    answer = _lane(node, node.gcds[gcd], 0).call({"prepare": request})
+    answer = lane_for(node, _own_gcd(node)).call({"prepare": request})
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
@@ -84,127 +83,59 @@ def run_preparation(node: Node, request: dict[str, Any]) -> None:
         raise RuntimeError(answer["error"])
 
 
-def _run_all(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
-    slots: dict[int, int] = {}
-    lanes: list[list[Lane]] = []
-    for job in jobs:
-        lanes.append([])
-        for gcd in job.gcds:
-            slot = slots[gcd] = slots.get(gcd, -1) + 1
-            lanes[-1].append(_lane(node, node.gcds[gcd], slot))
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        results = list(pool.map(lambda pair: _run_job(node, *pair), zip(jobs, lanes, strict=True)))
-    for job, result in zip(jobs, results, strict=True):
-        result.node, result.bundle = socket.gethostname(), bundle
-        result.gcds = [node.gcds[gcd] for gcd in job.gcds]
-    return results
+def lane_for(node: Node, gcd_position: int, slot: int = 0) -> Lane:
+    """A lane of this worker; started now where there is none, or the last one died.
 
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    gcd_position
+        The GCD, by its position on the node.
+    slot
+        Which of the lanes that share the GCD.
 
-def _run_job(node: Node, job: Job, lanes: Sequence[Lane]) -> SegmentResult:
-    """Run the ranks of one segment; when one ends badly the others are ended, not left waiting."""
-    started = time.time()
-    spec = _in_time(job.spec)
-    ends: list[SegmentResult] = []
-    ending = threading.Lock()
-
-    def end_all() -> None:
-        # What the others say from here on is the consequence.
-        if len(lanes) > 1:
-            for lane in lanes:
-                lane.kill()
-
-    def run_rank(rank: int) -> SegmentResult | None:
-        request = {
-            "spec": spec.to_dict(),
-            "rank": rank,
-            "world": len(lanes),
-            "rendezvous": rendezvous,
-            "device": "cuda" if node.device == "hip" else node.device,
-        }
-        try:
-            result = _ask(lanes[rank], request, spec, started)
-        except StoreError:
-            end_all()
-            raise
-        if result.status == "ok":
-            return result
-        with ending:
-            ends.append(result)
-            if len(ends) == 1:
-                end_all()
-        return None
-
-    with tempfile.TemporaryDirectory() as meeting, ThreadPoolExecutor(len(lanes)) as pool:
-        rendezvous = str(Path(meeting) / "rendezvous")
-        ranks = [result for result in pool.map(run_rank, range(len(lanes))) if result is not None]
-    if ends:
-        # A rank that met another's death first reports a broken connection; the death says more.
-        return min(ends, key=lambda result: result.status == "error")
-    first = ranks[0]
-    first.cpu_seconds = sum(rank.cpu_seconds for rank in ranks)
-    first.peak_memory_gib = max(rank.peak_memory_gib for rank in ranks)
-    return first
-
-
-def _ask(lane: Lane, request: dict[str, Any], spec: SegmentSpec, started: float) -> SegmentResult:
-    """Have a lane run its rank; however that ends is a result, unless the store is at fault."""
-    status: Status
-    try:
-        answer = lane.call(request)
-        if "refused" in answer:
-            raise StoreError(answer["reason"])
-        if "error" not in answer:
-            return SegmentResult(**answer)
-        status, reason = "error", str(answer["error"])
-    except LaneDied as death:
-        status, reason = "killed", str(death)
-    now = time.time()
-    return SegmentResult(
-        spec.kind,
-        spec.number,
-        spec.rung,
-        from_epoch=0,
-        to_epoch=0,
-        status=status,
-        reason=reason,
-        started=started,
-        ended=now,
-        seconds=now - started,
-    )
-
-
-def _in_time(spec: SegmentSpec) -> SegmentSpec:
-    """The segment with the end of this worker's batch job as its deadline, where Slurm says it."""
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
-    if spec.deadline is not None or not end.isdigit() or int(end) == 0:
-        return spec
-    return replace(spec, deadline=float(end))
-
-
-def _lane(node: Node, gcd: str, slot: int) -> Lane:
+    Raises
+    ------
+    InputError
+        If the batch job was given fewer devices than the site's nodes have.
+    """
     with _lock:
-        lane = _lanes.get((gcd, slot))
+        _end_with_manager()
+        lane = _lanes.get((gcd_position, slot))
         if lane is None or not lane.alive:
-            lane = _lanes[gcd, slot] = Lane(_environment(node, gcd))
+            lane = Lane(environment(node, gcd_position), cores_of(node, gcd_position))
+            _lanes[gcd_position, slot] = lane
         return lane
 
 
-def _environment(node: Node, gcd: str) -> dict[str, str | None]:
-    """What a process must find in its environment to see its GCD and no other."""
-    variables: dict[str, str | None] = {"OMP_NUM_THREADS": str(node.cores_per_gcd)}
-    if node.device == "hip":
-        # ROCR_VISIBLE_DEVICES filters first; CUDA_ and HIP_VISIBLE_DEVICES would then index what
-        # is left and hide every GCD but the first (parsl issue 3858).
-        variables |= {
-            "ROCR_VISIBLE_DEVICES": gcd,
-            "CUDA_VISIBLE_DEVICES": None,
-            "HIP_VISIBLE_DEVICES": None,
-        }
-    elif node.device == "cuda":
-        variables |= {"CUDA_VISIBLE_DEVICES": gcd, "ROCR_VISIBLE_DEVICES": None}
-    elif node.device == "xpu":
-        variables |= {"ZE_AFFINITY_MASK": gcd}
-    else:
-        loopback = "lo" if sys.platform == "linux" else "lo0"
-        variables |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": loopback}
-    return variables
+def _own_gcd(node: Node) -> int:
+    """Position of the GCD that this worker of the `gcd` pool stands for."""
+    return int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
+
+
+def _in_time(spec: SegmentSpec) -> SegmentSpec:
+    """The segment with the end of this worker's batch job as its deadline, where that is known."""
+    for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
+        end = os.environ.get(variable, "")
+        if end.isdigit() and int(end) > 0:
+            return replace(spec, deadline=min(float(end), spec.deadline or float("inf")))
+    return spec
+
+
+def _end_with_manager() -> None:
+    """Have this process end when Parsl's manager, its parent, does; its lanes end with it.
+
+    A manager that is killed leaves its workers waiting, and their lanes computing, for nobody.
+    """
+    global _watches_manager
+    manager = multiprocessing.parent_process()
+    if manager is None or _watches_manager:
+        return
+    _watches_manager = True
+
+    def watch() -> None:
+        manager.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="manager-watch").start()

@@ -2,7 +2,7 @@
 
 from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Work
 from hydragnn_flow.placement.members import Wave, plan_members
-from hydragnn_flow.placement.placer import Placeable, next_bundle, too_large
+from hydragnn_flow.placement.placer import Placeable, next_bundles, too_large
 from hydragnn_flow.placement.weighing import Weighing
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Wave",
     "Weighing",
     "Work",
-    "next_bundle",
+    "next_bundles",
     "plan_members",
     "too_large",
 ]

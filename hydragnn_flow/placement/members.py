@@ -1,4 +1,4 @@
-"""How many GCDs each ensemble member gets, and which members share a node."""
+"""How many GCDs each ensemble member gets, which share a node and which have several."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wave:
-    """Members that run at the same time on one node."""
+    """Members that run at the same time on one node, or one member on several."""
 
     members: tuple[int, ...]
     """Positions in the list of costs."""
     widths: tuple[int, ...]
     """GCDs of each."""
+    nodes: int = 1
 
 
 def plan_members(
@@ -22,7 +23,8 @@ def plan_members(
     """Give members GCDs in proportion to their cost, so that they end together.
 
     Members are dealt to groups of equal cost, longest first; a group shares one node. Within it
-    every member has one GCD and each further GCD goes to the member that would end last.
+    every member has one GCD and each further GCD goes to the member that would end last. Where
+    there are more nodes than members, each further node goes to the member that would end last.
 
     Parameters
     ----------
@@ -38,7 +40,8 @@ def plan_members(
     Returns
     -------
     list of Wave
-        Every member in exactly one wave; waves are independent and may run in any order.
+        Every member in exactly one wave; waves are independent and may run in any order. Of a
+        member on several nodes all but the last are full.
     """
     narrowest = min(2, gcds_per_node)
     per_wave = max(1, gcds_per_node // narrowest)
@@ -47,7 +50,7 @@ def plan_members(
     for member in sorted(range(len(seconds)), key=lambda m: -seconds[m]):
         open_groups = [group for group in groups if len(group) < per_wave]
         min(open_groups, key=lambda group: sum(seconds[m] for m in group)).append(member)
-    return [
+    waves = [
         Wave(
             tuple(group),
             _widths(
@@ -57,6 +60,15 @@ def plan_members(
         for group in groups
         if group
     ]
+    for _ in range(nodes - len(waves)):
+        growing = [w for w in waves if len(w.members) == 1 and w.widths[0] < widest[w.members[0]]]
+        if not growing:
+            break
+        last = max(growing, key=lambda wave: seconds[wave.members[0]] / wave.widths[0])
+        (member,) = last.members
+        width = min(widest[member], (last.nodes + 1) * gcds_per_node)
+        waves[waves.index(last)] = Wave(last.members, (width,), last.nodes + 1)
+    return waves
 
 
 def _widths(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hydragnn_flow.placement.cost import Estimate, Gcd
 
@@ -24,16 +25,28 @@ class Placeable(Generic[T]):
 
     item: T
     estimate: Estimate
+    """On one GCD."""
+    width: int = 1
+    """GCDs it runs on, all of them to itself where there are several."""
+    urgent: bool = False
+    """Whether it was cut short, and what it has done lies waiting."""
+
+    @property
+    def seconds(self) -> float:
+        """How long its GCDs will be busy."""
+        return self.estimate.seconds / self.width
 
 
-def next_bundle(
-    ready: Sequence[Placeable[T]], gcd: Gcd, free_gcds: int
-) -> tuple[list[Placeable[T]], list[Placeable[T]]]:
-    """Choose what the next free GCD runs.
+def next_bundles(
+    ready: Sequence[Placeable[T]], gcd: Gcd, free_gcds: int, busy: Sequence[float] = ()
+) -> tuple[list[list[Placeable[T]]], list[Placeable[T]]]:
+    """Choose what the free GCDs run.
 
-    The longest segment goes first (Graham, SIAM J. Appl. Math. 17, 416 (1969)). Others join it
-    while there are more segments than free GCDs, and while memory, computing time and similar
-    length allow; a segment that fills a GCD keeps it to itself.
+    What was cut short goes first, then the longest (Graham, SIAM J. Appl. Math. 17, 416 (1969)).
+    Others join it while there are more segments than free GCDs, and while memory, computing time
+    and similar length allow; a segment that fills a GCD keeps it to itself. The first segment of
+    several GCDs that finds too few free has a reservation for the moment when enough will be; what
+    would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295).
 
     Parameters
     ----------
@@ -42,37 +55,96 @@ def next_bundle(
     gcd
         The GCD, as all others of the site.
     free_gcds
-        GCDs with nothing to do, this one included.
+        GCDs with nothing to do.
+    busy
+        For each of the others, how long it is expected to be busy [s].
 
     Returns
     -------
-    bundle, rest
-        The segments to run side by side, and those left over.
-
-    Raises
-    ------
-    ValueError
-        If nothing is ready.
+    bundles, rest
+        The segments to run side by side, bundle by bundle, and those left over. A segment of
+        several GCDs is a bundle of its own.
     """
-    if not ready:
-        raise ValueError("no segment is ready")
-    queue = sorted(ready, key=lambda p: -p.estimate.seconds)
-    bundle, rest = queue[:1], queue[1:]
-    spare = len(rest) - (free_gcds - 1)
-    shortest = bundle[0].estimate.seconds / LONGEST_TO_SHORTEST
-    for candidate in list(rest):
-        if spare <= 0 or len(bundle) == gcd.share:
+    queue = sorted(ready, key=lambda p: (not p.urgent, -p.seconds))
+    narrow = sum(placeable.width == 1 for placeable in queue)
+    bundles: list[list[Placeable[T]]] = []
+    rest: list[Placeable[T]] = []
+    joined: set[int] = set()
+    reservation: _Reservation | None = None
+    for position, head in enumerate(queue):
+        if position in joined:
+            continue
+        if free_gcds == 0:
+            rest.append(head)
+            continue
+        if head.width > free_gcds:
+            reservation = reservation or _Reservation.of(head.width, free_gcds, busy)
+            rest.append(head)
+            continue
+        if reservation is not None and not reservation.lets(head):
+            rest.append(head)
+            continue
+        bundle = [head]
+        free_gcds -= head.width
+        if head.width == 1:
+            narrow -= 1
+            members = _joining(queue, position, joined, gcd, most=narrow - free_gcds)
+            joined.update(members)
+            narrow -= len(members)
+            bundle += [queue[member] for member in members]
+        bundles.append(bundle)
+    return bundles, rest
+
+
+@dataclass
+class _Reservation:
+    """When a segment that has to wait will find its GCDs, and how many others will be free then."""
+
+    seconds: float
+    spare: int
+
+    @classmethod
+    def of(cls, width: int, free: int, busy: Sequence[float]) -> _Reservation:
+        ends = sorted(busy)
+        if width > free + len(ends):
+            return cls(math.inf, 0)  # the GCDs for it are yet to come
+        seconds = ends[width - free - 1]
+        return cls(seconds, free + sum(end <= seconds for end in ends) - width)
+
+    def lets(self, other: Placeable[Any]) -> bool:
+        """Whether another segment may start now; it is taken at its word."""
+        if other.seconds <= self.seconds:
+            return True
+        if other.width > self.spare:
+            return False
+        self.spare -= other.width
+        return True
+
+
+def _joining(
+    queue: Sequence[Placeable[T]], head: int, taken: Collection[int], gcd: Gcd, most: int
+) -> list[int]:
+    """Positions in the queue of those that share the GCD of its ``head``."""
+    bundle, members = [queue[head].estimate], list[int]()
+    shortest = bundle[0].seconds / LONGEST_TO_SHORTEST
+    for position in range(head + 1, len(queue)):
+        if len(members) >= most or len(bundle) == gcd.share:
             break
-        together = [*bundle, candidate]
+        candidate = queue[position]
+        if candidate.seconds < shortest:
+            if candidate.urgent:
+                continue
+            break  # and so is every one behind it
+        if position in taken or candidate.width > 1:
+            continue
+        together = [*bundle, candidate.estimate]
         if (
-            candidate.estimate.seconds >= shortest
-            and sum(p.estimate.busy for p in together) <= FULL
-            and sum(p.estimate.memory_gib for p in together) <= MEMORY_SHARE * gcd.memory_gib
+            sum(estimate.busy for estimate in together) <= FULL
+            and sum(estimate.memory_gib for estimate in together) <= MEMORY_SHARE * gcd.memory_gib
         ):
-            bundle.append(candidate)
-            rest.remove(candidate)
-            spare -= 1
-    return bundle, rest
+            bundle = together
+            members.append(position)
+    return members
 
 
 def too_large(estimate: Estimate, gcd: Gcd) -> bool:

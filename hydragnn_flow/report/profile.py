@@ -12,6 +12,7 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import multiprocessing
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import start_processes
 
 from hydragnn_flow.config import load_network
@@ -115,7 +116,7 @@ def _measure(
     )
     try:
         with (
-            joined(rank, ranks, f"{folder}/rendezvous", device.type) as world,
+            joined(rank, ranks, FileStore(f"{folder}/rendezvous", ranks), device.type) as world,
             GraphStore.open(store, without=("y", "y_loc")) as graphs,
         ):
             say = answers.put if world.is_first else lambda mode: None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.execution.lease import DRIVER_FILE, LOCK_FILE
+from hydragnn_flow.execution.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.tables import closing_table
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
@@ -46,4 +52,44 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     else:
         done = sum(r.kind == "member" and r.status == "ok" for r in results)
         parts.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")
+        parts.extend(_driver(directory.path))
     return Group(*parts)
+
+
+def _driver(run_directory: Path) -> Iterator[str]:
+    """Who works on a run that is not finished, and on what."""
+    if not _is_driven(run_directory):
+        yield "no driver is at work on it; `hydragnn-flow run` goes on"
+        return
+    driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
+    yield f"driver: process {driver['pid']} on {driver['host']}"
+    if (workers.get("driver_pid"), workers.get("host")) != (driver["pid"], driver["host"]):
+        return  # what an earlier one left
+    for name, pool in workers["pools"].items():
+        blocks = _blocks(pool["blocks"])
+        if blocks or pool["tasks"]:
+            there = f"{pool['workers']} workers, {pool['tasks']} tasks"
+            yield ", ".join([f"pool {name}: {there}", *blocks])
+    if workers["bad_nodes"]:
+        names = ", ".join(workers["bad_nodes"])
+        yield f"taken out of use, as segments ended badly there: {names}"
+
+
+def _blocks(blocks: list[Mapping[str, Any]]) -> list[str]:
+    running = sum(block["state"] == "running" for block in blocks)
+    waiting = [block for block in blocks if block["state"] == "pending"]
+    words = [f"{count(running)} running"] if running else []
+    if waiting:
+        first = min(waiting, key=lambda block: float(block["since"]))
+        words.append(in_queue(len(waiting), first["since"], first["reason"]))
+    return words
+
+
+def _is_driven(run_directory: Path) -> bool:
+    """Whether a driver holds the run's lock, which goes with its process."""
+    try:
+        with (run_directory / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    return False

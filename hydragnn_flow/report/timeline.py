@@ -67,11 +67,11 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
         return Timeline((), (), (), (), 0.0, untimed)
     running = _union([(s.started, s.ended) for s in timed])
     axis = _Axis(running)
-    rows = sorted({(s.node, gcd) for s in timed for gcd in s.gcds}, key=_by_number)
+    rows = sorted({place for s in timed for place in s.places}, key=_by_number)
     bars: list[Bar] = []
     idle = []
-    for index, (node, gcd) in enumerate(rows):
-        here = [s for s in timed if s.node == node and gcd in s.gcds]
+    for index, row in enumerate(rows):
+        here = [s for s in timed if row in s.places]
         for segment, lane, lanes in _lanes(here):
             ends = axis.at(segment.started), axis.at(segment.ended)
             bars.append(Bar(segment, index, lane, lanes, *ends))

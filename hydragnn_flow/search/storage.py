@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +13,7 @@ from optuna.storages.journal._storage import JournalOperation
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hydragnn_flow.files import drop_torn_record
+from hydragnn_flow.files import AppendOnly, drop_torn_record
 from hydragnn_flow.search.journal import Distributions, creation, fill, record, utc
 
 
@@ -43,17 +40,16 @@ class StudyStorage(InMemoryStorage):
     def __init__(self, path: Path) -> None:
         super().__init__()
         drop_torn_record(path)
-        self._file = _open(path)
+        self._file = AppendOnly(path)
         self._distributions = Distributions()
         # Lines, and the ids of trials whose line is written as late as possible.
         self._collected: list[str | int] = []
         self._new: set[int] = set()
-        self._sound_end: int | None = None
-        try:
+        if path.exists():
             fill(self, path, self._distributions)
-        except BaseException:
-            self._file.close()
-            raise
+
+    def __reduce__(self) -> str:
+        raise TypeError("a study's journal has one writer: its storage stays with the driver")
 
     def __enter__(self) -> StudyStorage:
         return self
@@ -64,15 +60,7 @@ class StudyStorage(InMemoryStorage):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Commit, and let go of the file."""
-        with self._lock:
-            try:
-                self.commit()
-            finally:
-                self._file.close()
+        self.commit()
 
     def commit(self) -> None:
         """Put everything since the last commit on disk.
@@ -87,7 +75,7 @@ class StudyStorage(InMemoryStorage):
             if not self._collected:
                 return
             lines = [self._line(change) for change in self._collected]
-            self._append("".join(f"{line}\n" for line in lines).encode())
+            self._file.append("".join(f"{line}\n" for line in lines).encode())
             self._collected.clear()
             self._new.clear()
 
@@ -232,34 +220,3 @@ class StudyStorage(InMemoryStorage):
         }
         for name, domain in trial.distributions.items():
             known.setdefault(name, domain)
-
-    def _append(self, content: bytes) -> None:
-        """All of the content or, after an error, nothing: half a record would spoil the next."""
-        if self._sound_end is not None:
-            self._file.truncate(self._sound_end)
-        # Asked for every time: a note from optuna-dashboard may have come in between.
-        self._sound_end = self._file.seek(0, os.SEEK_END)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            with suppress(OSError):
-                self._file.truncate(self._sound_end)
-                self._sound_end = None
-            raise
-        self._sound_end = None
-
-
-def _open(path: Path) -> FileIO:
-    """A journal for appending; where it is new, its name is on disk too."""
-    new = not path.exists()
-    file = path.open("ab", buffering=0)
-    if new:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    return file

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import TracebackType
 
 import optuna
 from optuna.study import StudyDirection
@@ -235,7 +237,20 @@ class Search:
         close = getattr(self._sampler, "close", None)
         if close is not None:
             close()
-        self._storage.close()
+        self._storage.commit()
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # What ends the campaign may be the disk; it is then not to be hidden by the same again.
+        with suppress(OSError) if error is not None else nullcontext():
+            self.close()
 
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import patiently
 
 VERSION = 2
 FILE = "checkpoint.pt"
+# A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
+SECONDS_TO_RECOVER = 60.0
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -23,7 +26,19 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         The checkpoint file.
     state
         Tensors and plain Python values only.
+
+    Raises
+    ------
+    OSError
+        Naming the file, if the disk does not take it, or is full or out of reach for longer.
     """
+    try:
+        patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -31,6 +46,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None  # what torch met before it lost count of its bytes
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

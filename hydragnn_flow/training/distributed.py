@@ -9,9 +9,13 @@ from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
-RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
+# How long a rank waits for another in a collective operation; saving a checkpoint lies within.
+PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+# What their messages about a broken connection name.
+_TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,15 @@ class World:
 
 
 @contextmanager
-def joined(rank: int, size: int, rendezvous: str, device: str) -> Iterator[World]:
-    """Meet the other ranks of a job for the length of a ``with`` block.
+def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
+    """Be one of the ranks of a job for the length of a ``with`` block.
 
     Parameters
     ----------
     rank, size
         This process's number, and how many there are.
-    rendezvous
-        A file on a disk all ranks see, absent at first, where they meet.
+    store
+        Which all ranks share and nobody has used before; a rank that is alone needs none.
     device
         What they compute on: `cpu`, `cuda` or `xpu`.
     """
@@ -55,13 +59,15 @@ def joined(rank: int, size: int, rendezvous: str, device: str) -> Iterator[World
         yield World()
         return
     dist.init_process_group(
-        _BACKENDS[device],
-        init_method=f"file://{rendezvous}",
-        rank=rank,
-        world_size=size,
-        timeout=RENDEZVOUS_TIMEOUT,
+        _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
     )
     try:
         yield World(rank, size)
     finally:
         dist.destroy_process_group()
+
+
+def lost_a_rank(error: Exception) -> bool:
+    """Whether an error says that a connection to another rank broke, and no more than that."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(name in text for name in _TRANSPORTS)

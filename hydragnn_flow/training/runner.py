@@ -15,6 +15,8 @@ import torch
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.files import patiently
+from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
@@ -39,6 +41,7 @@ def run_segment(
     device: torch.device | str = "cpu",
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    may_write: Callable[[], bool] = lambda: True,
 ) -> SegmentResult:
     """Train from the checkpoint to the segment's rung.
 
@@ -55,6 +58,8 @@ def run_segment(
     should_stop
         Asked before every step, with several ranks about every second; a yes ends the segment with
         a checkpoint of what it has done.
+    may_write
+        Asked by the first rank right before it writes into the segment's folder.
     """
     world = world or World()
     device = torch.device(device)
@@ -67,10 +72,10 @@ def run_segment(
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         store = _open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
-        trainer = Trainer(spec, network, store, device, world)
+        trainer = Trainer(spec, network, store, device, world, may_write)
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
         trainer.run(lambda: meter.poll() or should_stop())
-        if world.is_first:
+        if world.is_first and may_write():
             _save_validation(trainer, spec.folder / VALIDATION_FILE)
     except Diverged as error:
         result.status, result.reason = "diverged", str(error)
@@ -102,8 +107,15 @@ def _save_validation(trainer: Trainer, path: Path) -> None:
     batches = split_batches(trainer.val, trainer.reading)
     predictions: dict[str, Any] = {**predict_batches(trainer.model, batches, trainer.device)}
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    np.savez(temporary, **predictions)
-    temporary.replace(path)
+
+    def write() -> None:
+        try:
+            np.savez(temporary, **predictions)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    patiently(write, seconds=SECONDS_TO_RECOVER)
 
 
 def _out_of_memory(error: Exception) -> Status | None:

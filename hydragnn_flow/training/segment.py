@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hydragnn_flow.config.data import Mode
 
 Kind = Literal["trial", "member"]
-Status = Literal["ok", "diverged", "out_of_memory", "killed", "interrupted", "error"]
+Status = Literal["ok", "diverged", "out_of_memory", "killed", "lost", "interrupted", "error"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class SegmentResult:
     ended: float = 0.0
     node: str = ""
     gcds: list[str] = field(default_factory=list)
+    """Of each rank; one on another node than the first rank's is named `node/gcd`."""
     bundle: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the trial: dotted path into the network → value."""
@@ -103,6 +104,12 @@ class SegmentResult:
     uncorrected_seconds: float | None = None
     """The prediction before experience corrected it."""
     version: int = 1
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(node, GCD) of each rank."""
+        split = [gcd.rpartition("/") for gcd in self.gcds]
+        return [(node or self.node, gcd) for node, _, gcd in split]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

@@ -55,6 +55,8 @@ class Trainer:
         Where to compute.
     world
         This process's place among the ranks.
+    may_write
+        Asked by the first rank right before it writes a checkpoint.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Trainer:
         store: GraphStore,
         device: torch.device,
         world: World,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.spec, self.world, self.device = spec, world, device
+        self.may_write = may_write
         self.settings = network.Training
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network)
@@ -217,7 +221,7 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint, from the first rank; every rank calls this."""
         optimizer = optimizer_state(self.optimizer, self.world)
-        if self.world.is_first:
+        if self.world.is_first and self.may_write():
             save_checkpoint(
                 self.spec.folder / FILE,
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,15 +13,17 @@ from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from rich.console import Console
 
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.segments import MOST_TRIES, Context
+from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job, Node, Site
+from hydragnn_flow.execution.gang import abort_reason
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
@@ -37,24 +40,33 @@ Campaign = Callable[..., Context]
 class FakePools:
     """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, workers: int = 2) -> None:
+        self.machine, self.workers = machine, workers
         self.sent: list[SegmentSpec] = []
+        self.jobs: list[Job] = []
 
-    def check(self) -> None: ...
+    def tend(self, gcd: int = 0, node: int = 0) -> None: ...
+
+    def note(self, node: str, worked: bool) -> None: ...
+
+    def waiting(self) -> str:
+        return ""
+
+    def free(self, pool: str) -> int:
+        return self.workers
 
     def submit(
-        self, pool: str, function: object, node: Node, bundle: str, work: list[Any]
+        self, pool: str, function: object, node: Node, bundle: str, jobs: list[Job]
     ) -> Future[list[SegmentResult]]:
         future: Future[list[SegmentResult]] = Future()
-        specs = [item.spec if isinstance(item, Job) else item for item in work]
-        self.sent += specs
+        self.jobs += jobs
+        self.sent += [job.spec for job in jobs if job.first_rank == 0]
         try:
-            results = [self.machine(spec) for spec in specs]
+            results = [self.machine(job.spec) for job in jobs]
             for result in results:
                 result.bundle = bundle
             future.set_result(results)
-        except (ConnectionError, StoreError) as error:
+        except (ConnectionError, StoreError, ManagerLost, WorkerLost) as error:
             future.set_exception(error)
         return future
 
@@ -129,7 +141,7 @@ def test_all_is_well(campaign: Campaign) -> None:
     assert len({spec.claim for spec in pools.sent}) == len(pools.sent)
 
 
-@pytest.mark.parametrize("status", ["killed", "error", "interrupted"])
+@pytest.mark.parametrize("status", ["killed", "error", "interrupted", "lost"])
 def test_what_may_be_an_accident_is_tried_again(campaign: Campaign, status: str) -> None:
     accidents = {(1, 0), (2, 0), (0, 1)}
 
@@ -160,7 +172,73 @@ def test_a_lost_worker_is_an_accident(campaign: Campaign) -> None:
     assert any("node 7 is gone" in result.reason for result in context.directory.results())
 
 
-@pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed"])
+def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
+    """More often than a trial may kill its worker; but a trial that only ever loses nodes ends."""
+    lost: Counter[int] = Counter()
+    worked = False
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        nonlocal worked
+        if not worked:  # or it would be the machine that is to blame
+            worked = True
+            return well(spec)
+        lost[spec.number] += 1
+        if spec.number == 1 and lost[1] <= 2 * MOST_TRIES:
+            raise ManagerLost(b"m", "node7")
+        if spec.number == 2:
+            raise WorkerLost(1, "node9")
+        if spec.number == 3:
+            raise ManagerLost(b"m", "node8")
+        return well(spec)
+
+    context = campaign()
+    context.gcd = replace(context.gcd, share=1)  # who shares a worker is lost with it
+    trials, _ = run(context, machine)
+    assert lost[1] > 2 * MOST_TRIES
+    assert trials[1].state in ("complete", "pruned")
+    assert trials[2].state == "failed" and "worker on node9 was killed" in trials[2].reason
+    assert lost[2] == MOST_TRIES
+    assert trials[3].state == "failed" and "node8 was lost" in trials[3].reason
+    assert lost[3] == MOST_LOSSES
+
+
+def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [1, 2, 64]}}
+    trials, pools = run(campaign(space=space), well)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    asked = {trial.number: trial.parameters["Resources.gcds"] for trial in trials}
+    assert len(set(asked.values())) > 1
+    for number, width in asked.items():
+        width = min(width, 2)  # the site has no more
+        first = [job for job in pools.jobs if job.spec.number == number][:width]
+        assert [job.first_rank for job in first] == list(range(width))
+        assert {job.world for job in first} == {None if width == 1 else width}
+        assert len({job.spec.claim for job in first}) == 1
+
+
+def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
+    campaign: Campaign,
+) -> None:
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
+    sent: list[SegmentSpec] = []
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        sent.append(spec)
+        if len(sent) == 1:
+            raise ManagerLost(b"m", "node7")
+        return well(spec)
+
+    context = campaign(space=space)
+    trials, _ = run(context, machine)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    first, *_ = context.directory.results()
+    assert (first.status, first.reason) == ("lost", "its node node7 was lost")
+    assert "node7 was lost" in str(abort_reason(sent[0]))
+    again = next(spec for spec in sent[2:] if spec.number == sent[0].number)
+    assert again.claim != sent[0].claim and abort_reason(again) is None
+
+
+@pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed", "lost"])
 def test_a_failure_is_recorded_where_the_configuration_says_so(
     campaign: Campaign, status: str
 ) -> None:
@@ -346,6 +424,18 @@ def test_members(campaign: Campaign) -> None:
     pools = FakePools(well)
     MemberPhase(campaign(), chosen).run(pools)  # type: ignore[arg-type]
     assert not pools.sent
+
+
+def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    context = campaign()
+    context.site = replace(SITE, nodes=3)
+    pools = FakePools(well, workers=3)
+    members = MemberPhase(context, trials[:2]).run(pools)  # type: ignore[arg-type]
+    assert all(not member.reason for member in members)
+    gangs = [job for job in pools.jobs if job.world is not None]
+    assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
+    assert len(pools.jobs) == 3, "the other member has a node of its own"
 
 
 def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> None:

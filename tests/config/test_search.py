@@ -75,9 +75,11 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     # resources
     (
         (*SPACE, "Resources.gcds"),
-        {"choices": [1, 2]},
-        ("search.space.Resources.gcds", "on one GCD", "remove it"),
+        {"choices": [0, 2]},
+        ("search.space.Resources.gcds", "whole numbers of GCDs from 1 on", "correct it"),
     ),
+    ((*SPACE, "Resources.gcds"), {"float": [1, 4]}, ("Resources.gcds", "whole numbers")),
+    ((*SPACE, "Resources.nodes"), {"choices": [1, 2]}, ("Resources.nodes", "is Resources.gcds")),
     ((*SPACE, "Training.precision"), {"choices": ["fp32", "fp8"]}, ("Training.precision", "fp8")),
     # samplers and objectives
     ((*SEARCH, "sampler"), "batch_tpe", ("search.sampler", "did you mean 'batched_tpe'")),

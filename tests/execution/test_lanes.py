@@ -20,9 +20,10 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import StoreError
-from hydragnn_flow.execution import Job, Node, run_bundle, run_wave, sole_driver, worker
+from hydragnn_flow.execution import Job, Node, run_jobs, sole_driver, worker
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 NODE = Node(
     gcds=("0", "1"),
@@ -40,6 +41,11 @@ def _end_lanes() -> Iterator[None]:
     worker._lanes.clear()
 
 
+def run_together(bundle: str, specs: list[SegmentSpec]) -> list[SegmentResult]:
+    """Segments that share the worker's own GCD."""
+    return run_jobs(NODE, bundle, [Job(spec) for spec in specs])
+
+
 def lane_pids() -> list[int]:
     return [
         child.pid
@@ -52,30 +58,32 @@ def lane_pids() -> list[int]:
 
 def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
     warm = [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)]
-    run_bundle(NODE, "warm", warm)
+    run_together("warm", warm)
     specs = [make_spec(tmp_path / str(i), alloy_store, 20, number=i) for i in range(2)]
-    results = run_bundle(NODE, "b1", specs)
+    for spec in specs:
+        spec.folder.rmdir()  # a driver leaves it to the first who needs it
+    results = run_together("b1", specs)
     assert [(r.number, r.status, r.to_epoch) for r in results] == [(0, "ok", 20), (1, "ok", 20)]
     assert results[0].gcds == results[1].gcds
     assert max(r.started for r in results) < min(r.ended for r in results), "not side by side"
     before = lane_pids()
     assert len(before) == 2
-    run_bundle(NODE, "b2", [make_spec(tmp_path / "2", alloy_store, 1)])
+    run_together("b2", [make_spec(tmp_path / "2", alloy_store, 1)])
     assert lane_pids() == before, "a warm lane was not used again"
 
 
 def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
-    run_bundle(NODE, "warm", [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
-    victim = worker._lanes["0", 0]._process.pid
+    run_together("warm", [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
+    victim = worker._lanes[0, 0]._process.pid
     long = [make_spec(tmp_path / str(i), alloy_store, 40, number=i) for i in range(2)]
     threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
-    killed, neighbour = run_bundle(NODE, "b", long)
+    killed, neighbour = run_together("b", long)
     assert killed.status == "killed"
     assert "SIGKILL" in killed.reason
     assert (neighbour.status, neighbour.to_epoch) == ("ok", 40)
-    (again,) = run_bundle(NODE, "b", long[:1])
+    (again,) = run_together("b", long[:1])
     assert (again.status, again.to_epoch) == ("ok", 40)
 
 
@@ -83,27 +91,40 @@ def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> Non
     """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
     for epochs in (1, 2):
         spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
-        (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+        (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
         assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
 
 
 def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_wave(NODE, "warm", [Job(spec, (0, 1))])
-    threading.Timer(1.0, worker._lanes["1", 0].kill).start()
+    run_jobs(NODE, "warm", [Job(spec, (0, 1))])
+    victim = worker._lanes[1, 0]._process.pid
+    threading.Timer(1.0, os.kill, (victim, signal.SIGKILL)).start()
     spec = make_spec(tmp_path / "member", alloy_store, 10_000, kind="member")
     begin = time.monotonic()
-    (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+    (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
     assert result.status == "killed"
     assert time.monotonic() - begin < 30, "the other rank was left waiting"
     again = make_spec(tmp_path / "member", alloy_store, result.to_epoch + 3, kind="member")
-    (resumed,) = run_wave(NODE, "b", [Job(again, (0, 1))])
+    (resumed,) = run_jobs(NODE, "b", [Job(again, (0, 1))])
     assert resumed.status == "ok"
+
+
+def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
+    (spec.folder / "lease").mkdir()  # the first rank cannot lock it; the other waits for the first
+    begin = time.monotonic()
+    (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
+    assert result.status == "error"
+    assert "lease" in result.reason
+    assert time.monotonic() - begin < 120, "the other rank was left waiting"
 
 
 def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Architecture__hidden_dim="wide")
-    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 1, network=network)])
+    (result,) = run_together("b", [make_spec(tmp_path / "t", alloy_store, 1, network=network)])
     assert result.status == "error"
     assert "hidden_dim" in result.reason
     assert "Traceback" in (tmp_path / "t" / "log").read_text()
@@ -123,7 +144,7 @@ import json, sys, time
 from hydragnn_flow.execution.lane import Lane
 lane = Lane({})
 spec = json.loads(sys.argv[1])
-answer = lane.call({"spec": spec, "rank": 0, "world": 1, "rendezvous": "", "device": "cpu"})
+answer = lane.call({"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"})
 print(lane._process.pid, answer["status"], flush=True)
 time.sleep(600)
 """
@@ -169,13 +190,13 @@ def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
 def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
     with pytest.raises(StoreError, match=r"data\.0 has changed since it was written"):
-        run_bundle(NODE, "b", [spec])
+        run_together("b", [spec])
 
 
 def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
     with pytest.raises(StoreError, match=r"data\.0 has changed since it was written"):
-        run_wave(NODE, "b", [Job(spec, (0, 1))])
+        run_jobs(NODE, "b", [Job(spec, (0, 1))])
 
 
 def test_lanes_end_with_their_worker() -> None:
@@ -194,7 +215,7 @@ def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: Grap
     shared = {"run_directory": str(tmp_path), "token": token}
     orphan_spec = make_spec(tmp_path / "trial", alloy_store, 10_000, **shared)
     orphan: list = []
-    thread = threading.Thread(target=lambda: orphan.extend(run_bundle(NODE, "old", [orphan_spec])))
+    thread = threading.Thread(target=lambda: orphan.extend(run_together("old", [orphan_spec])))
     thread.start()
     while not (tmp_path / "trial" / "checkpoint.pt").exists():
         time.sleep(0.05)
@@ -202,7 +223,7 @@ def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: Grap
         spec = make_spec(
             tmp_path / "trial", alloy_store, 1, run_directory=str(tmp_path), token=new_token
         )
-        results = run_wave(NODE, "new", [Job(spec, (1,))])
+        results = run_jobs(NODE, "new", [Job(spec, (1,))])
     thread.join(timeout=60)
     assert orphan[0].status == "interrupted"
     assert results[0].status == "ok"
@@ -212,30 +233,49 @@ def test_a_segment_sent_again_takes_over(tmp_path: Path, alloy_store: GraphStore
     """The driver lost sight of a worker and repeats its segment; the worker is still there."""
     first = make_spec(tmp_path / "trial", alloy_store, 10_000, claim="first")
     lost: list = []
-    thread = threading.Thread(target=lambda: lost.extend(run_bundle(NODE, "old", [first])))
+    thread = threading.Thread(target=lambda: lost.extend(run_together("old", [first])))
     thread.start()
     while not (tmp_path / "trial" / "checkpoint.pt").exists():
         time.sleep(0.05)
     second = make_spec(tmp_path / "trial", alloy_store, 1, claim="second")
-    (result,) = run_wave(NODE, "new", [Job(second, (1,))])
+    (result,) = run_jobs(NODE, "new", [Job(second, (1,))])
     thread.join(timeout=60)
     assert (lost[0].status, result.status) == ("interrupted", "ok")
 
 
+def test_a_segment_that_was_sent_again_writes_no_more(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Lock or no lock: a file system that took its node for dead has given that away."""
+    spec = make_spec(tmp_path / "trial", alloy_store, 10_000, claim="first")
+    lost: list = []
+    thread = threading.Thread(target=lambda: lost.extend(run_together("old", [spec])))
+    thread.start()
+    checkpoint = spec.folder / "checkpoint.pt"
+    while not checkpoint.exists():
+        time.sleep(0.05)
+    (spec.folder / "claim").write_text("second")
+    time.sleep(0.3)  # what was being written is
+    checkpoint.unlink()
+    thread.join(timeout=60)
+    assert lost[0].status == "interrupted"
+    assert not checkpoint.exists()
+
+
 def test_a_terminated_lane_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
-    run_bundle(NODE, "warm", [make_spec(tmp_path / "w", alloy_store, 1)])
-    lane = worker._lanes["0", 0]._process
+    run_together("warm", [make_spec(tmp_path / "w", alloy_store, 1)])
+    lane = worker._lanes[0, 0]._process
     threading.Timer(1.0, lane.terminate).start()
-    (result,) = run_bundle(NODE, "b", [make_spec(tmp_path / "t", alloy_store, 10_000)])
+    (result,) = run_together("b", [make_spec(tmp_path / "t", alloy_store, 10_000)])
     assert result.status == "interrupted"
     assert lane.wait(timeout=30) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
-    assert run_bundle(NODE, "b", [go_on])[0].status == "ok"
+    assert run_together("b", [go_on])[0].status == "ok"
 
 
 def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
-    run_bundle(NODE, "warm", [make_spec(tmp_path / "w", alloy_store, 1)])
-    lane = worker._lanes["0", 0]._process
+    run_together("warm", [make_spec(tmp_path / "w", alloy_store, 1)])
+    lane = worker._lanes[0, 0]._process
     lane.terminate()
     assert lane.wait(timeout=30) == 0
 
@@ -243,7 +283,7 @@ def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) ->
 def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Architecture__energy_peratom_weight=0.0)
     spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
-    (result,) = run_wave(NODE, "b", [Job(spec, (0, 1))])
+    (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
     assert result.status == "ok", result.reason
 
 

@@ -1,60 +1,220 @@
-"""Pools: what a campaign hears of a scheduler that starts nothing."""
+"""Pools on real workers: blocks come and go as the work needs them."""
 
 from __future__ import annotations
 
-from concurrent.futures import wait
+import os
+import signal
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from parsl import Config
 from parsl.errors import ParslError
-from parsl.executors import HighThroughputExecutor
-from parsl.jobs.error_handlers import windowed_error_handler
-from parsl.providers import LocalProvider
+from parsl.executors import ThreadPoolExecutor
+from parsl.executors.high_throughput.errors import ManagerLost
+from pool_cases import PATIENCE, Quick, site, tend_until
 
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Site, blocks, load_site
 from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.workers_file import read_workers
 
 
-class _Refusing(LocalProvider):
+class Refusing(Quick):
     """A scheduler that takes no job, as one does that does not know the account."""
 
     def submit(self, *_: object, **__: object) -> str:
         raise ParslError("submission failed\nsbatch: error: Invalid account\n")
 
-    @property
-    def status_polling_interval(self) -> int:
-        return 1
+
+class Moody(Quick):
+    """A scheduler that refuses the second job, as one in maintenance."""
+
+    submitted = 0
+
+    def submit(self, *arguments: Any, **options: Any) -> str:
+        Moody.submitted += 1
+        if Moody.submitted == 2:
+            raise ParslError("sbatch: error: Slurm controller is in maintenance")
+        job: str = super().submit(*arguments, **options)
+        return job
 
 
-def _refusing_site() -> Site:
+class Slow(Quick):
+    """A scheduler that takes its time to cancel."""
+
+    def cancel(self, job_ids: list[str]) -> list[bool]:
+        time.sleep(1.0)
+        cancelled: list[bool] = super().cancel(job_ids)
+        return cancelled
+
+
+def jobs(run_directory: Path, pool: str = "gcd") -> list[int]:
+    """Process groups of the blocks that are not ended, as the run directory has them."""
+    pools = read_workers(run_directory).get("pools", {pool: {"blocks": []}})
+    found = [block for block in pools[pool]["blocks"] if block["state"] != "ended"]
+    return [os.getpgid(int(block["job"])) for block in found]
+
+
+def has_ended(group: int) -> bool:
+    """Whether no process of a group is left, as everybody's who waited for it."""
+    groups = set()
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                groups.add(os.getpgid(process.pid))
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return group not in groups
+
+
+def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path: Path) -> None:
     def parsl_config(directory: Path) -> Config:
-        return Config(
-            executors=[
-                HighThroughputExecutor(
-                    label=label,
-                    address="127.0.0.1",
-                    encrypted=True,
-                    max_workers_per_node=1,
-                    cores_per_worker=1e-6,
-                    block_error_handler=windowed_error_handler,
-                    provider=_Refusing(init_blocks=0, min_blocks=0, max_blocks=1),
-                )
-                for label in ("gcd", "node")
-            ],
-            run_dir=str(directory),
-            strategy="simple",
-            strategy_period=0.2,
-        )
+        return Config(executors=[ThreadPoolExecutor(label="gcd")], run_dir=str(directory))
 
-    return Site("refusing", 1, load_site("local").node, parsl_config)
+    with pytest.raises(InputError, match="'gcd' and 'node'"):
+        Pools(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
 
 
 def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
-    with Pools(_refusing_site(), tmp_path) as pools:
-        pools.check()
-        future = pools.submit("gcd", abs, -1)
-        wait([future], timeout=60)
-        with pytest.raises(InputError, match="'gcd': sbatch: error: Invalid account"):
-            pools.check()
+    with Pools(site(Refusing), tmp_path / "parsl") as pools:
+        pools.submit("gcd", abs, -1)
+        with pytest.raises(InputError, match="'gcd': sbatch: error: Invalid account; see"):
+            tend_until(pools, lambda: False)
+
+
+def test_blocks_follow_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
+    with Pools(site(), tmp_path / "parsl") as pools:
+        pools.tend()
+        assert not read_workers(tmp_path)["pools"]["gcd"][
+            "blocks"
+        ]  # nothing is asked for in advance
+
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        assert pools.free("gcd") == 2
+        tasks = [pools.submit("gcd", time.sleep, 3.0), pools.submit("gcd", abs, -7)]
+        assert pools.free("gcd") == 0
+        tend_until(pools, tasks[1].done, gcd=2)
+        assert tasks[1].result() == 7
+        assert pools.free("gcd") == 1
+
+        # The other pool has the place as soon as nothing is at work in it, and not before.
+        tend_until(pools, lambda: pools.workers("node") == 1, node=1)
+        assert tasks[0].done()
+        assert tasks[0].exception() is None
+        assert pools.workers("gcd") == pools.free("gcd") == 0
+
+        tend_until(pools, lambda: pools.workers("node") == 0)
+        tend_until(pools, lambda: not jobs(tmp_path, "node"))
+    assert not read_workers(tmp_path)["pools"]["gcd"]["workers"]
+
+
+def test_two_pools_share_the_blocks_of_a_site(tmp_path: Path) -> None:
+    with Pools(site(blocks=2, gcds=1), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=9)
+        long = [pools.submit("gcd", time.sleep, 6.0) for _ in range(2)]
+        tend_until(pools, lambda: pools.workers("node") == 1, gcd=9, node=3)
+        assert pools.workers("gcd") == 1
+        tend_until(pools, lambda: all(task.done() for task in long), gcd=9, node=3)
+        assert [task.exception() for task in long] == [None, None]  # nobody's work was cut short
+
+
+def test_a_block_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
+    with Pools(site(), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        pools.submit("gcd", abs, -1).result(PATIENCE)
+        lost = pools.submit("gcd", time.sleep, 600.0)
+        tend_until(pools, lambda: jobs(tmp_path), gcd=2)
+        os.killpg(jobs(tmp_path)[0], signal.SIGKILL)
+        tend_until(pools, lost.done, gcd=2)
+        assert isinstance(lost.exception(), ManagerLost)
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        assert pools.submit("gcd", abs, -2).result(PATIENCE) == 2
+
+
+def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_AFTER_FRUITLESS", (0.5, 0.5))
+    broken = site(worker_init="echo 'bash: module: command not found' >&2; exit 1")
+    with (
+        pytest.raises(CampaignStopped, match=r"3 blocks .* \(bash: module: command not found\)"),
+        Pools(broken, tmp_path / "parsl") as pools,
+    ):
+        tend_until(pools, lambda: "command not found" in pools.waiting(), gcd=1)
+        tend_until(pools, lambda: False, gcd=1)
+    assert len(read_workers(tmp_path)["pools"]["gcd"]["blocks"]) == 3
+
+
+def test_a_run_that_had_workers_is_patient_with_its_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_AFTER_REFUSAL", (0.5,))
+    monkeypatch.setattr(Moody, "submitted", 0)
+    with Pools(site(Moody), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        tend_until(pools, lambda: pools.workers("node") == 1, node=1)
+    assert Moody.submitted == 3
+
+
+def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CampaignStopped, match="interchange of pool 'gcd' has ended"),
+        Pools(site(), tmp_path / "parsl") as pools,
+    ):
+        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        group = jobs(tmp_path)[0]
+        children = psutil.Process().children()
+        interchanges = [child for child in children if "interchange" in _command(child)]
+        for interchange in interchanges:
+            interchange.send_signal(signal.SIGINT)  # as Ctrl-C in a terminal does
+        assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1
+        for interchange in interchanges:
+            interchange.kill()
+            interchange.wait()
+        tend_until(pools, lambda: False, gcd=2)
+    _wait_until_ended(group)
+
+
+@pytest.mark.parametrize("state", ["starting", "working"])
+def test_a_second_ctrl_c_does_not_keep_blocks_from_being_cancelled(
+    tmp_path: Path, state: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
+        tend_until(
+            pools,
+            lambda: pools.workers("gcd") or (state == "starting" and jobs(tmp_path)),
+            gcd=2,
+        )
+        group = jobs(tmp_path)[0]
+        if state == "working":
+            pools.submit("gcd", time.sleep, 600.0)
+        again = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        again.start()
+        raise KeyboardInterrupt
+    again.join()
+    _wait_until_ended(group)
+    assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
+
+
+def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("gcd"), gcd=2)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def _command(process: psutil.Process) -> str:
+    # Parsl gives its interchange a title.
+    return " ".join(process.cmdline())
+
+
+def _wait_until_ended(group: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not has_ended(group):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

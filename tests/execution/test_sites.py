@@ -2,31 +2,211 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import load_site, shipped_sites, sole_driver
+from hydragnn_flow.execution import Site, load_site, shipped_sites, sole_driver
+from hydragnn_flow.execution.batch import Executors
+from hydragnn_flow.execution.options import cores_in
+
+NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}
+# What each shipped site cannot do without.
+NEEDED: dict[str, dict[str, Any]] = {
+    "allocation": {"node": NODE},
+    "aurora": {"account": "ABC123", "partition": "debug"},
+    "frontier": {"account": "ABC123"},
+    "local": {},
+    "perlmutter": {"account": "ABC123"},
+    "polaris": {"account": "ABC123", "partition": "debug"},
+    "slurm": {"node": NODE},
+}
 
 
-@pytest.mark.parametrize("name", sorted(shipped_sites()))
-def test_shipped_sites_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A cluster's network interface, which this machine need not have.
-    monkeypatch.setattr("parsl.addresses.address_by_interface", lambda interface: "127.0.0.1")
-    site = load_site(name)
-    config = site.parsl_config(tmp_path)
-    executors = {executor.label: executor for executor in config.executors}
+@pytest.fixture(autouse=True)
+def _in_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the site `allocation` can tell from the environment."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "6")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "99999999999")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+
+
+def executors_of(site: Site, directory: Path) -> dict[str, Any]:
+    """By label; this machine need not have the site's network interface."""
+    assert isinstance(site.parsl_config, Executors)
+    config = site.parsl_config.config(directory, "127.0.0.1")
+    assert config.strategy == "none"
+    assert config.retries == 0
+    return {executor.label: executor for executor in config.executors}
+
+
+def test_every_shipped_site_is_known_here() -> None:
+    assert set(NEEDED) == set(shipped_sites())
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_the_pools_of_shipped_sites_are_as_training_needs_them(name: str, tmp_path: Path) -> None:
+    site = load_site(name, **NEEDED[name])
+    executors = executors_of(site, tmp_path)
     assert set(executors) == {"gcd", "node"}
-    assert all(executor.encrypted for executor in executors.values())
     assert executors["gcd"].max_workers_per_node == len(site.node.gcds)
     assert executors["node"].max_workers_per_node == 1
+    for executor in executors.values():
+        assert executor.encrypted
+        assert executor.prefetch_capacity == 0
+        assert executor.available_accelerators == []
+        assert executor.cpu_affinity == "none"
+        provider = executor.provider
+        assert (provider.init_blocks, provider.min_blocks) == (0, 0)
+        assert provider.max_blocks == site.blocks
+        assert provider.nodes_per_block == site.nodes // site.blocks
+        if site.scheduler:
+            assert provider.status_polling_interval == 15
+            assert executor.drain_period < 3600 * 2
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_shipped_sites_give_each_gcd_cores_of_its_own(name: str) -> None:
+    node = load_site(name, **NEEDED[name]).node
+    groups = [cores_in(group) for group in node.cores]
+    assert len(groups) in (0, len(node.gcds))
+    assert sum(map(len, groups)) == len(set().union(*groups))
+    assert all(len(group) in (node.cores_per_gcd, 2 * node.cores_per_gcd) for group in groups)
+
+
+@pytest.mark.parametrize("name", set(NEEDED) - {"local", "allocation", "slurm"})
+def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
+    with pytest.raises(InputError, match="needs `account`; give --account, or account in a site"):
+        load_site(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("frontier", {"walltime": "02:01:00"}, "`batch` gives a job of 1 nodes at most 2 hours"),
+        ("frontier", {"nodes": 92, "walltime": "06:01:00"}, "92 nodes at most 6 hours"),
+        ("frontier", {"nodes": 184, "blocks": 2, "walltime": "07:00:00"}, "at most 6 hours"),
+        ("frontier", {"nodes": 65, "partition": "extended"}, "takes jobs of 1 to 64 nodes, not 65"),
+        ("frontier", {"node": NODE}, "takes no option `node`"),
+        ("polaris", {"partition": "prod"}, "`prod` takes jobs of 10 to 496 nodes, not 1"),
+        ("aurora", {"partition": None}, "needs `partition`"),
+        ("slurm", {"node": None}, "does not know your nodes"),
+        ("slurm", {"nodes": 5, "blocks": 2}, "5 nodes cannot be shared equally by 2 blocks"),
+        ("slurm", {"walltime": "90"}, "must be HH:MM:SS"),
+        ("slurm", {"acount": "ABC123"}, "did you mean 'account'"),
+        ("slurm", {"node": {**NODE, "cores": ["0-7"]}}, "1 groups for 4 GCDs"),
+        ("slurm", {"node": {**NODE, "cores": ["a", "1", "2", "3"]}}, "'a' is not a group such as"),
+        ("local", {"nodes": 2}, "takes no option `nodes`"),
+        ("allocation", {"nodes": 7}, "this job has 6 nodes, not 7"),
+        ("allocation", {"walltime": "01:00:00"}, "takes no option `walltime`"),
+    ],
+)
+def test_what_a_site_cannot_do_is_said_in_a_sentence(
+    name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says) as error:
+        load_site(name, **{**NEEDED[name], **options})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes_per_job"),
+    [
+        ({"nodes": 91, "walltime": "02:00:00"}, 91),
+        ({"nodes": 184, "blocks": 2, "walltime": "06:00:00"}, 92),
+        ({"nodes": 184, "walltime": "12:00:00"}, 184),
+        ({"nodes": 64, "walltime": "24:00:00", "partition": "extended"}, 64),
+    ],
+)
+def test_frontier_takes_what_its_queues_take(
+    options: dict[str, Any], nodes_per_job: int, tmp_path: Path
+) -> None:
+    site = load_site("frontier", account="ABC123", **options)
+    provider = executors_of(site, tmp_path)["gcd"].provider
+    assert provider.nodes_per_block == nodes_per_job
+    assert "#SBATCH --account=ABC123\n#SBATCH --constraint=nvme\n" in provider.scheduler_options
+
+
+def test_an_allocation_is_used_node_by_node_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "64")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    site = load_site("allocation", node=NODE)
+    assert (site.nodes, site.blocks, site.scheduler) == (6, 6, None)
+    provider = executors_of(site, tmp_path)["node"].provider
+    assert provider.launcher.overrides.startswith(
+        "--nodes=1 --ntasks-per-node=1 -c 64 --gpus-per-node=8"
+    )
+    assert "export SLURM_JOB_END_TIME=99999999999\n" in provider.worker_init
+
+
+@pytest.mark.parametrize(("nodes", "blocks"), [(64, 64), (96, 48), (130, 26)])
+def test_a_large_allocation_has_no_more_than_64_steps(
+    nodes: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", str(nodes))
+    assert load_site("allocation", node=NODE).blocks == blocks
+
+
+def test_an_allocation_is_refused_from_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with pytest.raises(InputError, match="started by srun"):
+        load_site("allocation", node=NODE)
+    monkeypatch.setenv("SLURM_STEP_ID", "4294967290")  # the shell of salloc
+    assert load_site("allocation", node=NODE).nodes == 6
+
+
+def test_a_site_yaml_gives_options_that_keywords_override(tmp_path: Path) -> None:
+    yaml = tmp_path / "site.yaml"
+    yaml.write_text(
+        "site: slurm\naccount: '12'\nnodes: 8\nblocks: 2\nwalltime: 12:00:00\n"
+        "node: {gcds: 2, device: hip, memory_gib: 50, cores: ['0-7', '8-15']}\n"
+    )
+    site = load_site(yaml, nodes=4, blocks=None)
+    assert (site.nodes, site.blocks, site.node.cores) == (4, 2, ("0-7", "8-15"))
+    provider = executors_of(site, tmp_path)["gcd"].provider
+    assert (provider.walltime, provider.account) == ("12:00:00", "12")
+    assert "#SBATCH --gpus-per-node=2\n" in provider.scheduler_options
+
+
+def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(shipped_sites()["local"].read_text())
+    (tmp_path / "site.yaml").write_text("site: mine.py\nheartbeat: 7\n")
+    site = load_site(tmp_path / "site.yaml")
+    assert executors_of(site, tmp_path)["gcd"].heartbeat_threshold == 28
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("account: ABC123\n", "site: this key is required"),
+        ("site: [slurm\n", "cannot be read"),
+        ("- slurm\n", "site: this key is required"),
+        ("site: slurm\nnods: 3\n", "unknown key 'nods'; did you mean 'nodes'"),
+        ("site: slurm\nnode: {gcd: 3}\n", "node: unknown key 'gcd'; did you mean 'gcds'"),
+        ("site: frontire\n", "frontire is neither a file nor one of"),
+    ],
+)
+def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> None:
+    yaml = tmp_path / "site.yaml"
+    yaml.write_text(content)
+    with pytest.raises(InputError, match=says) as error:
+        load_site(yaml)
+    assert str(error.value).startswith(str(yaml))
 
 
 def test_a_copied_site_file_works(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
-    mine.write_text(shipped_sites()["local"].read_text())
-    assert load_site(mine).nodes == 1
+    copied = shipped_sites()["slurm"].read_text()
+    facts = 'NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16)'
+    mine.write_text(copied.replace("NODE: NodeOptions | None = None", f"NODE = {facts}"))
+    assert len(load_site(mine).node.gcds) == 4
 
 
 @pytest.mark.parametrize(
@@ -34,7 +214,7 @@ def test_a_copied_site_file_works(tmp_path: Path) -> None:
     [
         ("def site(:", "SyntaxError"),
         ("x = 1", "no attribute 'site'"),
-        ("def site():\n    return 3", "must return"),
+        ("def site(options):\n    return 3", "must return"),
         ("import no_such_module", "no_such_module"),
     ],
 )
@@ -49,6 +229,47 @@ def test_a_wrong_site_file_is_named(tmp_path: Path, content: str, says: str) -> 
 def test_an_unknown_site_is_told_the_known_ones() -> None:
     with pytest.raises(InputError, match="local"):
         load_site("frontire")
+
+
+def test_a_host_that_is_not_on_the_network_says_which_it_has() -> None:
+    site = load_site("slurm", node=NODE, interface="hsn9")
+    with pytest.raises(InputError, match="no network interface 'hsn9'"):
+        site.parsl_config(Path())
+
+
+def examples(language: str) -> list[str]:
+    """Those of the documentation."""
+    page = (Path(__file__).parents[2] / "docs" / "sites.md").read_text(encoding="utf-8")
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(example) for example in found]
+
+
+@pytest.mark.parametrize("content", examples("yaml"))
+def test_the_site_yamls_of_the_documentation_work(content: str, tmp_path: Path) -> None:
+    yaml = tmp_path / "site.yaml"
+    yaml.write_text(content)
+    site = load_site(yaml)
+    assert len(site.node.gcds) == len(site.node.cores)
+
+
+@pytest.mark.parametrize("content", examples("python"))
+def test_the_site_files_of_the_documentation_work(content: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(content)
+    executor = executors_of(load_site(mine, account="ABC123", nodes=2), tmp_path)["gcd"]
+    assert executor.provider.launcher.overrides.endswith("--kill-on-bad-exit=0 --mem=0")
+    assert "#SBATCH --gres=gpu:a100:4\n" in executor.provider.scheduler_options
+
+
+def test_the_site_yaml_to_copy_works() -> None:
+    copied = shipped_sites()["frontier"].with_name("site.yaml")
+    assert (load_site(copied).nodes, load_site(copied).blocks) == (16, 4)
+
+
+def test_nodes_may_have_another_interface_than_the_login_node() -> None:
+    node = {**NODE, "interface": "ib0"}
+    assert load_site("slurm", node=node, interface="lo").node.interface == "ib0"
+    assert load_site("slurm", node=NODE, interface="lo").node.interface == "lo"
 
 
 def test_one_driver_per_run(tmp_path: Path) -> None:

@@ -25,14 +25,15 @@ def makespan(seconds: list[float], widths: list[int]) -> float:
 
 @settings(deadline=None)
 @given(members=members, nodes=nodes, gcds=gcds)
-def test_every_member_runs_once_within_a_node(
+def test_every_member_runs_once_within_its_nodes(
     members: list[tuple[float, int]], nodes: int, gcds: int
 ) -> None:
     waves = plan(members, nodes, gcds)
     assert sorted(m for wave in waves for m in wave.members) == list(range(len(members)))
     for wave in waves:
         assert len(wave.members) == len(wave.widths) > 0
-        assert sum(wave.widths) <= gcds
+        assert gcds * (wave.nodes - 1) < sum(wave.widths) <= gcds * wave.nodes
+        assert wave.nodes == 1 or len(wave.members) == 1
         for member, width in zip(wave.members, wave.widths, strict=True):
             assert min(2, gcds, members[member][1]) <= width <= members[member][1]
 
@@ -44,7 +45,11 @@ def test_nodes_and_gcds_are_used(members: list[tuple[float, int]], nodes: int, g
     assert len(waves) >= min(nodes, len(members))
     for wave in waves:
         room = [members[m][1] - w for m, w in zip(wave.members, wave.widths, strict=True)]
-        assert sum(wave.widths) == gcds or sum(room) == 0
+        assert sum(wave.widths) == gcds * wave.nodes or sum(room) == 0
+    in_use = sum(wave.nodes for wave in waves)
+    more = [w for w in waves if len(w.members) == 1 and w.widths[0] < members[w.members[0]][1]]
+    assert in_use >= nodes or not more
+    assert in_use <= max(nodes, len(waves))
 
 
 @settings(deadline=None)
@@ -60,7 +65,8 @@ def test_no_gcd_would_be_better_with_another_member(
             moved[giver] -= 1
             moved[taker] += 1
             narrowest = min(2, gcds, members[wave.members[giver]][1])
-            if moved[giver] >= narrowest and moved[taker] <= members[wave.members[taker]][1]:
+            allowed = moved[taker] <= members[wave.members[taker]][1]
+            if wave.nodes == 1 and moved[giver] >= narrowest and allowed:
                 assert makespan(seconds, moved) >= makespan(seconds, widths)
 
 
@@ -70,6 +76,8 @@ def test_no_gcd_would_be_better_with_another_member(
         ([30.0, 10.0], 1, 8, [[6, 2]]),
         ([10.0, 10.0], 1, 8, [[4, 4]]),
         ([10.0, 10.0], 2, 8, [[8], [8]]),
+        ([30.0, 10.0], 4, 8, [[24], [8]]),
+        ([10.0], 12, 8, [[64]]),
         ([10.0], 1, 1, [[1]]),
         ([10.0, 10.0], 1, 1, [[1], [1]]),
         ([10.0, 10.0], 1, 2, [[2], [2]]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.placement import Estimate, Gcd, Placeable, next_bundle
+from hydragnn_flow.placement import Estimate, Gcd, Placeable, next_bundles
 from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_SHARE
 
 
@@ -33,21 +35,22 @@ ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12), memory=st.floats(1, 64))
-def test_any_bundle_is_sound(
+def test_any_bundles_are_sound(
     ready: list[Placeable[int]], share: int, free: int, memory: float
 ) -> None:
     site = gcd(memory, share)
-    bundle, rest = next_bundle(ready, site, free)
-    assert sorted(p.item for p in bundle + rest) == list(range(len(ready)))
-    assert 1 <= len(bundle) <= share
-    longest = max(p.estimate.seconds for p in ready)
-    assert bundle[0].estimate.seconds == longest
-    if len(bundle) > 1:
-        assert sum(p.estimate.memory_gib for p in bundle) <= MEMORY_SHARE * memory
-        assert sum(p.estimate.busy for p in bundle) <= FULL
-        assert min(p.estimate.seconds for p in bundle) >= longest / LONGEST_TO_SHORTEST
-        # No GCD is left empty for it.
-        assert len(rest) >= free - 1
+    bundles, rest = next_bundles(ready, site, free)
+    placed = [p for bundle in bundles for p in bundle]
+    assert sorted(p.item for p in placed + rest) == list(range(len(ready)))
+    assert len(bundles) == min(free, len(ready))
+    assert bundles[0][0].estimate.seconds == max(p.estimate.seconds for p in ready)
+    for bundle in bundles:
+        assert 1 <= len(bundle) <= share
+        if len(bundle) > 1:
+            longest = bundle[0].estimate.seconds
+            assert sum(p.estimate.memory_gib for p in bundle) <= MEMORY_SHARE * memory
+            assert sum(p.estimate.busy for p in bundle) <= FULL
+            assert min(p.estimate.seconds for p in bundle) >= longest / LONGEST_TO_SHORTEST
 
 
 @settings(deadline=None)
@@ -56,15 +59,16 @@ def test_nothing_is_packed_while_free_gcds_suffice(
     ready: list[Placeable[int]], share: int, free: int
 ) -> None:
     assume(len(ready) <= free)
-    bundle, _ = next_bundle(ready, gcd(share=share), free)
-    assert len(bundle) == 1
+    bundles, rest = next_bundles(ready, gcd(share=share), free)
+    assert not rest
+    assert all(len(bundle) == 1 for bundle in bundles)
 
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(2, 6))
 def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], share: int) -> None:
     site = gcd(share=share)
-    bundle, rest = next_bundle(ready, site, 1)
+    (bundle,), rest = next_bundles(ready, site, 1)
     if len(bundle) < share:
         for p in rest:
             together = [*bundle, p]
@@ -80,32 +84,83 @@ def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], sha
 def test_every_segment_runs_once(ready: list[Placeable[int]], n_gcds: int) -> None:
     ran: list[int] = []
     while ready:
-        bundle, ready = next_bundle(ready, gcd(), n_gcds)
-        ran += [p.item for p in bundle]
+        bundles, ready = next_bundles(ready, gcd(), n_gcds)
+        ran += [p.item for bundle in bundles for p in bundle]
     assert sorted(ran) == sorted(set(ran))
 
 
 @pytest.mark.parametrize(("free", "bundles"), [(1, [4, 2]), (2, [4, 2]), (4, [3, 1, 1, 1])])
 def test_segments_spread_over_the_free_gcds(free: int, bundles: list[int]) -> None:
-    rest, sizes = segments(*[(10.0, 1.0, 0.2)] * 6), []
+    rest, sizes = segments(*[(10.0, 1.0, 0.2)] * 6), list[int]()
     while rest:
-        bundle, rest = next_bundle(rest, gcd(share=4), max(1, free - len(sizes)))
-        sizes.append(len(bundle))
+        placed, rest = next_bundles(rest, gcd(share=4), max(1, free - len(sizes)))
+        sizes += [len(bundle) for bundle in placed]
     assert sizes == bundles
 
 
 def test_small_segments_share_and_large_ones_do_not() -> None:
     small = (10.0, 1.0, 0.2)
-    bundle, rest = next_bundle(segments(*[small] * 6), gcd(share=4), 1)
+    (bundle,), rest = next_bundles(segments(*[small] * 6), gcd(share=4), 1)
     assert (len(bundle), len(rest)) == (4, 2)
     large = (20.0, 1.0, 1.0)
-    bundle, rest = next_bundle(segments(small, large, small), gcd(share=4), 1)
+    (bundle,), rest = next_bundles(segments(small, large, small), gcd(share=4), 1)
     assert [p.item for p in bundle] == [1]
     hungry = (20.0, 14.0, 0.1)
-    bundle, rest = next_bundle(segments(small, hungry, small), gcd(16.0, 4), 1)
+    (bundle,), rest = next_bundles(segments(small, hungry, small), gcd(16.0, 4), 1)
     assert [p.item for p in bundle] == [1]
 
 
-def test_nothing_ready_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="no segment is ready"):
-        next_bundle([], gcd(), 1)
+def wide(width: int, seconds: float) -> Placeable[int]:
+    """A segment that takes so long on so many GCDs."""
+    estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
+    return Placeable(100 + width, estimate, width)
+
+
+@settings(deadline=None)
+@given(
+    ready=ready,
+    widths=st.lists(st.integers(2, 9), max_size=4),
+    free=st.integers(0, 12),
+    busy=st.lists(st.floats(0, 100), max_size=12),
+)
+def test_no_gcd_is_promised_twice(
+    ready: list[Placeable[int]], widths: list[int], free: int, busy: list[float]
+) -> None:
+    everything = ready + [wide(width, 10.0) for width in widths]
+    bundles, rest = next_bundles(everything, gcd(), free, busy)
+    assert sum(bundle[0].width for bundle in bundles) <= free
+    assert all(len(bundle) == 1 for bundle in bundles if bundle[0].width > 1)
+    placed = [p for bundle in bundles for p in bundle]
+    assert sorted(p.item for p in placed + rest) == sorted(p.item for p in everything)
+
+
+def test_what_would_delay_a_gang_waits_for_it() -> None:
+    """Four GCDs, two of them busy for 20 s more: a gang of three starts then."""
+    gang, brief, long = wide(3, 40.0), *segments((15.0, 1.0, 1.0), (30.0, 1.0, 1.0))
+    bundles, rest = next_bundles([gang, brief, long], gcd(), 2, [20.0, 50.0])
+    assert [[p.item for p in bundle] for bundle in bundles] == [[brief.item]]
+    assert {p.item for p in rest} == {gang.item, long.item}
+    # With a fifth GCD free by then, the long one is in nobody's way.
+    bundles, _ = next_bundles([gang, brief, long], gcd(), 2, [20.0, 20.0, 50.0])
+    assert {p.item for bundle in bundles for p in bundle} == {brief.item, long.item}
+    # Enough are free: nothing has to wait.
+    bundles, rest = next_bundles([gang, brief, long], gcd(), 5, [])
+    assert len(bundles) == 3 and not rest
+
+
+def test_what_was_cut_short_goes_first() -> None:
+    brief, long = segments((1.0, 1.0, 1.0), (9.0, 1.0, 1.0))
+    bundles, _ = next_bundles([long, replace(brief, urgent=True)], gcd(), 1)
+    assert bundles[0][0].item == brief.item
+    gang = replace(wide(3, 1.0), urgent=True)
+    bundles, rest = next_bundles([long, gang], gcd(), 2, [5.0])
+    assert not bundles, "the long one would delay the gang"
+    bundles, rest = next_bundles([brief, gang], gcd(), 2, [5.0])
+    assert bundles[0][0].item == brief.item and rest == [gang]
+
+
+def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
+    gang, one = wide(8, 10.0), *segments((500.0, 1.0, 1.0))
+    bundles, rest = next_bundles([gang, one], gcd(), 2, [5.0])
+    assert [[p.item for p in bundle] for bundle in bundles] == [[one.item]]
+    assert rest == [gang]

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
@@ -58,7 +59,7 @@ def stop(values: dict[str, Any], world: World) -> str:
 if __name__ == "__main__":
     specs, stopped, rank, size, meeting = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    with joined(rank, size, meeting, "cpu") as world:
+    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.
         answers = [[train(spec, world) for spec in specs], stop(stopped, world)]
     if rank == 0:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
@@ -39,6 +40,6 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
 if __name__ == "__main__":
     values, rank, size, meeting = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    with joined(rank, size, meeting, "cpu") as world:
+    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
         answer = train(values, world)
     print(json.dumps(answer))

@@ -1,0 +1,1 @@
+"""What it costs to get a segment to its first training step."""

@@ -1,0 +1,38 @@
+"""When processes started, and what they have used of the CPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+
+def start_of(pid: int) -> float:
+    """Unix time a process was started [s], to a hundredth of a second.
+
+    psutil's `create_time` counts from a time of booting that is rounded to whole seconds.
+    """
+    # Behind the name, which may have blanks in it, the 20th field counts from booting.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it, and they, have started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """CPU time of those that live, up to now."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total

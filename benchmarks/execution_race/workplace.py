@@ -1,0 +1,145 @@
+"""What all rows share: a store, segments that end where training would begin, and workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from parsl.providers import LocalProvider
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import prepare_store
+from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution.batch import Executors
+from hydragnn_flow.execution.lease import DRIVER_FILE
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.segment import SegmentSpec
+
+# As often as a campaign's driver looks.
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_TO_CONNECT = 900.0
+HEARTBEAT = 3
+_NETWORK: dict[str, Any] = {
+    "Architecture": {
+        "mpnn_type": "SchNet",
+        "hidden_dim": 64,
+        "num_conv_layers": 3,
+        "radius": 4.0,
+        "num_gaussians": 20,
+        "enable_interatomic_potential": True,
+        "energy_peratom_weight": 1.0,
+        "force_weight": 1.0,
+        "output_heads": {"node": {"num_headlayers": 2, "dim_headlayers": [64, 64]}},
+    },
+    "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
+    "Training": {"num_epoch": 6, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
+}
+# Few networks: each that is new to a driver is first weighed, which takes longer than all else.
+_SPACE = {
+    "Architecture.mpnn_type": {"choices": ["SchNet", "PNA", "EGNN"]},
+    "Architecture.hidden_dim": {"choices": [32, 64]},
+    "Training.Optimizer.learning_rate": {"float": [1e-5, 1e-2], "log": True},
+    "Training.Optimizer.weight_decay": {"float": [1e-6, 1e-1], "log": True},
+}
+
+
+def config(trials: int, sampler: str = "auto") -> RunConfig:
+    """A search for a potential of alloys, its trials one segment each."""
+    return RunConfig.model_validate(
+        {
+            "name": "benchmark",
+            "seed": 0,
+            "data": {
+                "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
+                "split": {"val": 0.2, "test": 0.2},
+            },
+            "network": _NETWORK,
+            "search": {
+                "trials": trials,
+                "sampler": sampler,
+                "rungs": "none",
+                "space": _SPACE,
+            },
+            "ensemble": {"size": 2, "epochs": 6},
+        }
+    )
+
+
+class Segments:
+    """Segments of trials of different networks, which end just before their first step.
+
+    They carry the token of a driver that has been replaced. Whether it has, a segment asks before
+    each step: so all that comes before the first one is done, and nothing else.
+
+    Parameters
+    ----------
+    folder
+        To work in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._run = RunDirectory(folder)
+        self._config = config(trials=2)
+        self._run.claim(self._config)
+        prepare_store(self._config.data, 4.0, None, 0, self._run.store)
+        (folder / DRIVER_FILE).write_text(json.dumps({"token": "another"}))
+        self._numbers = itertools.count()
+
+    def next(self) -> SegmentSpec:
+        """The first segment of a new trial, whose folder is there."""
+        number = next(self._numbers)
+        mpnn_types = _SPACE["Architecture.mpnn_type"]["choices"]
+        network = self._config.network_values(
+            {
+                "Architecture.mpnn_type": mpnn_types[number % len(mpnn_types)],
+                "Architecture.hidden_dim": 32 + number,
+            }
+        )
+        folder = self._run.trial(number)
+        folder.mkdir(parents=True)
+        return SegmentSpec(
+            kind="trial",
+            number=number,
+            directory=str(folder),
+            store=str(self._run.store),
+            network=network,
+            until_epoch=6,
+            rung=0,
+            seed=number,
+            run_directory=str(self._run.path),
+            token="mine",
+            claim=uuid.uuid4().hex,
+            mode="memory",
+        )
+
+
+def workers_of_this_machine(workers: int) -> Site:
+    """A site like `local`, with as many workers as wanted, whatever the machine has."""
+    each = Gcd(4.0, 3e10, 1.8e10, launch_seconds=1.5e-5, process_gib=0.6, share=1)
+    node = Node(tuple(str(gcd) for gcd in range(workers)), each, cores_per_gcd=1, device="cpu")
+    executors = Executors(node, Options(heartbeat=HEARTBEAT), LocalProvider, lambda: "127.0.0.1")
+    return Site("local", 1, node, executors)
+
+
+def connect(pools: Pools, workers: int) -> None:
+    """Have the `gcd` pool get workers, and wait for so many.
+
+    Raises
+    ------
+    TimeoutError
+        If they do not come.
+    """
+    give_up = time.monotonic() + SECONDS_TO_CONNECT
+    pools.tend(gcd=workers)
+    while pools.free("gcd") < workers:
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{pools.workers('gcd')} of {workers} workers have come")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        pools.tend(gcd=workers)

@@ -1,0 +1,225 @@
+"""Sends segments to the workers of a pool, and collects how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+
+from hydragnn_flow.campaign.segments import Context, Task
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Job, abort, run_jobs, whole
+from hydragnn_flow.execution.pools import PoolName, Pools
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+
+SECONDS_BETWEEN_LOOKS = 0.5
+# Ends that all parts of a gang come to together.
+_AGREED = ("ok", "diverged", "interrupted")
+
+
+class Ended(NamedTuple):
+    """A segment that has come back."""
+
+    task: Task
+    result: SegmentResult
+    alone: bool
+    """Whether it had one GCD, and that to itself: its time says what such segments take."""
+
+
+@dataclass(eq=False)
+class _Sending:
+    """Segments side by side on one worker, or one segment as a gang on several."""
+
+    tasks: list[Task]
+    jobs: list[list[Job]]
+    """Of each worker."""
+    started: float = field(default_factory=time.monotonic)
+    ended: dict[int, list[SegmentResult] | InputError] = field(default_factory=dict)
+
+    @property
+    def is_gang(self) -> bool:
+        return len(self.jobs) > 1
+
+    def remaining(self) -> float:
+        """How long it is expected to keep its GCDs [s]; what is late has no time left."""
+        expected = max(task.estimate.seconds / task.width for task in self.tasks)
+        return max(0.0, self.started + expected - time.monotonic())
+
+
+class Dispatch:
+    """The segments that one phase has running.
+
+    Parameters
+    ----------
+    context
+        Of the campaign.
+    pools
+        Of its site.
+    pool
+        The one to use.
+    """
+
+    def __init__(self, context: Context, pools: Pools, pool: PoolName) -> None:
+        self._context, self._pools, self._pool = context, pools, pool
+        self._running: set[_Sending] = set()
+        self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
+        self._failures: set[tuple[str, str, int]] = set()
+        self._waited_for = ""
+
+    @property
+    def running(self) -> int:
+        """Workers that have something to do."""
+        return sum(len(sending.jobs) - len(sending.ended) for sending in self._running)
+
+    @property
+    def free(self) -> int:
+        """Workers that could begin something now."""
+        return self._pools.free(self._pool)
+
+    def busy(self) -> list[float]:
+        """For each worker at work, how long it is expected to be so [s]."""
+        return [
+            sending.remaining()
+            for sending in self._running
+            for _ in range(len(sending.jobs) - len(sending.ended))
+        ]
+
+    def want(self, more: int) -> None:
+        """Have the site look for workers, ``more`` than are at work.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If none can be got.
+        """
+        wanted = {self._pool: self.running + more}
+        self._pools.tend(**wanted)
+        waits_for = self._pools.waiting() if more and not self._running else ""
+        if waits_for and not self._waited_for:
+            self._context.view.say(waits_for)
+        self._waited_for = waits_for
+
+    def send(self, jobs: Sequence[tuple[Task, Job]]) -> None:
+        """Run segments side by side on one worker."""
+        self._send(_Sending([task for task, _ in jobs], [[job for _, job in jobs]]))
+
+    def send_gang(self, task: Task, jobs: Sequence[Job]) -> None:
+        """Run one segment on several workers, whose ranks the jobs share out."""
+        self._send(_Sending([task], [[job] for job in jobs]))
+
+    def _send(self, sending: _Sending) -> None:
+        node, bundle = self._context.site.node, self._context.bundle()
+        self._running.add(sending)
+        for position, jobs in enumerate(sending.jobs):
+            future = self._pools.submit(self._pool, run_jobs, node, bundle, jobs)
+            future.add_done_callback(partial(self._note_end, sending, position))
+
+    def _note_end(self, sending: _Sending, position: int, future: Future[Any]) -> None:
+        self._done.put((sending, position, future))  # called by a thread of Parsl's
+
+    def wait(self) -> list[Ended]:
+        """Put what has ended on disk; nothing where that takes long, so that others get a look.
+
+        Raises
+        ------
+        InputError
+            If a segment could not read the store, or its node has fewer devices than the site says:
+            no trial is to blame, and none could go on.
+        """
+        ended: list[Ended] = []
+        refused: InputError | None = None
+        for sending in self._finished():
+            self._running.remove(sending)
+            errors = [end for end in sending.ended.values() if isinstance(end, InputError)]
+            if errors:
+                refused = errors[0]
+                continue
+            alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
+            ended += [Ended(task, result, alone) for task, result in _results(sending)]
+        self._context.record(ended)
+        for _, result, _ in ended:
+            self._note_health(result)
+        if refused is not None:
+            raise refused
+        return ended
+
+    def _note_health(self, result: SegmentResult) -> None:
+        """Tell the pools how a node does; that one segment never works there says nothing of it."""
+        if result.status in ("interrupted", "lost") or not result.node:
+            return
+        worked = result.status not in ("killed", "error")
+        failure = (result.node, result.kind, result.number)
+        if worked or failure not in self._failures:
+            self._pools.note(result.node, worked)
+        if not worked:
+            self._failures.add(failure)
+
+    def _finished(self) -> list[_Sending]:
+        """What has ended whole; a gang of which a part ended badly is called off."""
+        finished: list[_Sending] = []
+        timeout: float | None = SECONDS_BETWEEN_LOOKS
+        while True:
+            try:
+                sending, position, future = self._done.get(timeout=timeout, block=bool(timeout))
+            except Empty:
+                return finished
+            timeout = None
+            specs = [job.spec for job in sending.jobs[position]]
+            end = sending.ended[position] = results_of(future, specs)
+            if len(sending.ended) == len(sending.jobs):
+                finished.append(sending)
+            elif isinstance(end, InputError):
+                self._call_off(specs[0], str(end))
+            elif end[0].status not in _AGREED:
+                self._call_off(specs[0], end[0].reason)
+
+    def _call_off(self, spec: SegmentSpec, reason: str) -> None:
+        self._context.write(lambda: abort(spec, reason))
+
+
+def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
+    parts = [sending.ended[position] for position in range(len(sending.jobs))]
+    lists = [part for part in parts if not isinstance(part, InputError)]
+    if sending.is_gang:
+        return [(sending.tasks[0], whole([results[0] for results in lists]))]
+    return list(zip(sending.tasks, lists[0], strict=True))
+
+
+def results_of(
+    future: Future[Any], specs: Sequence[SegmentSpec]
+) -> list[SegmentResult] | InputError:
+    """What a worker answered; where it was lost, results that say so."""
+    error = future.exception()
+    if isinstance(error, InputError):
+        return error
+    if error is None:
+        results: list[SegmentResult] = future.result()
+        return results
+    now = time.time()
+    status: Status = "killed"
+    reason = f"its worker was lost ({type(error).__name__}: {error})"
+    if isinstance(error, ManagerLost):
+        # The node went, or its whole batch job: nothing that a segment does.
+        status, reason = "lost", f"its node {error.hostname} was lost"
+    elif isinstance(error, WorkerLost):
+        reason = f"its worker on {error.hostname} was killed"
+    return [
+        SegmentResult(
+            spec.kind,
+            spec.number,
+            spec.rung,
+            from_epoch=0,
+            to_epoch=0,
+            status=status,
+            reason=reason,
+            started=now,
+            ended=now,
+        )
+        for spec in specs
+    ]

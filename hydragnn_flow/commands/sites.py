@@ -1,0 +1,204 @@
+"""Commands about sites, and the options by which every command is told of one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.table import Table
+
+from hydragnn_flow.commands.console import console, say, short, using
+
+if TYPE_CHECKING:
+    from hydragnn_flow.execution import Site
+
+app = typer.Typer(help="Look at a site, or try it.", no_args_is_help=True)
+
+SiteOption = Annotated[
+    str,
+    typer.Option(
+        "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
+    ),
+]
+Account = Annotated[
+    str | None,
+    typer.Option("-A", "--account", help="Project that pays for batch jobs.", show_default=False),
+]
+Partition = Annotated[
+    str | None,
+    typer.Option("-p", "--partition", help="Partition or queue of batch jobs.", show_default=False),
+]
+Walltime = Annotated[
+    str | None,
+    typer.Option("-t", "--walltime", help="Of each batch job, HH:MM:SS.", show_default=False),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "-N", "--nodes", help="Nodes to use at a time, in all batch jobs.", show_default=False
+    ),
+]
+Blocks = Annotated[
+    int | None,
+    typer.Option(
+        "--blocks", help="Batch jobs at a time, which share the nodes.", show_default=False
+    ),
+]
+_Name = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a shipped site, a site file, or a site.yaml.",
+        metavar="SITE",
+        show_default=False,
+    ),
+]
+
+
+def load(
+    site: str,
+    account: str | None,
+    partition: str | None,
+    walltime: str | None,
+    nodes: int | None,
+    blocks: int | None,
+) -> Site:
+    """The site that the options of a command name."""
+    from hydragnn_flow.execution import load_site
+
+    return load_site(
+        site,
+        account=account,
+        partition=partition,
+        walltime=walltime,
+        nodes=nodes,
+        blocks=blocks,
+    )
+
+
+@app.command()
+def show(
+    site: _Name,
+    account: Account = None,
+    partition: Partition = None,
+    walltime: Walltime = None,
+    nodes: Nodes = None,
+    blocks: Blocks = None,
+) -> None:
+    """Show what a site says of its nodes, and the batch scripts it would submit; submits nothing.
+
+    Works on any machine, a laptop included.
+    """
+    from hydragnn_flow.execution.preview import preview
+
+    loaded = load(site, account, partition, walltime, nodes, blocks)
+    shown = preview(loaded)
+    console.print(_facts(loaded))
+    if shown.note:
+        say(shown.note)
+    for pool, block in shown.blocks.items():
+        say(f"\nA block of the pool `{pool}`: {block.command}\n\n{block.script.strip()}")
+    say(f"\nParsl's configuration\n\n{shown.config!r}")
+
+
+@app.command()
+def check(
+    site: _Name,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="A GraphStore that every GCD is to read."),
+    ] = None,
+    account: Account = None,
+    partition: Partition = None,
+    walltime: Walltime = None,
+    nodes: Nodes = None,
+    blocks: Blocks = None,
+) -> None:
+    """Start one block of a site and say, GCD by GCD, what a trial would find there.
+
+    Ends with exit code 1 if anything is not as the site says.
+    """
+    from hydragnn_flow.execution.site_check import check_site, faults
+
+    loaded = load(site, account, partition, walltime, nodes, blocks)
+    directory = Path("runs") / f"check-{loaded.name}"
+    with using(directory, store):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with console.status("starting") as status:
+            reports = check_site(loaded, directory / "parsl", store, status.update)
+        found = faults(loaded, reports)
+        console.print(_report_table(reports))
+        for fault in found:
+            say(fault)
+        if found:
+            say(f"logs of the block are in {short(directory)}")
+            raise typer.Exit(1)
+        shutil.rmtree(directory)
+    hosts = len({report["host"] for report in reports})
+    torch = ", ".join(sorted({report["torch"] for report in reports}))
+    say(f"{loaded.name} is as it should be: nodes {hosts}, GCDs {len(reports)}, torch {torch}")
+
+
+def _facts(site: Site) -> Table:
+    """What a site says."""
+    node, gcd = site.node, site.node.gcd
+    table = Table(title=f"Site {site.name}", show_header=False)
+    for name, value in (
+        ("nodes", f"{site.nodes}, in {site.blocks} block(s) of {site.nodes // site.blocks}"),
+        ("batch system", site.scheduler or "none"),
+        ("GCDs of a node", f"{len(node.gcds)} ({node.device}): {', '.join(node.gcds)}"),
+        ("memory of a GCD", f"{gcd.memory_gib:g} GiB for segments"),
+        ("trials on a GCD", f"at most {gcd.share} side by side"),
+        ("CPU cores of a GCD", str(node.cores_per_gcd)),
+        ("their numbers", "  ".join(node.cores) or "left to the system"),
+        ("network interface", node.interface or "left to the system"),
+        ("scratch of a node", node.scratch or "none"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _report_table(reports: list[dict[str, Any]]) -> Table:
+    """What each GCD said."""
+    table = Table(box=SIMPLE)
+    for column in ("node", "GCD", "device", "GiB", "cores", "threads", "start, s"):
+        right = column in ("GiB", "threads", "start, s")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    stores = any(report.get("graphs") is not None for report in reports)
+    addresses = any(report.get("address") for report in reports)
+    if stores:
+        table.add_column("graphs", justify="right")
+    if addresses:
+        table.add_column("address", overflow="fold")
+    for report in reports:
+        if "fault" in report:
+            table.add_row(report["host"], report["gcd"], "[red]fault, see below[/red]")
+            continue
+        row = [
+            report["host"],
+            report["gcd"],
+            report["device"],
+            f"{report['memory_gib']:.1f}",
+            _ranges(report["cores"]),
+            str(report["threads"]),
+            f"{report['start_seconds']:.1f}",
+        ]
+        if stores:
+            row.append(f"{report['graphs']:,}")
+        if addresses:
+            row.append(report["address"])
+        table.add_row(*row)
+    return table
+
+
+def _ranges(cores: list[int]) -> str:
+    """Core numbers as in "0-7,64-71"."""
+    ranges: list[list[int]] = []
+    for core in cores:
+        if ranges and ranges[-1][1] == core - 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in ranges)

@@ -1,0 +1,328 @@
+"""The two Parsl executors of a site, and the batch jobs that start their workers.
+
+A site file says how its scheduler is asked, as a function that makes a Parsl provider; everything
+that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs,
+stands here once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parsl import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.executors.high_throughput import executor as parsl_executor
+from parsl.launchers import MpiExecLauncher, SrunLauncher
+from parsl.providers import PBSProProvider, SlurmProvider
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import worker_pool
+from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Node, Scheduler, Site
+from hydragnn_flow.execution.staging import SCRIPT, pack_environment, place_of
+
+HEARTBEAT = 15
+"""Seconds between signs of life of workers, where a site says nothing else."""
+MISSED_HEARTBEATS = 4
+"""After so many a node counts as lost."""
+_DRAIN_SECONDS = 90
+
+
+class _AskedOften:
+    """Asks the scheduler for the states of jobs every 15 s; Parsl's own does every minute, and a
+    block that has ended would be missed for as long."""
+
+    @property
+    def status_polling_interval(self) -> int:
+        return 15
+
+
+class SlurmJobs(_AskedOften, SlurmProvider):
+    """Parsl's provider for Slurm."""
+
+
+class PbsJobs(_AskedOften, PBSProProvider):
+    """Parsl's provider for PBS Pro."""
+
+
+def slurm_jobs(
+    options: Options, *, cores_per_node: int, gpus_per_node: int, **arguments: Any
+) -> Callable[..., SlurmJobs]:
+    """How blocks are asked for on a Slurm machine.
+
+    Parameters
+    ----------
+    options
+        The run.
+    cores_per_node
+        Cores that Slurm gives to a job on one node.
+    gpus_per_node
+        What `sbatch --gpus-per-node` takes; 0 asks for none.
+    **arguments
+        More arguments of Parsl's `SlurmProvider`, or other values for those set here.
+    """
+
+    def provider(**block: Any) -> SlurmJobs:
+        return SlurmJobs(
+            **{
+                "account": options.account,
+                "partition": options.partition,
+                "qos": options.qos,
+                "constraint": options.constraint,
+                "gpus_per_node": gpus_per_node or None,
+                "exclusive": True,
+                "cmd_timeout": 60,
+                # When a node fails the others work on, and the job is not started a second time.
+                "scheduler_options": "#SBATCH --no-kill\n#SBATCH --no-requeue",
+                "launcher": SrunLauncher(overrides=srun_options(cores_per_node, gpus_per_node)),
+            }
+            | arguments
+            | block
+        )
+
+    return provider
+
+
+def pbs_jobs(
+    options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
+) -> Callable[..., PbsJobs]:
+    """How blocks are asked for on a PBS Pro machine.
+
+    Parameters
+    ----------
+    options
+        The run.
+    cpus_per_node
+        Hardware threads of a node.
+    directives
+        `#PBS` lines the machine asks for.
+    **arguments
+        More arguments of Parsl's `PBSProProvider`, or other values for those set here.
+    """
+
+    def provider(**block: Any) -> PbsJobs:
+        return PbsJobs(
+            **{
+                "account": options.account,
+                "queue": options.partition,
+                "cpus_per_node": cpus_per_node,
+                "cmd_timeout": 60,
+                # The job is not started a second time.
+                "scheduler_options": "\n".join([*directives, "#PBS -r n"]),
+                # Bound by the lanes, each to the cores of its own GCD.
+                "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
+            }
+            | arguments
+            | block
+        )
+
+    return provider
+
+
+def srun_options(cores_per_node: int, gpus_per_node: int) -> str:
+    """Options of the srun that starts a worker pool on each node of a job."""
+    gpus = f" --gpus-per-node={gpus_per_node}" if gpus_per_node else ""
+    # srun does not inherit sbatch's cores: without -c all workers share one.
+    return f"--ntasks-per-node=1 -c {cores_per_node}{gpus} --no-kill --kill-on-bad-exit=0"
+
+
+@dataclass(frozen=True)
+class Executors:
+    """Makes the Parsl configuration of a site: its `gcd` and `node` executors.
+
+    Called with the directory for Parsl's files, it is what :class:`Site` takes as `parsl_config`.
+    """
+
+    node: Node
+    options: Options
+    """As resolved by the site."""
+    provider: Callable[..., Any]
+    """Makes a Parsl provider of the arguments every batch provider takes: `nodes_per_block`,
+    `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` where there is one."""
+    address: Callable[[], str]
+    """Finds the address of this host at which workers reach the driver."""
+    first_lines: tuple[str, ...] = ()
+    """Shell lines that this machine needs at the start of every batch job."""
+    staged: Path | None = None
+    """Directory of each node for its copy of the Python environment; none where it stays where
+    it is."""
+    broadcast: bool = False
+    """Whether a batch job sends the environment to its nodes by Slurm's sbcast."""
+
+    def __call__(self, directory: Path) -> Config:
+        """The configuration.
+
+        Raises
+        ------
+        InputError
+            If this host has no address that workers could reach.
+        """
+        address = self.address()
+        if self.staged is not None:
+            pack_environment(directory, self.staged)
+        return self.config(directory, address)
+
+    def config(self, directory: Path, address: str) -> Config:
+        """The configuration, with workers that meet the driver at ``address``."""
+        gcds = len(self.node.gcds)
+        return Config(
+            executors=[
+                self._pool("gcd", gcds, address, directory),
+                self._pool("node", 1, address, directory),
+            ],
+            run_dir=str(directory),
+            # Blocks follow the campaign's need (execution/blocks.py), not the tasks it has sent.
+            strategy="none",
+            # What is lost goes back to the campaign, which knows its checkpoint.
+            retries=0,
+        )
+
+    def _pool(
+        self, label: str, workers: int, address: str, directory: Path
+    ) -> HighThroughputExecutor:
+        heartbeat = self.options.heartbeat or HEARTBEAT
+        walltime = self.options.walltime_seconds
+        return HighThroughputExecutor(
+            label=label,
+            address=address,
+            encrypted=True,
+            launch_cmd=parsl_executor.DEFAULT_LAUNCH_CMD.replace(
+                "process_worker_pool.py", self._worker_pool(directory)
+            ),
+            max_workers_per_node=workers,
+            cores_per_worker=1e-6,  # the number of workers above is what counts
+            # Lanes take their devices and cores themselves: Parsl sets the variables of all
+            # vendors at once, which hides every AMD GCD but the first (parsl issue 3858).
+            available_accelerators=(),
+            cpu_affinity="none",
+            prefetch_capacity=0,
+            heartbeat_period=heartbeat,
+            heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
+            # Segments end by themselves at the end of the job; from a little before it on, a worker
+            # takes nothing new.
+            drain_period=walltime - min(_DRAIN_SECONDS, walltime // 10) if walltime else None,
+            # Parsl would give a pool up for good when its first job fails.
+            block_error_handler=False,
+            provider=self.provider(**self._block(directory)),
+        )
+
+    def _worker_pool(self, directory: Path) -> str:
+        """Shell command that starts Parsl's worker pool on a node."""
+        # By module rather than by script: it works in an environment that has been moved.
+        command = f"{Path(sys.executable).name} -m {worker_pool.__name__}"
+        if self.staged is None:
+            return command
+        return f". {shlex.quote(str(directory.absolute() / SCRIPT))}; {command}"
+
+    def _block(self, directory: Path) -> dict[str, Any]:
+        options = self.options
+        block: dict[str, Any] = {
+            "nodes_per_block": options.nodes_per_block,
+            "init_blocks": 0,
+            "min_blocks": 0,
+            "max_blocks": options.blocks or 1,
+            "worker_init": self._worker_init(directory),
+        }
+        if options.walltime:
+            block["walltime"] = options.walltime
+        return block
+
+    def _worker_init(self, directory: Path) -> str:
+        """Shell lines at the start of a batch job."""
+        options = self.options
+        lines = [*self.first_lines, options.worker_init or ""]
+        # After the user's lines: a module must not bring another Python than the driver's.
+        lines.append(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
+        if options.walltime:
+            # Unix time the job ends; segments write their last checkpoint before it.
+            lines.append(
+                "export HYDRAGNN_FLOW_JOB_END=${SLURM_JOB_END_TIME:-"
+                f"$(( $(date +%s) + {options.walltime_seconds} ))}}"
+            )
+        if self.staged is not None and self.broadcast:
+            lines.append(f"sh {shlex.quote(str(directory.absolute() / SCRIPT))} broadcast")
+        return "\n".join(line for line in lines if line)
+
+
+def batch_site(
+    name: str,
+    node: Node,
+    run: Options,
+    provider: Callable[..., Any],
+    *,
+    scheduler: Scheduler | None,
+    first_lines: tuple[str, ...] = (),
+) -> Site:
+    """A site whose workers are started by batch jobs.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    node
+        What each node has.
+    run
+        The user's options, as resolved by the site.
+    provider
+        Makes a Parsl provider: :func:`slurm_jobs`, :func:`pbs_jobs`, or see :class:`Executors`.
+    scheduler
+        Batch system that knows the jobs; none where they are processes of this host.
+    first_lines
+        Shell lines that this machine needs at the start of every batch job.
+    """
+    executors = Executors(
+        node,
+        run,
+        provider,
+        address_on(run.interface, name),
+        first_lines,
+        staged=place_of(run.environment, node.scratch, name) if run.environment else None,
+        broadcast=scheduler == "slurm",
+    )
+    return Site(
+        name=name,
+        nodes=run.nodes or 1,
+        node=node,
+        parsl_config=executors,
+        blocks=run.blocks or 1,
+        scheduler=scheduler,
+    )
+
+
+def address_on(interface: str | None, site: str) -> Callable[[], str]:
+    """A function that finds where on this host workers reach the driver.
+
+    Parameters
+    ----------
+    interface
+        Network interface; None takes the address that the host's name stands for.
+    site
+        Its name, for messages.
+    """
+
+    def address() -> str:
+        if interface is not None:
+            return address_of(interface)
+        remedy = "give `interface` in a site.yaml, one of those `ip addr` lists that nodes reach"
+        try:
+            named = socket.gethostbyname(socket.gethostname())
+        except OSError as error:
+            raise InputError(
+                f"site {site}: the name of this host is unknown here; {remedy}"
+            ) from error
+        if ipaddress.ip_address(named).is_loopback:
+            raise InputError(
+                f"site {site}: the name of this host stands for {named}, which no other node can "
+                f"reach; {remedy}"
+            )
+        return named
+
+    return address

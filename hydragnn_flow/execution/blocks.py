@@ -1,0 +1,454 @@
+"""The blocks of a pool: the batch jobs whose nodes its workers run on.
+
+Parsl starts blocks for the tasks it has been given, and gives a pool up for good when its first
+block fails. A campaign knows what it could use next, has two pools that share the same nodes, and
+outlives its batch jobs; so it has Parsl submit and cancel, and decides itself when.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.node_health import NodeHealth
+from hydragnn_flow.execution.parsl_executor import Job, Manager, ParslExecutor, Refused, last_words
+from hydragnn_flow.execution.scheduler import JobState, State
+
+# The workers of a block connect one by one; after so long, those that have not are not coming.
+SECONDS_TO_CONNECT = 120.0
+# Its workers gone, a block is given up after so long: a job on its way out ends by itself.
+SECONDS_WITHOUT_WORKERS = 10.0
+# Between two phases a pool is without work for a moment, and a new block may wait for hours.
+SECONDS_IDLE = 20.0
+# A queue may not list a job at once that it has just taken.
+ANSWERS_TO_BELIEVE = 2
+# Blocks in a row that end without having done anything, and the waits between them.
+MOST_FRUITLESS = 3
+SECONDS_AFTER_FRUITLESS = (10.0, 30.0)
+# A scheduler that refuses a job may be in maintenance.
+SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
+# Jobs handed to the scheduler at a time: should it refuse them, one refusal says it all.
+MOST_ASKED_AT_ONCE = 8
+TRIES_TO_CANCEL = 3
+SECONDS_BETWEEN_TRIES = 2.0
+
+
+@dataclass(eq=False)
+class Block:
+    """One batch job, from its submission on."""
+
+    job: Job
+    state: State = "pending"
+    reason: str = ""
+    """Why it waits, in the scheduler's words."""
+    since: float = field(default_factory=time.time)
+    """Unix time it entered the state."""
+    managers: list[Manager] = field(default_factory=list)
+    """Its worker pools that are connected."""
+    seen: set[str] = field(default_factory=set)
+    """Identifiers of all that have been."""
+    connected: float | None = None
+    """When the first came."""
+    gone: float | None = None
+    """When the last went."""
+    leaving: bool = False
+    """Whether it is being given back."""
+    was_given_work: bool = False
+    has_worked: bool = False
+    was_draining: bool = False
+    not_listed: int = 0
+    """Answers of the scheduler in a row that do not know it."""
+    cancelling: Future[bool] | None = None
+
+    def enter(self, state: State, reason: str = "") -> None:
+        """Take down how the job stands."""
+        if state != self.state:
+            self.since = time.time()
+        self.state, self.reason = state, reason
+
+    @property
+    def tasks(self) -> int:
+        """Tasks at work in it."""
+        return sum(manager.tasks for manager in self.managers)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none of its workers has had anything to do for a while."""
+        idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
+        return self.tasks == 0 and idle >= SECONDS_IDLE
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether, ended now, it was for nothing."""
+        if self.connected is None:
+            return True
+        return self.was_given_work and not self.has_worked and not self.was_draining
+
+
+class Blocks:
+    """The blocks of one pool.
+
+    Parameters
+    ----------
+    site
+        Name of the site, for messages.
+    parsl
+        The pool's executor.
+    clerk
+        Runs what talks to the scheduler, one thing at a time, while the campaign goes on.
+    workers_per_node
+        How many workers a node of the pool has.
+    first_state
+        Of a block: it waits in a queue, or runs at once.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        parsl: ParslExecutor,
+        clerk: Executor,
+        workers_per_node: int,
+        first_state: State,
+    ) -> None:
+        self._site, self.parsl, self._clerk = site, parsl, clerk
+        self._first_state = first_state
+        self._workers_per_block = workers_per_node * parsl.nodes_per_block
+        self.blocks: list[Block] = []
+        """Those that hold nodes or wait for some."""
+        self.ended: list[Block] = []
+        self.wanted = 0
+        """Workers the campaign could use."""
+        self.trouble = ""
+        """Why the next block has to wait, in words."""
+        self.has_had_workers = False
+        self._asked: list[Future[Job]] = []
+        self._not_before = 0.0
+        self._fruitless = self._refused = 0
+        self._has_submitted = self._has_excluded = False
+        self._surplus_since: float | None = None
+        self._managers: list[Manager] = []
+        self._at_look = self._sent_since = 0
+
+    # What there is.
+
+    @property
+    def total(self) -> int:
+        """Blocks that hold nodes, wait for some, or are about to."""
+        return len(self.blocks) + len(self._asked)
+
+    @property
+    def standing(self) -> int:
+        """Those of them that take work, or will."""
+        return len(self._asked) + sum(self._capacity(block) > 0 for block in self.blocks)
+
+    @property
+    def needed(self) -> int:
+        """Blocks it takes for the workers wanted."""
+        capacity = len(self._asked) * self._workers_per_block
+        capacity += sum(self._capacity(block) for block in self.blocks)
+        if self.wanted > capacity:
+            missing = self.wanted - capacity
+            return self.standing + math.ceil(missing / self._workers_per_block)
+        return min(self.standing, math.ceil(self.wanted / self._workers_per_block))
+
+    @property
+    def usable(self) -> list[Manager]:
+        """Worker pools that take tasks."""
+        staying = {block.job.block for block in self.blocks if not block.leaving}
+        return [m for m in self._managers if m.usable and m.block in staying]
+
+    @property
+    def workers(self) -> int:
+        """Workers that take tasks."""
+        return sum(manager.workers for manager in self.usable)
+
+    @property
+    def free(self) -> int:
+        """Workers that wait for a task; rather too few than too many."""
+        usable = {manager.id for manager in self.usable}
+        # Tasks that go on where no new ones are sent take nothing from the usable workers, except
+        # for as many as may have come back since the last look.
+        elsewhere = sum(m.tasks for m in self._managers if m.id not in usable)
+        outstanding = self.parsl.outstanding
+        back = max(0, self._at_look + self._sent_since - outstanding)
+        return max(0, self.workers - (outstanding - max(0, elsewhere - back)))
+
+    def _capacity(self, block: Block) -> int:
+        """Workers of a block that take tasks, or will."""
+        if block.leaving or block.was_draining:
+            return 0
+        if block.connected is None or time.monotonic() - block.connected < SECONDS_TO_CONNECT:
+            return self._workers_per_block
+        return sum(manager.workers for manager in block.managers if manager.usable)
+
+    def was_lost_alone(self, manager: str) -> bool:
+        """Whether a worker pool was lost without the rest of its block."""
+        block = next((b for b in [*self.blocks, *self.ended] if manager in b.seen), None)
+        return block is not None and (len(block.seen) == 1 or bool(block.managers))
+
+    # What Parsl tells.
+
+    def sent(self) -> None:
+        """Take down that a task is sent."""
+        self._sent_since += 1
+
+    def worked(self, block: str) -> None:
+        """Take down that a task was done in a block."""
+        self._fruitless, self.trouble = 0, ""
+        for each in self.blocks:
+            each.has_worked |= each.job.block == block
+
+    def lost(self, manager: str) -> None:
+        """Count no longer on a worker pool; may be called from any thread."""
+        self._managers = [each for each in self._managers if each.id != manager]
+
+    def look(self) -> None:
+        """See which workers are connected.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If the pool can have no workers any more.
+        """
+        self._at_look, self._sent_since = self.parsl.outstanding, 0
+        self._managers = self.parsl.managers()
+        now = time.monotonic()
+        for block in [*self.blocks]:
+            block.managers = [m for m in self._managers if m.block == block.job.block]
+            if block.managers:
+                self._see_workers(block, now)
+            elif block.connected is not None and block.cancelling is None:
+                block.gone = block.gone or now
+                if now - block.gone > SECONDS_WITHOUT_WORKERS:
+                    self._end(block)
+
+    def _see_workers(self, block: Block, now: float) -> None:
+        block.enter("running")
+        block.seen.update(manager.id for manager in block.managers)
+        block.connected, block.gone = block.connected or now, None
+        self.has_had_workers = True
+        block.was_given_work |= block.tasks > 0
+        block.was_draining = all(manager.draining for manager in block.managers)
+        if all(manager.held for manager in block.managers):
+            block.leaving = True
+            if block.tasks == 0 and block.cancelling is None:
+                self._cancel(block)
+        elif block.leaving:
+            self._release(block)
+
+    def hold(self, manager: Manager) -> None:
+        """Send no more tasks to a worker pool."""
+        self.parsl.hold(manager.id)
+        self._managers = [m._replace(held=m.held or m.id == manager.id) for m in self._managers]
+
+    # What the scheduler tells.
+
+    def hear(self, patient: bool) -> bool:
+        """Take in what has become of submissions and cancellations; returns whether there was any.
+
+        Parameters
+        ----------
+        patient
+            Whether to try again where the scheduler refuses a job.
+
+        Raises
+        ------
+        InputError
+            If it refuses, and there is no reason to be patient.
+        CampaignStopped
+            If it goes on refusing.
+        """
+        submitted = [job for job in self._asked if job.done()]
+        self._asked = [job for job in self._asked if not job.done()]
+        for job in submitted:
+            try:
+                self.blocks.append(Block(job.result(), self._first_state))
+            except Refused as refusal:
+                self._refuse(str(refusal), patient)
+            else:
+                self._refused, self._has_submitted, self.trouble = 0, True, ""
+        cancelled = [block for block in self.blocks if _succeeded(block.cancelling)]
+        for block in cancelled:
+            self._file(block)
+        return bool(submitted or cancelled)
+
+    def update(self, states: Mapping[str, JobState]) -> None:
+        """Take in how the jobs stand; what is missing is not known.
+
+        Raises
+        ------
+        CampaignStopped
+            If block after block ends without having done anything.
+        """
+        for block in [*self.blocks]:
+            if block.cancelling is not None and block.cancelling.done():
+                self._cancel(block)  # again: it has not been heard
+            known = states.get(block.job.number)
+            if known is None:
+                continue
+            block.not_listed = block.not_listed + 1 if known.state == "ended" else 0
+            if block.managers:
+                continue  # workers that answer know better than a queue
+            if known.state != "ended":
+                block.enter(known.state, known.reason)
+            elif block.not_listed >= ANSWERS_TO_BELIEVE:
+                self._end(block)
+
+    # What is done about it.
+
+    def ask(self, blocks: int) -> None:
+        """Have blocks submitted, as far as the last ones give no reason to wait."""
+        if time.monotonic() < self._not_before:
+            return
+        most = MOST_ASKED_AT_ONCE if self._has_submitted and not self._refused else 1
+        for _ in range(min(blocks, most - len(self._asked))):
+            self._asked.append(self._clerk.submit(self.parsl.launch))
+
+    def shrink(self, surplus: int, missing: int) -> None:
+        """Give back blocks that are not needed, those that are least missed first.
+
+        Parameters
+        ----------
+        surplus
+            Blocks more than are needed.
+        missing
+            For how many the other pool waits. Those go at once, and where they work take nothing
+            new; the others when they have been idle for a while.
+        """
+        if surplus <= 0:
+            self._surplus_since = None
+            return
+        now = time.monotonic()
+        self._surplus_since = self._surplus_since or now
+        is_lasting = now - self._surplus_since >= SECONDS_IDLE
+        standing = [block for block in self.blocks if self._capacity(block) > 0]
+        standing.sort(key=lambda block: (block.connected is not None, block.tasks))
+        for place, block in enumerate(standing[:surplus]):
+            is_unused = block.connected is None or block.is_idle
+            if place < missing or (is_lasting and is_unused):
+                self._release(block)
+
+    def keep_off(self, health: NodeHealth) -> list[str]:
+        """Send no more tasks to suspect nodes where there are others; returns their names."""
+        usable = self.usable
+        suspect = [manager for manager in usable if health.is_suspect(manager.node)]
+        if len(suspect) == len(usable):
+            return []
+        for manager in suspect:
+            self.hold(manager)
+        return [manager.node for manager in suspect]
+
+    def exclude(self, nodes: Sequence[str]) -> None:
+        """Have Slurm start the next blocks on other nodes than these."""
+        self._has_excluded = bool(nodes)
+        self.parsl.exclude(nodes)
+
+    def cancel_all(self) -> None:
+        """Cancel every job that there is or may be."""
+        ended = {block.job.number for block in self.ended}
+        # Parsl's own list, which has a job that was just being submitted, too.
+        jobs = [job for job in self.parsl.submitted() if job not in ended]
+        for _ in range(TRIES_TO_CANCEL):
+            if not jobs or self.parsl.cancel(jobs):
+                break
+            time.sleep(SECONDS_BETWEEN_TRIES)
+        else:
+            print(
+                f"site {self._site}: the scheduler did not cancel the jobs {' '.join(jobs)}; "
+                "cancel them yourself",
+                file=sys.stderr,
+            )
+            return
+        for block in [*self.blocks]:
+            self._file(block)
+
+    def _release(self, block: Block) -> None:
+        block.leaving = True
+        for manager in block.managers:
+            if not manager.held:
+                self.hold(manager)
+        if not block.managers and block.cancelling is None:
+            self._cancel(block)
+
+    def _cancel(self, block: Block) -> None:
+        block.cancelling = self._clerk.submit(self.parsl.cancel, [block.job.number])
+
+    def _file(self, block: Block) -> None:
+        block.enter("ended")
+        block.managers = []
+        self.blocks.remove(block)
+        self.ended.append(block)
+
+    def _end(self, block: Block) -> None:
+        """Give up a block that has ended, or whose workers have."""
+        self._file(block)
+        self._cancel(block)  # should it be there after all, nothing must be left of it
+        if block.leaving or not block.is_fruitless:
+            return
+        self._fruitless += 1
+        said = last_words(block.job.errors)
+        if self._fruitless >= MOST_FRUITLESS:
+            raise CampaignStopped(
+                f"site {self._site}: {MOST_FRUITLESS} blocks of its pool '{self.parsl.label}' in a "
+                f"row ended without having done anything ({said}); see {self.parsl.scripts}, and "
+                "give the same command again"
+            )
+        self._wait(SECONDS_AFTER_FRUITLESS[self._fruitless - 1])
+        self.trouble = f"the last block ended without having done anything ({said})"
+
+    def _refuse(self, said: str, patient: bool) -> None:
+        if self._has_excluded:  # which may leave fewer nodes than a block needs
+            self.exclude(())
+            return
+        self._refused += 1
+        sentence = (
+            f"site {self._site}: gets no workers for its pool '{self.parsl.label}': {said}; see "
+            f"{self.parsl.scripts}"
+        )
+        if not patient:
+            raise InputError(sentence)
+        if self._refused > len(SECONDS_AFTER_REFUSAL) and not self.workers:
+            raise CampaignStopped(f"{sentence}, and give the same command again")
+        self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
+        self.trouble = f"the scheduler refused a block ({said})"
+
+    def _wait(self, seconds: float) -> None:
+        self._not_before = time.monotonic() + seconds
+
+
+def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:
+    """Share the blocks of a site among its two pools.
+
+    Parameters
+    ----------
+    wanted
+        Blocks each pool could use.
+    has
+        Blocks each has.
+    most
+        Blocks there may be.
+
+    Returns
+    -------
+    tuple of int
+        Blocks each is to have: in proportion to what they could use where that is too much, and
+        at least one. A single block stays where it is for as long as it is used.
+    """
+    first, second = (min(number, most) for number in wanted)
+    if first + second <= most:
+        return first, second
+    if most == 1:
+        return (0, 1) if has[1] and not has[0] else (1, 0)
+    second = min(max(1, round(most * second / (first + second))), most - 1)
+    return most - second, second
+
+
+def _succeeded(cancelling: Future[bool] | None) -> bool:
+    if cancelling is None or not cancelling.done():
+        return False
+    return cancelling.exception() is None and cancelling.result()

@@ -1,0 +1,51 @@
+"""What queues give to jobs of which size, so that a site refuses what they would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.options import Options
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a queue gives to jobs of so many nodes."""
+
+    fewest: int
+    most: int
+    hours: int
+
+
+def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -> None:
+    """Refuse a batch job that a queue would refuse.
+
+    Parameters
+    ----------
+    site
+        Its name, for messages.
+    run
+        As resolved by the site.
+    queue
+        Whose limits these are.
+    limits
+        In the order of their nodes, without gaps.
+
+    Raises
+    ------
+    InputError
+        If the run's batch jobs are too small, too large or too long.
+    """
+    nodes, fewest, most = run.nodes_per_block, limits[0].fewest, limits[-1].most
+    if not fewest <= nodes <= most:
+        raise InputError(
+            f"site {site}: `{queue}` takes jobs of {fewest} to {most} nodes, not {nodes}; give "
+            "other `nodes`, `blocks` or `partition`"
+        )
+    hours = next(limit.hours for limit in limits if nodes <= limit.most)
+    if run.walltime_seconds > 3600 * hours:
+        raise InputError(
+            f"site {site}: `{queue}` gives a job of {nodes} nodes at most {hours} hours; give a "
+            f"shorter `walltime` than {run.walltime}: another job follows while there is work"
+        )

@@ -1,0 +1,139 @@
+"""Where the ranks of a segment find each other before they begin.
+
+The first rank opens a key-value store on one address of one network interface and says in a file
+where; the others look for that file. Nobody depends on host names, on ports agreed beforehand, or
+on having begun at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import LOOPBACK, address_of
+from hydragnn_flow.files import write_json
+from hydragnn_flow.training.watch import Stopped
+
+FILE = "meeting.json"
+_SECONDS_BETWEEN_LOOKS = 0.2
+_NODE = socket.gethostname()
+
+
+class NotMet(RuntimeError):
+    """The ranks did not come together in time."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where and how long ranks wait for each other."""
+
+    folder: str
+    """Directory that all ranks see."""
+    key: str
+    """Identifies this meeting among those there have been in the directory."""
+    interface: str | None
+    """Network interface on which the ranks reach each other; loopback where not given."""
+    patience: float
+    """How long each waits [s]."""
+
+
+@contextmanager
+def met(meeting: Meeting, rank: int, size: int, should_stop: Callable[[], bool]) -> Iterator[Store]:
+    """Wait until all ranks are there; their store is open for the length of a ``with`` block.
+
+    Parameters
+    ----------
+    meeting
+        Where.
+    rank, size
+        This process's number, and how many there are.
+    should_stop
+        Asked while waiting.
+
+    Raises
+    ------
+    NotMet
+        If a rank is missing when patience ends; the message says which.
+    Stopped
+        If ``should_stop`` said yes.
+    InputError
+        If this machine does not have the interface, or none is given and the ranks are not all on
+        one node.
+    """
+    interface = meeting.interface or LOOPBACK
+    address = address_of(interface)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    end = time.monotonic() + meeting.patience
+    path = Path(meeting.folder) / FILE
+
+    def pause() -> None:
+        if should_stop():
+            raise Stopped("asked to stop before the ranks had met")
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    if rank == 0:
+        store = _open(address)
+        here = {"key": meeting.key, "node": _NODE, "address": address, "port": store.port}
+        write_json(path, here)
+    else:
+        while (place := _published(path, meeting.key)) is None:
+            if time.monotonic() > end:
+                raise NotMet(
+                    f"rank {rank} of {size} waited {meeting.patience:.0f} s for rank 0, which "
+                    f"did not come"
+                )
+            pause()
+        if meeting.interface is None and place["node"] != _NODE:
+            raise InputError(
+                f"a gang has ranks on {place['node']} and {_NODE}, and the site does not say how "
+                f"they reach each other; name its network `interface`"
+            )
+        store = TCPStore(
+            place["address"], place["port"], is_master=False, timeout=timedelta(seconds=30)
+        )
+    names = [f"rank {number}" for number in range(size)]
+    store.set(names[rank], address)
+    while not store.check(names):
+        if time.monotonic() > end:
+            missing = [name for name in names if not store.check([name])]
+            raise NotMet(
+                f"only {size - len(missing)} of {size} ranks met within {meeting.patience:.0f} s "
+                f"(missing: {', '.join(missing)})"
+            )
+        pause()
+    yield store
+
+
+def _open(address: str) -> TCPStore:
+    """A store that listens on this address only; left to itself, torch listens on all of them."""
+    with socket.create_server((address, 0)) as listener:
+        port = listener.getsockname()[1]
+        return TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+            master_listen_fd=listener.detach(),
+        )
+
+
+def _published(path: Path, key: str) -> dict[str, Any] | None:
+    """Where the first rank is, once it has said so in this meeting."""
+    try:
+        place: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return place if place["key"] == key else None

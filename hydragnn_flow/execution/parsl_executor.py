@@ -1,0 +1,263 @@
+"""All that is asked of a Parsl executor: start jobs and workers, carry tasks and results.
+
+The executor is used without Parsl's DataFlowKernel, which knows dependencies between tasks, repeats
+tasks and scales executors; segments have, and need, none of it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zmq
+from parsl.executors import HighThroughputExecutor
+from parsl.executors.high_throughput.errors import (
+    CommandClientBadError,
+    CommandClientTimeoutError,
+)
+from parsl.jobs.states import TERMINAL_STATES
+from parsl.jobs.states import JobState as ParslState
+
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.scheduler import JobState
+from hydragnn_flow.execution.worker_pool import PARSLS, node_of
+
+SECONDS_TO_ANSWER = 60.0
+
+
+class Manager(NamedTuple):
+    """Parsl's worker pool on one node of a block."""
+
+    id: str
+    block: str
+    workers: int
+    tasks: int
+    idle_seconds: float
+    held: bool
+    """Whether it has been told to take no more tasks."""
+    draining: bool
+    """Whether its batch job is about to end, so that it takes no more tasks."""
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return node_of(self.id)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes tasks."""
+        return not self.held and not self.draining
+
+
+class Job(NamedTuple):
+    """A job that has been submitted."""
+
+    block: str
+    """Parsl's identifier of the workers that it starts."""
+    number: str
+    name: str
+    errors: Path
+    """File of its standard error."""
+
+
+class Refused(Exception):
+    """A job was not taken; the message is what the scheduler said."""
+
+
+class ParslExecutor:
+    """A Parsl executor.
+
+    Parameters
+    ----------
+    site
+        Name of the site, for messages.
+    executor
+        As the site made it.
+    """
+
+    def __init__(self, site: str, executor: HighThroughputExecutor) -> None:
+        self._site = site
+        self._executor: Any = executor  # Parsl has no types
+        self._provider: Any = executor.provider
+        self.label: str = executor.label
+
+    @property
+    def nodes_per_block(self) -> int:
+        """Nodes of a job."""
+        return int(self._provider.nodes_per_block)
+
+    @property
+    def scripts(self) -> str:
+        """Folder of the jobs' scripts and of what they print."""
+        return str(self._provider.script_dir)
+
+    @property
+    def seconds_between_questions(self) -> float:
+        """How often the states of jobs may be asked for."""
+        return float(self._provider.status_polling_interval)
+
+    @property
+    def seconds_to_miss(self) -> float:
+        """Time between two signs of life of a worker pool."""
+        return float(self._executor.heartbeat_period)
+
+    @property
+    def outstanding(self) -> int:
+        """Tasks that have been sent and have not come back."""
+        return int(self._executor.outstanding())
+
+    def start(self, run: str, directory: Path) -> None:
+        """Start what runs on this host.
+
+        Parameters
+        ----------
+        run
+            A name that no other start has.
+        directory
+            Where Parsl keeps its logs and certificates.
+        """
+        executor = self._executor
+        interchange = "hydragnn_flow.execution.interchange"
+        executor.interchange_launch_cmd = [sys.executable, "-m", interchange]
+        executor.launch_cmd = executor.launch_cmd.replace(
+            "process_worker_pool.py", f"python -m {PARSLS}"
+        ).replace(f"-m {PARSLS}", "-m hydragnn_flow.execution.worker_pool")
+        executor.run_id, executor.run_dir = run, str(directory)
+        scripts = directory / "submit_scripts"
+        scripts.mkdir(exist_ok=True)
+        self._provider.script_dir = str(scripts)
+        executor.start()
+
+    def shut_down(self) -> None:
+        """End what runs on this host."""
+        if self._executor.interchange_proc is not None:
+            # What nobody will read any more is not waited for.
+            self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
+            self._executor.shutdown()
+
+    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
+        """Send a task.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If it would not come to a worker.
+        """
+        self._check()
+        future: Future[Any] = self._executor.submit(function, {}, *arguments)
+        return future
+
+    def managers(self) -> list[Manager]:
+        """The worker pools that are connected.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If none can connect any more.
+        """
+        return [
+            Manager(
+                id=manager["manager"],
+                block=manager["block_id"],
+                workers=manager["worker_count"],
+                tasks=manager["tasks"],
+                idle_seconds=manager["idle_duration"],
+                held=not manager["active"],
+                draining=manager["draining"],
+            )
+            for manager in self._command("MANAGERS")
+        ]
+
+    def hold(self, manager: str) -> None:
+        """Send no more tasks to a worker pool; there is no way back."""
+        self._command(["HOLD_MANAGER", manager])
+
+    def launch(self) -> Job:
+        """Submit a job that starts workers; takes as long as the scheduler does.
+
+        Raises
+        ------
+        Refused
+            If the scheduler does not take it.
+        """
+        blocks = self._executor.scale_out_facade(1)
+        if not blocks:
+            # Parsl keeps the exception of a submission as the text of its block's status.
+            message = str([*self._executor.status_facade.values()][-1].message)
+            lines = [line.strip() for line in message.rpartition("stderr=")[2].splitlines()]
+            raise Refused(next((line for line in reversed(lines) if line), "no reason given"))
+        number = self._executor.blocks_to_job_id[blocks[0]]
+        facts = self._provider.resources.get(number, {})
+        errors = Path(facts.get("job_stderr_path") or f"{facts.get('script_path')}.err")
+        return Job(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
+
+    def submitted(self) -> list[str]:
+        """Numbers of all jobs so far."""
+        return list(self._executor.blocks_to_job_id.values())
+
+    def cancel(self, jobs: Sequence[str]) -> bool:
+        """Cancel jobs; returns whether the scheduler did."""
+        return all(self._provider.cancel(list(jobs)))
+
+    def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
+        """How jobs stand that no batch system starts; those of which nothing is known left out."""
+        try:
+            found = self._provider.status(list(jobs))
+        except Exception:  # whatever went wrong, it is not known
+            return {}
+        states = {}
+        for job, status in zip(jobs, found, strict=True):
+            if status.state in TERMINAL_STATES:
+                states[job] = JobState("ended")
+            elif status.state == ParslState.RUNNING:
+                states[job] = JobState("running")
+        return states
+
+    def exclude(self, nodes: Sequence[str]) -> None:
+        """Have Slurm start the next jobs on other nodes than these."""
+        lines = self._provider.scheduler_options.splitlines()
+        lines = [line for line in lines if not line.startswith("#SBATCH --exclude=")]
+        if nodes:
+            names = ",".join(node.partition(".")[0] for node in nodes)
+            lines.append(f"#SBATCH --exclude={names}")
+        self._provider.scheduler_options = "\n".join(lines) + "\n"
+
+    def _command(self, command: Any) -> Any:
+        self._check()
+        try:
+            return self._executor.command_client.run(command, timeout_s=SECONDS_TO_ANSWER)
+        except (CommandClientTimeoutError, CommandClientBadError):
+            raise CampaignStopped(
+                f"site {self._site}: Parsl's interchange of pool '{self.label}' does not answer; "
+                "the same command goes on"
+            ) from None
+
+    def _check(self) -> None:
+        if self._executor.bad_state_is_set:
+            raise InputError(
+                f"site {self._site}: workers of pool '{self.label}' do not fit the driver "
+                f"({self._executor.executor_exception}); let `worker_init` give them its "
+                "environment"
+            )
+        code = self._executor.interchange_proc.poll()
+        if code is not None:
+            raise CampaignStopped(
+                f"site {self._site}: Parsl's interchange of pool '{self.label}' has ended (exit "
+                f"code {code}); the same command goes on"
+            )
+
+
+def last_words(errors: Path) -> str:
+    """The line of a job's standard error that says most of why it ended."""
+    try:
+        text = errors.read_bytes()[-8192:].decode(errors="replace")
+    except OSError:
+        text = ""
+    # srun labels each line with its task.
+    lines = [re.sub(r"^\s*\d+: ", "", line).strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
+    return (own or lines or ["it left no word"])[-1]

@@ -1,0 +1,185 @@
+"""The ranks of one segment that one worker runs: all of them, or a part of a gang."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hydragnn_flow.errors import StoreError
+from hydragnn_flow.execution.gang import ANOTHER_PART, abort, abort_reason, whole
+from hydragnn_flow.execution.lane import Lane, LaneDied
+from hydragnn_flow.execution.lease import Fence
+from hydragnn_flow.execution.site import Node
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+
+SECONDS_BETWEEN_LOOKS = 1.0
+# What ranks have who are to end by themselves, with a checkpoint, before they are killed.
+SECONDS_TO_FOLLOW = 30.0
+# Ends that all ranks come to after the same step. Any other leaves the rest waiting.
+_AGREED = ("ok", "diverged", "interrupted")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks of one segment that one worker runs."""
+
+    spec: SegmentSpec
+    gcds: tuple[int, ...] | None = None
+    """Positions on the node, one rank each; None is the worker's own GCD, on the `gcd` pool."""
+    first_rank: int = 0
+    world: int | None = None
+    """Ranks of the whole gang; None where this job is all of it."""
+    patience: float = 300.0
+    """How long ranks wait for each other before they begin [s]."""
+
+    def __post_init__(self) -> None:
+        if self.world is not None and not self.spec.claim:
+            raise ValueError("parts of a gang need a claim, by which they know each other")
+
+
+class Part:
+    """Runs a job in its lanes.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    job
+        What to run.
+    positions, lanes
+        GCD, by its position on the node, and process of each rank.
+    """
+
+    def __init__(
+        self, node: Node, job: Job, positions: Sequence[int], lanes: Sequence[Lane]
+    ) -> None:
+        self._node, self._job, self._spec = node, job, job.spec
+        self._gcds = [node.gcds[position] for position in positions]
+        self._lanes = lanes
+        self._in_gang = job.world is not None and job.world > len(lanes)
+        self._over = threading.Event()
+        self._end_by = float("inf")
+        self._why_ended = ANOTHER_PART
+
+    def run(self) -> SegmentResult:
+        """Run the ranks to their end; when one ends badly the others are ended as well.
+
+        Raises
+        ------
+        StoreError
+            If a rank cannot read the store, which is no fault of the segment.
+        """
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            ThreadPoolExecutor(len(self._lanes) + 1) as pool,
+        ):
+            if len(self._lanes) > 1 or self._in_gang:
+                pool.submit(self._watch)
+            try:
+                return whole(list(pool.map(lambda rank: self._run(rank, folder), self._ranks)))
+            finally:
+                self._over.set()
+
+    @property
+    def _ranks(self) -> range:
+        return range(len(self._lanes))
+
+    def _run(self, rank: int, folder: str) -> SegmentResult:
+        """Have a lane run a rank, counted within this part."""
+        started = time.time()
+        try:
+            result = self._ask(rank, folder, started)
+        except StoreError as error:
+            self._end_badly(str(error))
+            raise
+        called_off = abort_reason(self._spec) if self._in_gang else None
+        if result.status == "lost" and called_off is not None:
+            # It saw the connection break before it saw the note.
+            result.status, result.reason = "interrupted", f"{ANOTHER_PART}: {called_off}"
+        if result.status not in _AGREED:
+            self._end_badly(result.reason)
+        elif result.status != "ok":
+            self._end_by = time.monotonic() + SECONDS_TO_FOLLOW
+            self._why_ended = f"{ANOTHER_PART}: {result.reason}"
+        result.node, result.gcds = socket.gethostname(), [self._gcds[rank]]
+        return result
+
+    def _ask(self, rank: int, folder: str, started: float) -> SegmentResult:
+        """A rank's result; however it ends is one, unless the store is at fault."""
+        lane = self._lanes[rank]
+        status: Status
+        try:
+            answer = lane.call(self._request(rank, folder))
+            if "refused" in answer:
+                raise StoreError(answer["reason"])
+            if "error" not in answer:
+                return SegmentResult(**answer)
+            status, reason = "error", str(answer["error"])
+        except LaneDied as death:
+            if lane.was_killed:
+                status, reason = "interrupted", self._why_ended
+            else:
+                status, reason = "killed", str(death)
+        now = time.time()
+        return SegmentResult(
+            self._spec.kind,
+            self._spec.number,
+            self._spec.rung,
+            from_epoch=0,
+            to_epoch=0,
+            status=status,
+            reason=reason,
+            started=started,
+            ended=now,
+            seconds=now - started,
+        )
+
+    def _request(self, rank: int, folder: str) -> dict[str, Any]:
+        world = self._job.world or len(self._lanes)
+        left = (self._spec.deadline or float("inf")) - time.time()
+        meeting = {
+            "folder": str(self._spec.folder) if self._in_gang else folder,
+            "key": self._spec.claim,
+            "interface": self._node.interface if self._in_gang else None,
+            "patience": min(self._job.patience, max(0.0, left)),
+        }
+        return {
+            "spec": self._spec.to_dict(),
+            "rank": self._job.first_rank + rank,
+            "world": world,
+            "meeting": meeting if world > 1 else None,
+            "device": "cuda" if self._node.device == "hip" else self._node.device,
+        }
+
+    def _watch(self) -> None:
+        """End the ranks where they would otherwise wait for what does not come."""
+        fence = Fence.of(self._spec)
+        while not self._over.wait(SECONDS_BETWEEN_LOOKS):
+            reason = abort_reason(self._spec) if self._in_gang else None
+            if reason is not None:
+                self._kill(f"{ANOTHER_PART}: {reason}")
+            elif time.monotonic() > self._end_by:
+                self._kill(self._why_ended)
+            elif self._end_by == float("inf") and fence.deposed():
+                self._end_by = time.monotonic() + SECONDS_TO_FOLLOW
+                self._why_ended = "the segment was sent again"
+
+    def _end_badly(self, reason: str) -> None:
+        """End all ranks of the segment, here and elsewhere; what they say is the consequence."""
+        self._kill(f"{ANOTHER_PART}: {reason}")
+        if self._in_gang:
+            with suppress(OSError):  # the others end when their connections time out
+                abort(self._spec, reason)
+
+    def _kill(self, why: str) -> None:
+        self._why_ended = why
+        if len(self._lanes) > 1 or self._in_gang:
+            for lane in self._lanes:
+                lane.kill()

@@ -1,0 +1,104 @@
+"""What a site would submit, in the very words, with nothing submitted."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parsl import Config
+from parsl.providers import LocalProvider
+from parsl.providers.errors import SubmitException
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.batch import Executors
+from hydragnn_flow.execution.site import Site
+
+_ADDRESS = "ADDRESS"
+_RUN_DIR = "RUN_DIR/parsl"
+_PORT = 54000  # the first that Parsl tries
+
+
+class Block(NamedTuple):
+    """How a block is started."""
+
+    command: str
+    """What submits it."""
+    script: str
+    """What runs in it."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How a site starts its workers."""
+
+    config: Config
+    """Parsl's configuration."""
+    blocks: dict[str, Block]
+    """By pool."""
+    note: str
+    """What is not known on this host; empty where everything is."""
+
+
+def preview(site: Site) -> Preview:
+    """Write the scripts of a site's blocks without submitting them.
+
+    Parameters
+    ----------
+    site
+        The machine; this host need be none of its.
+    """
+    directory, note = Path(_RUN_DIR), ""
+    make: Callable[[], Config] = partial(site.parsl_config, directory)
+    executors = site.parsl_config
+    if isinstance(executors, Executors):
+        try:
+            address = executors.address()
+        except InputError:
+            address = _ADDRESS
+            note = f"{_ADDRESS} stands for the address of the host the campaign is started on"
+        make = partial(executors.config, directory, address)  # packs no environment
+    config = make()
+    # Of another, since writing them changes the executors.
+    blocks = {executor.label: _block(executor) for executor in make().executors}
+    return Preview(config, blocks, note)
+
+
+def _block(executor: Any) -> Block:
+    """How an executor starts a block."""
+    # What Parsl finds out when it starts an executor.
+    executor.run_dir = f"{_RUN_DIR}/000"
+    executor.cert_dir = f"{executor.logdir}/certificates"
+    executor.logconf_path = None
+    executor.worker_port = _PORT
+    executor.initialize_scaling()
+    command = executor._get_launch_command("0")
+    provider, name = executor.provider, f"parsl.{executor.label}.block-0"
+    if isinstance(provider, LocalProvider):
+        started = provider.launcher(command, 1, provider.nodes_per_block, _RUN_DIR)
+        script = f"{provider.worker_init}\nexport JOBNAME={name}\n{started}"
+        return Block("bash, on this host", script)
+    with tempfile.TemporaryDirectory() as folder:
+        submitted = _submitted(provider, command, name, folder)
+        script = Path(shlex.split(submitted)[-1]).read_text(encoding="utf-8")
+    scripts = f"{_RUN_DIR}/000/submit_scripts"
+    return Block(submitted.replace(folder, scripts), script.replace(folder, scripts))
+
+
+def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:
+    """Have Parsl write the script of a block; returns the command it would give."""
+    given: list[str] = []
+
+    def refuse(line: str, *_: Any) -> tuple[int, str, str]:
+        given.append(line)
+        return 1, "", ""
+
+    provider.script_dir, provider.execute_wait = scripts, refuse
+    with suppress(SubmitException):
+        provider.submit(command, 1, name)
+    return given[-1]

@@ -1,0 +1,125 @@
+"""What a GCD of a node turns out to be, seen from the process that would train on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import torch
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.execution.lane import LaneDied
+from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.worker import lane_for
+
+# Enough arithmetic to see that a device computes, and computes right.
+_SIDE = 256
+# One device has all of these in common; what a runtime calls unique may not be, for the two GCDs of
+# a card or for the tiles of a GPU.
+_IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
+
+
+def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ask a lane on each GCD of this node what it finds; a task of the `node` pool.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    request
+        As :func:`probe` takes it, with the device for torch.
+
+    Returns
+    -------
+    list of dict
+        What each GCD answered, in their order: as :func:`probe` says, or a ``fault``.
+    """
+
+    def ask(position: int) -> dict[str, Any]:
+        known = {"host": platform.node(), "gcd": node.gcds[position]}
+        try:
+            answer = lane_for(node, position).call({"probe": request})
+        except (LaneDied, OSError, InputError) as error:
+            return known | {"fault": str(error)}
+        fault = answer.get("reason") or answer.get("error")
+        return known | ({"fault": fault} if fault else answer)
+
+    with ThreadPoolExecutor(len(node.gcds)) as pool:
+        return list(pool.map(ask, range(len(node.gcds))))
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Look around in this process; what a lane answers.
+
+    Parameters
+    ----------
+    request
+        ``device`` for torch (`cuda`, `xpu`, `cpu`); ``store``, the path of a store to read, or
+        None; ``interface``, the network interface on which ranks meet, or None.
+
+    Returns
+    -------
+    dict
+        ``device`` and ``identity`` (its name, and what tells it from the others; None on CPUs),
+        ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
+        ``start_seconds`` (from the start of the process, torch and all imported), ``graphs``
+        of the store and ``address`` on the interface (None where not asked for).
+
+    Raises
+    ------
+    InputError
+        If there is no such device or interface, or the store cannot be read.
+    """
+    started = time.time() - psutil.Process().create_time()
+    found = _device(request["device"])
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return found | {
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "start_seconds": started,
+        "graphs": None if request["store"] is None else _read(request["store"]),
+        "address": None if request["interface"] is None else address_of(request["interface"]),
+    }
+
+
+def _device(device: str) -> dict[str, Any]:
+    """Name, identity and memory of the one device this process sees."""
+    if device == "cpu":
+        memory = psutil.virtual_memory().total
+        return {
+            "device": platform.processor() or "CPU",
+            "identity": None,
+            "memory_gib": memory / 2**30,
+        }
+    runtime = getattr(torch, device)
+    seen = runtime.device_count()
+    if seen != 1:
+        raise InputError(
+            f"torch {torch.__version__} sees {seen} devices, and not one; install the build for "
+            "this machine, or correct the GCDs of the site"
+        )
+    properties = runtime.get_device_properties(0)
+    ones = torch.ones(_SIDE, _SIDE, device=device)
+    if not bool((ones @ ones == _SIDE).all()):
+        raise InputError(f"{properties.name} multiplies wrongly; report the node to its centre")
+    return {
+        "device": properties.name,
+        "identity": " ".join(str(getattr(properties, name, "")) for name in _IDENTITY),
+        "memory_gib": properties.total_memory / 2**30,
+    }
+
+
+def _read(path: str) -> int:
+    """Open a store and read a graph of each split; returns how many graphs there are."""
+    with GraphStore.open(path, "random") as store:
+        for name in store.splits:
+            if len(store[name]):
+                store[name][0]
+        return sum(len(store[name]) for name in store.splits)

@@ -1,0 +1,148 @@
+"""What a batch scheduler says of jobs: Slurm and PBS Pro.
+
+A scheduler that is asked may be busy, restarting or out of reach. Silence is never taken for an
+answer: of a job it says nothing about, nothing is known.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+SECONDS_TO_ANSWER = 30
+
+State = Literal["pending", "running", "ended"]
+
+
+class JobState(NamedTuple):
+    """How a job stands."""
+
+    state: State
+    reason: str = ""
+    """Why it waits, in the scheduler's own words."""
+    name: str = ""
+
+
+class Scheduler(Protocol):
+    """A batch system."""
+
+    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
+        """How jobs of this user stand; those of which nothing is known are left out."""
+        ...
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Take jobs back, as far as the scheduler listens."""
+        ...
+
+
+_SLURM_PENDING = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+}
+_SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"} | {
+    "STOPPED",
+    "SUSPENDED",
+}
+
+
+class Slurm:
+    """Slurm, asked by `squeue` and `scancel`."""
+
+    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
+        """How jobs of this user stand; empty where Slurm does not answer."""
+        # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
+        answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%j")
+        if answer is None or answer.returncode != 0:
+            return {}
+        listed = {}
+        for line in answer.stdout.splitlines():
+            job, _, rest = line.partition("|")
+            state, _, rest = rest.partition("|")
+            reason, _, name = rest.partition("|")
+            if state in _SLURM_PENDING:
+                listed[job.strip()] = JobState("pending", "" if reason == "None" else reason, name)
+            elif state in _SLURM_RUNNING:
+                listed[job.strip()] = JobState("running", "", name)
+        return {job: listed.get(job, JobState("ended")) for job in jobs}
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel jobs."""
+        if jobs:
+            _run("scancel", *jobs)
+
+
+class Pbs:
+    """PBS Pro, asked by `qselect`, `qstat` and `qdel`."""
+
+    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
+        """How jobs of this user stand; empty where PBS does not answer."""
+        mine = _run("qselect", "-u", getpass.getuser())
+        if mine is None or mine.returncode != 0:
+            return {}
+        listed: dict[str, JobState] = {}
+        if mine.stdout.split():
+            # Its exit code says only that one of them has ended since.
+            answer = _run("qstat", "-f", "-F", "json", *mine.stdout.split())
+            try:
+                found = json.loads(answer.stdout)["Jobs"] if answer is not None else None
+            except (ValueError, KeyError):
+                found = None
+            if found is None:
+                return {}
+            for job, facts in found.items():
+                pending = facts.get("job_state") in ("Q", "H", "W", "T")
+                listed[_number(job)] = JobState(
+                    "pending" if pending else "running",
+                    " ".join(str(facts.get("comment", "")).split()) if pending else "",
+                    str(facts.get("Job_Name", "")),
+                )
+        return {job: listed.get(_number(job), JobState("ended")) for job in jobs}
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Delete jobs."""
+        if jobs:
+            _run("qdel", *jobs)
+
+
+def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Scheduler | None:
+    """The scheduler of a site; None where processes are started directly."""
+    if name is None:
+        return None
+    return Slurm() if name == "slurm" else Pbs()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    returncode: int
+    stdout: str
+
+
+def _run(*command: str) -> _Answer | None:
+    """Run a command; None where it cannot be run or takes too long."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_TO_ANSWER,
+            # Ctrl-C is for the campaign, which cancels its jobs with such commands.
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return _Answer(done.returncode, done.stdout)
+
+
+def _number(job: str) -> str:
+    """`123` of `123.polaris-pbs-01.hsn.alcf.anl.gov`, which PBS itself abbreviates in places."""
+    return job.partition(".")[0]

@@ -1,0 +1,122 @@
+"""Try a site: one block, and what each of its GCDs turns out to be."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.execution.options import cores_in
+from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.probe import run_probe
+from hydragnn_flow.execution.site import Site
+
+SECONDS_BETWEEN_LOOKS = 0.5
+# A GPU that hangs must not hang the check.
+SECONDS_TO_ANSWER = 600.0
+# After the first node of a block has come the others are waited for so long.
+SECONDS_FOR_THE_OTHERS = 120.0
+
+
+def check_site(
+    site: Site, directory: Path, store: Path | None, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Start one block of a site, ask every GCD what it is, and give the block back.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    directory
+        For Parsl's files, on a file system that the nodes see.
+    store
+        A store that every GCD is to read; none where not given.
+    tell
+        Is told what is waited for.
+
+    Returns
+    -------
+    list of dict
+        What :func:`~hydragnn_flow.execution.probe.probe` says of each GCD, with its ``host``
+        and ``gcd``; a GCD that could not answer has a ``fault`` instead.
+
+    Raises
+    ------
+    InputError, CampaignStopped
+        If no block starts.
+    """
+    node = site.node
+    request = {
+        "device": "cuda" if node.device == "hip" else node.device,
+        "store": None if store is None else str(store.absolute()),
+        "interface": node.interface,
+    }
+    nodes = site.nodes // site.blocks
+    with Pools(site, directory) as pools:
+        first: float | None = None
+        while (here := pools.workers("node")) < nodes:
+            first = first or (time.monotonic() if here else None)
+            if first is not None and time.monotonic() - first > SECONDS_FOR_THE_OTHERS:
+                break
+            pools.tend(node=nodes)
+            tell(pools.waiting() or f"{here} of {nodes} nodes have started")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        asked = {pools.submit("node", run_probe, node, request) for _ in range(here)}
+        waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
+        while waiting and time.monotonic() < give_up:
+            waiting = wait(waiting, SECONDS_BETWEEN_LOOKS).not_done
+            pools.tend()
+            tell(f"{len(waiting)} of {here} nodes are being tried")
+        reports = [report for task in asked for report in _answers(task)]
+    return sorted(reports, key=lambda report: report["host"])
+
+
+def _answers(task: Future[Any]) -> list[dict[str, Any]]:
+    if not task.done():
+        told = f"did not answer within {SECONDS_TO_ANSWER:.0f} s"
+        return [{"host": "a node", "gcd": "", "fault": told}]
+    error = task.exception()
+    if error is None:
+        return list(task.result())
+    return [{"host": "a node", "gcd": "", "fault": f"{type(error).__name__}: {error}"}]
+
+
+def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
+    """What is not as the site says, a sentence each.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    reports
+        As :func:`check_site` returns them.
+    """
+    node, nodes = site.node, site.nodes // site.blocks
+    found = []
+    hosts = {report["host"] for report in reports if report["gcd"]}
+    if len(hosts) < nodes:
+        found.append(f"only {len(hosts)} of the block's {nodes} nodes answered")
+    versions = {report["torch"] for report in reports if "torch" in report}
+    if len(versions) > 1:
+        found.append(f"nodes have different versions of torch: {', '.join(sorted(versions))}")
+    shared = Counter((r["host"], r["identity"]) for r in reports if r.get("identity"))
+    for report in reports:
+        which = f"GCD {report['gcd']} of {report['host']}" if report["gcd"] else report["host"]
+        if "fault" in report:
+            found.append(f"{which}: {report['fault']}")
+            continue
+        twins = shared[report["host"], report["identity"]]
+        if twins > 1:
+            found.append(f"{which}: is the same device as {twins - 1} other GCDs of the node")
+        if node.device != "cpu" and report["memory_gib"] < node.gcd.memory_gib:
+            found.append(
+                f"{which}: has {report['memory_gib']:.1f} GiB of memory, less than the "
+                f"{node.gcd.memory_gib:g} GiB the site lets segments use"
+            )
+        cores = node.cores[node.gcds.index(report["gcd"])] if node.cores else ""
+        if cores and not cores_in(cores) <= set(report["cores"]):
+            found.append(f"{which}: may not use all of the cores {cores} the site gives it")
+    return found

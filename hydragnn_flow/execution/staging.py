@@ -1,0 +1,154 @@
+"""The Python environment on the nodes' own disks.
+
+Thousands of processes that import torch from a shared file system wait for it, and so do all other
+users. The driver packs its environment once, into one archive; when a block starts, each node
+unpacks it into its scratch and starts its workers from there. A node that cannot do so says why,
+and starts them from the shared file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from hydragnn_flow import files
+from hydragnn_flow.errors import InputError
+
+ARCHIVE = "environment.tar"
+SCRIPT = "environment.sh"
+_RECORD = "environment.json"
+# Sourced by the shell that starts the workers of a node; when a Slurm job starts, it is run with
+# `broadcast`. POSIX: PBS starts workers with sh.
+_SH = """\
+# Puts this node's copy of the Python environment first on the PATH.
+hf_archive={archive}
+hf_sum={sum}
+hf_to={to}
+if [ "$1" = broadcast ]; then
+  srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 mkdir -p "$(dirname "$hf_to")"
+  sbcast --force "$hf_archive" "$hf_to.tar"
+  exit
+fi
+hf_unpack() {{
+  [ -O "$hf_to/.complete" ] && return
+  rm -rf "$hf_to" && mkdir -m 700 "$hf_to" || return
+  hf_from=$hf_archive
+  [ -O "$hf_to.tar" ] && hf_from=$hf_to.tar
+  if ! echo "$hf_sum  $hf_from" | sha256sum --check --status; then
+    echo "$hf_from is not what was packed" >&2
+    return 1
+  fi
+  tar -xf "$hf_from" -C "$hf_to" && touch "$hf_to/.complete"
+}}
+# The lock is for blocks that start on the same node together.
+if (
+  umask 077
+  mkdir -p "$(dirname "$hf_to")" && exec 9>"$hf_to.lock" && flock 9 || exit
+  hf_unpack || {{ rm -rf "$hf_to"; false; }}
+  hf_done=$?
+  rm -f "$hf_to.tar"
+  exit $hf_done
+); then
+  PATH=$hf_to/bin:$PATH
+else
+  echo "$(hostname): has no copy of the environment in $hf_to; workers use the shared one" >&2
+fi
+"""
+
+
+def place_of(environment: str, scratch: str | None, site: str) -> Path:
+    """Where on a node the copy goes.
+
+    Parameters
+    ----------
+    environment
+        The option: `stage`, or a directory of each node.
+    scratch
+        Of the site's nodes.
+    site
+        Its name, for messages.
+
+    Raises
+    ------
+    InputError
+        If the nodes have no scratch, or the directory is relative.
+    """
+    place = scratch if environment == "stage" else environment
+    if place is None:
+        raise InputError(
+            f"site {site}: its nodes have no scratch for `environment: stage`; give a directory"
+        )
+    if not Path(place).is_absolute():
+        raise InputError(f"site {site}: environment: must be `stage` or an absolute path")
+    return Path(place)
+
+
+def pack_environment(directory: Path, place: Path) -> None:
+    """Pack the environment this runs in, and write the script that unpacks it on a node.
+
+    An archive that is there already, of the same packages, is kept.
+
+    Parameters
+    ----------
+    directory
+        Where archive and script go; nodes must see it.
+    place
+        Directory of each node for the copy.
+
+    Raises
+    ------
+    InputError
+        If this Python has no environment of its own, or it cannot be packed.
+    """
+    prefix = Path(sys.prefix)
+    if sys.prefix == sys.base_prefix and not (prefix / "conda-meta").is_dir():
+        raise InputError(
+            f"environment: {prefix} is the system's Python; install in a virtual or conda "
+            "environment to have it staged"
+        )
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    archive, record = directory / ARCHIVE, directory / _RECORD
+    packages = _packages()
+    known = json.loads(record.read_text()) if record.is_file() and archive.is_file() else {}
+    if known.get("packages") != packages:
+        print(f"packing {prefix} for the nodes", file=sys.stderr)
+        known = {"packages": packages, "sha256": _pack(prefix, archive)}
+        files.write_json(record, known)
+    script = _SH.format(
+        archive=shlex.quote(str(archive.absolute())),
+        sum=known["sha256"],
+        to=shlex.quote(str(place / f"hydragnn_flow-{known['sha256'][:16]}")),
+    )
+    files.write_text(directory / SCRIPT, script)
+
+
+def _packages() -> str:
+    """What tells this environment from any other: where it is, and its packages, since when."""
+    installed = Path(sysconfig.get_path("purelib")).glob("*.dist-info")
+    since = sorted((package.name, package.stat().st_mtime_ns) for package in installed)
+    return hashlib.sha256(repr((sys.prefix, since)).encode()).hexdigest()
+
+
+def _pack(prefix: Path, archive: Path) -> str:
+    """Write the archive; returns its SHA-256."""
+    temporary = archive.with_suffix(".tmp")
+    try:
+        _run("tar", "-cf", str(temporary), "-C", str(prefix), ".")
+        digest = _run("sha256sum", str(temporary)).split()[0]
+        temporary.replace(archive)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return digest
+
+
+def _run(*command: str) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines()[-1:] or [f"{command[0]} ended with {ran.returncode}"]
+        raise InputError(f"environment: cannot be packed ({said[0]}); leave it out of site.yaml")
+    return ran.stdout

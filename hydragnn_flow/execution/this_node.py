@@ -1,0 +1,41 @@
+"""What the machine this runs on has: for the sites that describe no other."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import torch
+
+from hydragnn_flow.execution.options import Device
+from hydragnn_flow.execution.site import Node, guessed_gcd
+
+# Of the memory of a GCD or, per slot, of the machine; the rest is the system's.
+_USABLE = 0.9
+
+
+def this_node(interface: str | None = None) -> Node:
+    """Every GPU a GCD, or every CPU core where there is none.
+
+    Parameters
+    ----------
+    interface
+        Network interface on which ranks on several such nodes meet.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    if torch.cuda.is_available():
+        gcds = torch.cuda.device_count()
+        memory = torch.cuda.get_device_properties(0).total_memory
+        device: Device = "hip" if torch.version.hip else "cuda"
+    else:
+        gcds = cores
+        memory = psutil.virtual_memory().total // gcds
+        device = "cpu"
+    return Node(
+        gcds=tuple(str(gcd) for gcd in range(gcds)),
+        gcd=guessed_gcd(device, _USABLE * memory / 2**30),
+        cores_per_gcd=max(1, cores // gcds),
+        device=device,
+        interface=interface,
+    )

@@ -1,0 +1,142 @@
+"""`workers.json` of a run directory: what blocks the driver has, for looking and for cleaning up.
+
+A driver that is killed cannot cancel its jobs. Those that run end by themselves, as their workers
+miss it; those that wait in the queue would start for nothing, so the next driver cancels them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydragnn_flow.execution.scheduler import Scheduler
+from hydragnn_flow.files import write_json
+
+if TYPE_CHECKING:  # reading the file needs no Parsl
+    from hydragnn_flow.execution.blocks import Blocks
+
+WORKERS_FILE = "workers.json"
+SECONDS_BETWEEN_WRITES = 2.0
+MOST_ENDED = 10
+
+
+def read_workers(run_directory: Path) -> dict[str, Any]:
+    """The file's content; empty where there is none."""
+    try:
+        content = json.loads((run_directory / WORKERS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def in_queue(blocks: int, since: float, reason: str) -> str:
+    """That blocks wait, in words: `2 blocks in the queue since 12 min (Priority)`."""
+    why = f" ({reason})" if reason else ""
+    return f"{count(blocks)} in the queue since {elapsed(since)}{why}"
+
+
+def count(blocks: int) -> str:
+    """A number of blocks in words."""
+    return "1 block" if blocks == 1 else f"{blocks} blocks"
+
+
+def elapsed(since: float) -> str:
+    """The time since a Unix time in words."""
+    seconds = max(0.0, time.time() - since)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def cancel_left_behind(workers: Mapping[str, Any], scheduler: Scheduler) -> None:
+    """Cancel the jobs that an earlier driver left in the queue.
+
+    Parameters
+    ----------
+    workers
+        What the earlier driver wrote.
+    scheduler
+        The site's.
+    """
+    left = {
+        str(block["job"]): block["name"]
+        for pool in workers.get("pools", {}).values()
+        for block in pool["blocks"]
+        if block["state"] != "ended"
+    }
+    if not left:
+        return
+    states = scheduler.states(left)
+    # By name too: a run directory may have come from another machine, whose jobs had the same
+    # numbers.
+    mine = [job for job, state in states.items() if state.name and state.name == left[job]]
+    scheduler.cancel(mine)
+
+
+class WorkersFile:
+    """Keeps the file up to date.
+
+    Parameters
+    ----------
+    run_directory
+        Of the campaign.
+    """
+
+    def __init__(self, run_directory: Path) -> None:
+        self._path = run_directory / WORKERS_FILE
+        self._written: dict[str, Any] = {}
+        self._when = float("-inf")
+
+    def write(self, pools: Sequence[Blocks], bad_nodes: Sequence[str], at_once: bool) -> None:
+        """Write what has changed.
+
+        Parameters
+        ----------
+        pools
+            The pools.
+        bad_nodes
+            Nodes that get no more work.
+        at_once
+            Whether not to wait until the last time is a while ago.
+        """
+        if not at_once and time.monotonic() - self._when < SECONDS_BETWEEN_WRITES:
+            return
+        content = {
+            "driver_pid": os.getpid(),
+            "host": socket.gethostname(),
+            "pools": {pool.parsl.label: _about(pool) for pool in pools},
+            "bad_nodes": list(bad_nodes),
+        }
+        if content == self._written:
+            return
+        self._when, self._written = time.monotonic(), content
+        try:
+            write_json(self._path, {"written": time.time(), **content})
+        except OSError:
+            return  # it is only for looking
+
+
+def _about(pool: Blocks) -> dict[str, Any]:
+    blocks = [*pool.ended[-MOST_ENDED:], *pool.blocks]
+    return {
+        "workers": pool.workers,
+        "tasks": pool.parsl.outstanding,
+        "blocks": [
+            {
+                "block": block.job.block,
+                "job": block.job.number,
+                "name": block.job.name,
+                "state": block.state,
+                "reason": block.reason,
+                "since": block.since,
+                "workers": sum(manager.workers for manager in block.managers),
+            }
+            for block in blocks
+        ],
+    }

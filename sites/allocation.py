@@ -1,0 +1,94 @@
+"""The Slurm job this runs in: its nodes, as they are, for as long as it lasts.
+
+Start the campaign in the shell of `salloc` or in a batch script, not with srun.
+"""
+
+import os
+import subprocess
+import time
+from typing import Any
+
+from parsl.launchers import SrunLauncher
+from parsl.providers import LocalProvider
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.batch import batch_site, srun_options
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Site, described_node
+from hydragnn_flow.execution.this_node import this_node
+
+# A step that ends takes no other work with it, so blocks are small; but srun should not run more
+# often than this at a time.
+MOST_BLOCKS = 64
+# Number of the step in which Slurm runs the shell of salloc, which leaves the nodes to others.
+_INTERACTIVE_STEP = "4294967290"
+
+
+def site(options: Options) -> Site:
+    """The nodes of this job."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        raise InputError(
+            "site allocation: this is no Slurm job; start in one (salloc), or name another site"
+        )
+    if os.environ.get("SLURM_STEP_ID", _INTERACTIVE_STEP) != _INTERACTIVE_STEP:
+        raise InputError(
+            "site allocation: this was started by srun, whose step holds the nodes the workers "
+            "need; start it in the shell of salloc or in the batch script itself"
+        )
+    have = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    nodes = options.nodes or have
+    if nodes > have:
+        raise InputError(f"site allocation: this job has {have} nodes, not {nodes}; give fewer")
+    seconds = seconds_left(job)
+    run = options.resolved(
+        "allocation",
+        refuses=("account", "partition", "qos", "constraint", "walltime"),
+        nodes=nodes,
+        blocks=max(b for b in range(1, MOST_BLOCKS + 1) if nodes % b == 0),
+    )
+    run = run.model_copy(
+        update={"walltime": f"{seconds // 3600:02}:{seconds // 60 % 60:02}:00"}  # what is left
+    )
+    node = described_node(run.node, run.interface) if run.node else this_node(run.interface)
+    cores = int(os.environ.get("SLURM_CPUS_ON_NODE", "1"))
+    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
+
+    def provider(walltime: str, **block: Any) -> LocalProvider:
+        del walltime  # the job's own
+        step = f"--nodes={run.nodes_per_block} {srun_options(cores, gpus)}"
+        return LocalProvider(launcher=SrunLauncher(overrides=step), **block)
+
+    first_lines = (
+        f"export SLURM_JOB_END_TIME={int(time.time()) + seconds}",
+        # Parsl names the file that starts the workers after this; blocks must not share one.
+        "export SLURM_JOB_NAME=block.$$",
+    )
+    return batch_site("allocation", node, run, provider, scheduler=None, first_lines=first_lines)
+
+
+def seconds_left(job: str) -> int:
+    """Until the job ends [s]."""
+    end = int(os.environ.get("SLURM_JOB_END_TIME", "0"))
+    if end:
+        return max(60, end - int(time.time()))
+    # Slurm before 23.02 does not say it in the environment.
+    asked = subprocess.run(
+        ["squeue", "--noheader", "--format=%L", "--jobs", job],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    left = asked.stdout.strip()  # [[days-]hours:]minutes:seconds
+    days, _, clock = left.rpartition("-")
+    try:
+        seconds = 86400 * int(days or 0)
+        for unit, part in zip((1, 60, 3600), reversed(clock.split(":")), strict=False):
+            seconds += unit * int(part)
+    except ValueError:
+        raise InputError(
+            f"site allocation: squeue does not say how long job {job} has left "
+            f"({left or asked.stderr.strip()}); export SLURM_JOB_END_TIME, in seconds of Unix time"
+        ) from None
+    return max(60, seconds)

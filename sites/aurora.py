@@ -1,0 +1,65 @@
+"""Aurora, ALCF: 12 tiles (Intel Data Center GPU Max) and 104 cores a node, PBS Pro.
+
+Facts: https://docs.alcf.anl.gov/aurora/, read in its version of August 2026; the page stands
+beside each.
+"""
+
+from hydragnn_flow.execution.batch import batch_site, pbs_jobs
+from hydragnn_flow.execution.limits import Limit, check_limits
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+
+INTERFACE = "hsn0"  # Workflows, Parsl
+# Workflows, Parsl; what the campaign reads and writes must lie on these file systems.
+DIRECTIVES = ("#PBS -l filesystems=home:flare", "#PBS -l place=scatter")
+FIRST_LINES = (
+    "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
+    'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
+)
+# Running Jobs, Queues; `prod` routes to small, medium and large.
+LIMITS = {
+    "debug": (Limit(1, 2, 1),),
+    "debug-scaling": (Limit(2, 256, 1),),
+    "prod": (Limit(256, 1024, 12), Limit(1025, 1999, 18), Limit(2000, 10624, 24)),
+    "capacity": (Limit(1, 16, 168),),
+}
+NODE = Node(
+    # PyTorch on Aurora: with ZE_FLAT_DEVICE_HIERARCHY=FLAT each tile is a device.
+    gcds=tuple(str(tile) for tile in range(12)),
+    gcd=guessed_gcd("xpu", 58),  # Machine Overview: 768 GiB a node, 64 a tile
+    cores_per_gcd=8,
+    device="xpu",
+    # Workflows, Parsl; cores 0 and 52, with their second threads, are the system's (Running Jobs).
+    cores=(
+        "1-8,105-112",
+        "9-16,113-120",
+        "17-24,121-128",
+        "25-32,129-136",
+        "33-40,137-144",
+        "41-48,145-152",
+        "53-60,157-164",
+        "61-68,165-172",
+        "69-76,173-180",
+        "77-84,181-188",
+        "85-92,189-196",
+        "93-100,197-204",
+    ),
+    interface=INTERFACE,
+)
+
+
+def site(options: Options) -> Site:
+    """Aurora's compute nodes."""
+    run = options.resolved(
+        "aurora",
+        needs=("account", "partition"),
+        refuses=("node", "qos", "constraint"),
+        nodes=1,
+        blocks=1,
+        walltime="01:00:00",
+        interface=INTERFACE,
+    )
+    if run.partition in LIMITS:
+        check_limits("aurora", run, run.partition, LIMITS[run.partition])
+    provider = pbs_jobs(run, cpus_per_node=208, directives=DIRECTIVES)
+    return batch_site("aurora", NODE, run, provider, scheduler="pbs", first_lines=FIRST_LINES)

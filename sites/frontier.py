@@ -1,0 +1,54 @@
+"""Frontier, OLCF: 8 GCDs (AMD MI250X) and 64 cores a node, Slurm.
+
+Facts: https://docs.olcf.ornl.gov/systems/frontier_user_guide.html, read in its version of
+July 2026; the section stands beside each.
+"""
+
+import getpass
+
+from hydragnn_flow.execution.batch import batch_site, slurm_jobs
+from hydragnn_flow.execution.limits import Limit, check_limits
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+
+INTERFACE = "hsn0"  # PyTorch on Frontier, Best Practices: NCCL_SOCKET_IFNAME
+FIRST_LINES = (
+    # PyTorch on Frontier, batch script: MIOpen's cache must not lie on a shared file system.
+    "export MIOPEN_USER_DB_PATH=/tmp/$USER-miopen",
+    "export MIOPEN_CUSTOM_CACHE_DIR=$MIOPEN_USER_DB_PATH",
+)
+# Job Priority by Node Count; `extended`: Extended Partition Policy.
+LIMITS = {
+    "batch": (Limit(1, 91, 2), Limit(92, 183, 6), Limit(184, 9472, 12)),
+    "extended": (Limit(1, 64, 24),),
+}
+NODE = Node(
+    gcds=tuple(str(gcd) for gcd in range(8)),
+    gcd=guessed_gcd("hip", 58),  # 64 GB of HBM each (GPUs)
+    # Low-noise mode and `-S 8`: the first core of each L3 region is the system's, 56 are ours.
+    cores_per_gcd=7,
+    device="hip",
+    scratch=f"/mnt/bb/{getpass.getuser()}",  # NVMe Usage: with `-C nvme`
+    # Compute Nodes: the L3 region each GCD is attached to, GCD 0 first.
+    cores=("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"),
+    interface=INTERFACE,
+)
+
+
+def site(options: Options) -> Site:
+    """Frontier's batch nodes."""
+    run = options.resolved(
+        "frontier",
+        needs=("account",),
+        refuses=("node",),
+        nodes=1,
+        blocks=1,
+        walltime="02:00:00",
+        partition="batch",
+        interface=INTERFACE,
+    )
+    if run.partition in LIMITS:
+        check_limits("frontier", run, run.partition, LIMITS[run.partition])
+    constraint = f"nvme&{run.constraint}" if run.constraint else "nvme"
+    provider = slurm_jobs(run, cores_per_node=56, gpus_per_node=8, constraint=constraint)
+    return batch_site("frontier", NODE, run, provider, scheduler="slurm", first_lines=FIRST_LINES)

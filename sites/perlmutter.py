@@ -1,0 +1,37 @@
+"""Perlmutter's GPU nodes, NERSC: 4 NVIDIA A100 (40 GB) and 64 cores a node, Slurm.
+
+Facts: https://docs.nersc.gov/systems/perlmutter/architecture/ and, where it says so, others.
+"""
+
+from hydragnn_flow.execution.batch import batch_site, slurm_jobs
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+
+INTERFACE = "hsn0"  # Globus Compute's example of a Perlmutter endpoint
+NODE = Node(
+    gcds=tuple(str(gpu) for gpu in range(4)),
+    gcd=guessed_gcd("cuda", 36),  # System Specifications: 40 GB each
+    cores_per_gcd=16,  # one EPYC 7763 of 64 cores
+    device="cuda",
+    # `nvidia-smi topo -m` on a node: GPU 0 hangs on NUMA domain 3, GPU 3 on domain 0.
+    cores=("48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"),
+    interface=INTERFACE,
+)
+
+
+def site(options: Options) -> Site:
+    """Perlmutter's GPU nodes."""
+    run = options.resolved(
+        "perlmutter",
+        needs=("account",),
+        refuses=("node", "partition"),  # the constraint chooses the partition
+        nodes=1,
+        blocks=1,
+        walltime="02:00:00",
+        qos="regular",  # https://docs.nersc.gov/jobs/policy/: without one a job lands in `debug`
+        interface=INTERFACE,
+    )
+    constraint = f"gpu&{run.constraint}" if run.constraint else "gpu"
+    # -c counts hardware threads, two a core.
+    provider = slurm_jobs(run, cores_per_node=128, gpus_per_node=4, constraint=constraint)
+    return batch_site("perlmutter", NODE, run, provider, scheduler="slurm")

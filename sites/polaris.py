@@ -1,0 +1,53 @@
+"""Polaris, ALCF: 4 NVIDIA A100 (40 GB) and 32 cores a node, PBS Pro.
+
+Facts: https://docs.alcf.anl.gov/polaris/, read in its version of August 2026; the page stands
+beside each.
+"""
+
+from hydragnn_flow.execution.batch import batch_site, pbs_jobs
+from hydragnn_flow.execution.limits import Limit, check_limits
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+
+INTERFACE = "hsn0"  # Globus Compute's example of a Polaris endpoint
+# Workflows, Parsl; what the campaign reads and writes must lie on these file systems.
+DIRECTIVES = ("#PBS -l filesystems=home:eagle", "#PBS -l place=scatter")
+FIRST_LINES = (
+    "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
+    'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
+)
+# Running Jobs, Queues; `prod` routes to small, medium and large.
+LIMITS = {
+    "debug": (Limit(1, 2, 1),),
+    "debug-scaling": (Limit(1, 10, 1),),
+    "prod": (Limit(10, 24, 3), Limit(25, 99, 6), Limit(100, 496, 24)),
+    "preemptable": (Limit(1, 10, 72),),
+    "capacity": (Limit(1, 4, 168),),
+}
+NODE = Node(
+    gcds=tuple(str(gpu) for gpu in range(4)),
+    gcd=guessed_gcd("cuda", 36),  # Machine Overview: 40 GiB each
+    cores_per_gcd=8,
+    device="cuda",
+    scratch="/local/scratch",  # File Systems and Storage: SSDs of the node
+    # Machine Overview, Device Affinity: GPU 0 hangs on the last NUMA domain.
+    cores=("24-31,56-63", "16-23,48-55", "8-15,40-47", "0-7,32-39"),
+    interface=INTERFACE,
+)
+
+
+def site(options: Options) -> Site:
+    """Polaris's compute nodes."""
+    run = options.resolved(
+        "polaris",
+        needs=("account", "partition"),
+        refuses=("node", "qos", "constraint"),
+        nodes=1,
+        blocks=1,
+        walltime="01:00:00",
+        interface=INTERFACE,
+    )
+    if run.partition in LIMITS:
+        check_limits("polaris", run, run.partition, LIMITS[run.partition])
+    provider = pbs_jobs(run, cpus_per_node=64, directives=DIRECTIVES, select_options="ngpus=4")
+    return batch_site("polaris", NODE, run, provider, scheduler="pbs", first_lines=FIRST_LINES)

@@ -1,0 +1,45 @@
+"""A rank that meets others, trains with them and tells what it saw; a script."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import psutil
+import torch
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution.meeting import Meeting, met
+from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.training.trainer import Trainer
+
+
+def listening() -> list[str]:
+    """Addresses on which this process listens."""
+    connections = psutil.Process().net_connections(kind="tcp")
+    return sorted({c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN})
+
+
+values, meeting, rank, size = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+spec = SegmentSpec(**values)
+with (
+    met(Meeting(**meeting), rank, size, lambda: False) as store,
+    joined(rank, size, store, "cpu") as world,
+):
+    total = float(world.sum(torch.tensor([float(rank + 1)])))
+    graphs = GraphStore.open(spec.store)
+    trainer = Trainer(spec, load_network(spec.network), graphs, torch.device("cpu"), world)
+    trainer.run()
+    weights = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+    answer = {
+        "total": total,
+        "weights": weights.tolist(),
+        "history": trainer.progress.history,
+        "listening": listening(),
+    }
+    del trainer
+del store, world
+print(json.dumps(answer | {"listening_after": listening()}))

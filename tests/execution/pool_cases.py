@@ -1,0 +1,57 @@
+"""A site whose blocks are processes of this machine, for tests of pools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parsl import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import LocalProvider
+
+from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.execution.pools import Pools
+
+PATIENCE = 120.0
+
+
+class Quick(LocalProvider):
+    """Processes whose states may be asked for every second."""
+
+    @property
+    def status_polling_interval(self) -> int:
+        return 1
+
+
+def site(
+    provider: type[LocalProvider] = Quick, *, blocks: int = 1, gcds: int = 2, **block: Any
+) -> Site:
+    def parsl_config(directory: Path) -> Config:
+        def pool(label: str, workers: int) -> HighThroughputExecutor:
+            return HighThroughputExecutor(
+                label=label,
+                address="127.0.0.1",
+                encrypted=True,
+                max_workers_per_node=workers,
+                cores_per_worker=1e-6,
+                heartbeat_period=1,
+                heartbeat_threshold=4,
+                provider=provider(init_blocks=0, min_blocks=0, max_blocks=blocks, **block),
+            )
+
+        return Config(executors=[pool("gcd", gcds), pool("node", 1)], run_dir=str(directory))
+
+    node = replace(load_site("local").node, gcds=tuple(str(gcd) for gcd in range(gcds)))
+    return Site("here", blocks, node, parsl_config, blocks=blocks)
+
+
+def tend_until(pools: Pools, reached: Callable[[], object], **wanted: int) -> None:
+    """Tend pools as a driver does until something holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, pools.waiting() or "it does not come to that"
+        pools.tend(**wanted)
+        time.sleep(0.1)

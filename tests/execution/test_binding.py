@@ -1,0 +1,198 @@
+"""What a lane is bound to: its device, its cores, its network interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Node, worker
+from hydragnn_flow.execution.binding import LOOPBACK, address_of, cores_of, environment
+from hydragnn_flow.execution.site import Device
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.training.segment import SegmentSpec
+
+ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+needs_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two cores and Linux to bind to")
+
+
+def node_of(device: Device, *gcds: str, cores: tuple[str, ...] = ()) -> Node:
+    gcd = Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4)
+    return Node(gcds=gcds or ("0", "1", "2"), gcd=gcd, cores_per_gcd=7, device=device, cores=cores)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA", "ROCR", "HIP"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+    for name in ("ZE_AFFINITY_MASK", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_an_amd_gcd_is_chosen_by_rocr_alone() -> None:
+    variables = environment(node_of("hip"), 2)
+    assert variables["ROCR_VISIBLE_DEVICES"] == "2"
+    # Set, they would count among what ROCR_VISIBLE_DEVICES has left.
+    assert variables["CUDA_VISIBLE_DEVICES"] is None
+    assert variables["HIP_VISIBLE_DEVICES"] is None
+    assert variables["OMP_NUM_THREADS"] == "7"
+
+
+def test_an_nvidia_gpu_is_chosen_in_the_order_of_the_bus() -> None:
+    variables = environment(node_of("cuda"), 1)
+    assert (variables["CUDA_VISIBLE_DEVICES"], variables["CUDA_DEVICE_ORDER"]) == (
+        "1",
+        "PCI_BUS_ID",
+    )
+
+
+@pytest.mark.parametrize(("name", "hierarchy"), [("3", "FLAT"), ("1.0", "COMPOSITE")])
+def test_an_intel_tile_is_named_in_either_hierarchy(name: str, hierarchy: str) -> None:
+    variables = environment(node_of("xpu", name), 0)
+    assert variables["ZE_AFFINITY_MASK"] == name
+    assert variables["ZE_FLAT_DEVICE_HIERARCHY"] == hierarchy
+
+
+def test_a_cpu_lane_sees_no_device() -> None:
+    assert environment(node_of("cpu"), 0)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ("4,5,6", ["4", "5", "6"]),  # a share of a node
+        ("2,0,1", ["0", "1", "2"]),  # all that the site names, however ordered
+        ("GPU-a,GPU-b,GPU-c", ["GPU-a", "GPU-b", "GPU-c"]),
+        ("1,2,3", ["1", "2", "3"]),
+    ],
+)
+def test_lanes_keep_to_the_devices_the_job_was_given(
+    monkeypatch: pytest.MonkeyPatch, given: str, devices: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    node = node_of("cuda")
+    found = [environment(node, position)["CUDA_VISIBLE_DEVICES"] for position in range(3)]
+    assert found == devices
+
+
+def test_a_device_the_job_was_not_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(InputError, match="only ROCR_VISIBLE_DEVICES=4,5; ask the scheduler"):
+        environment(node_of("hip"), 2)
+
+
+def test_nccl_keeps_to_the_interface_unless_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = replace(node_of("hip"), interface="hsn0")
+    assert environment(node, 0)["NCCL_SOCKET_IFNAME"] == "=hsn0"
+    assert environment(node_of("hip"), 0)["NCCL_SOCKET_IFNAME"] == f"={LOOPBACK}"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "hsn0,hsn1")
+    assert "NCCL_SOCKET_IFNAME" not in environment(node, 0)
+
+
+@needs_cores
+def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
+    first, last = ALLOWED[0], ALLOWED[-1]
+    node = node_of("cpu", cores=(f"{first}", f"{last},100000-100007", "100000-100007"))
+    assert [cores_of(node, position) for position in range(3)] == [{first}, {last}, set()]
+    assert cores_of(node_of("cpu"), 0) == set()
+
+
+@pytest.fixture
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+@needs_cores
+@pytest.mark.usefixtures("_end_lanes")
+def test_every_thread_of_a_lane_runs_on_the_cores_of_its_gcd() -> None:
+    mine, other = ALLOWED[-1], ALLOWED[0]
+    node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
+    asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
+    for slot in range(2):  # two lanes share the GCD
+        lane = worker.lane_for(node, 1, slot)
+        assert lane.call({"probe": asked})["cores"] == [mine]
+        threads = psutil.Process(lane._process.pid).threads()
+        assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
+    left = worker.lane_for(node, 2).call({"probe": asked})
+    assert left["cores"] == ALLOWED, "a lane without a core of its own keeps what there is"
+    assert left["address"] == "127.0.0.1"
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"
+
+
+def test_an_interface_that_is_not_there_is_named() -> None:
+    assert address_of(LOOPBACK) == "127.0.0.1"
+    with pytest.raises(InputError, match=rf"no network interface 'hsn7' .*\b{LOOPBACK}\b"):
+        address_of("hsn7")
+
+
+MANAGER = """
+import multiprocessing, time
+
+def work(pids):
+    from test_binding import node_of
+    from hydragnn_flow.execution.worker import lane_for
+    lane = lane_for(node_of("cpu"), 0)
+    pids.put([multiprocessing.current_process().pid, lane._process.pid])
+    time.sleep(600)
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    pids = spawn.Queue()
+    spawn.Process(target=work, args=(pids,)).start()
+    print(*pids.get(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_worker_and_its_lanes_end_with_the_manager(tmp_path: Path) -> None:
+    """Parsl's manager starts workers as this does; killed, it leaves them."""
+    script = tmp_path / "manager.py"
+    script.write_text(MANAGER)
+    manager = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+    )
+    assert manager.stdout is not None
+    left = [psutil.Process(int(pid)) for pid in manager.stdout.readline().split()]
+    assert len(left) == 2
+    manager.send_signal(signal.SIGKILL)
+    manager.wait()
+    for process in left:
+        process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("variables", "deadline"),
+    [
+        ({"HYDRAGNN_FLOW_JOB_END": "2000", "SLURM_JOB_END_TIME": "3000"}, 2000.0),
+        ({"SLURM_JOB_END_TIME": "3000"}, 3000.0),
+        ({"SLURM_JOB_END_TIME": "0"}, None),
+        ({"HYDRAGNN_FLOW_JOB_END": ""}, None),
+    ],
+)
+def test_the_end_of_the_batch_job_is_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], deadline: float | None
+) -> None:
+    for name in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    spec = SegmentSpec("trial", 0, ".", ".", {}, 1, 0, 0)
+    assert worker._in_time(spec).deadline == deadline
+    sooner = replace(spec, deadline=1000.0)
+    assert worker._in_time(sooner).deadline == 1000.0

@@ -1,0 +1,340 @@
+"""How blocks are shared, judged and kept off bad nodes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import blocks as module
+from hydragnn_flow.execution.blocks import Blocks, share
+from hydragnn_flow.execution.node_health import NodeHealth
+from hydragnn_flow.execution.parsl_executor import Job, Manager, Refused, last_words
+from hydragnn_flow.execution.scheduler import JobState
+
+NODES, GCDS = 2, 4
+
+
+class Machine:
+    """A Parsl executor on paper: blocks of two nodes with four workers each."""
+
+    label, nodes_per_block, scripts = "gcd", NODES, "scripts"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.outstanding = 0
+        self.connected: dict[str, Manager] = {}
+        self.launched: list[Job] = []
+        self.cancelled: list[str] = []
+        self.excluded: list[str] = []
+        self.takes_cancels = True
+        self.refuses = ""
+
+    def launch(self) -> Job:
+        if self.refuses:
+            raise Refused(self.refuses)
+        number = str(len(self.launched))
+        errors = self._folder / f"{number}.err"
+        errors.write_text("srun: error: task 0: Exited\n0: no such interface\nsrun: error: bye\n")
+        self.launched.append(Job(number, f"10{number}", f"parsl.{number}", errors))
+        return self.launched[-1]
+
+    def managers(self) -> list[Manager]:
+        return [*self.connected.values()]
+
+    def hold(self, manager: str) -> None:
+        self.connected[manager] = self.connected[manager]._replace(held=True)
+
+    def cancel(self, jobs: list[str]) -> bool:
+        self.cancelled += jobs
+        return self.takes_cancels
+
+    def exclude(self, nodes: list[str]) -> None:
+        self.excluded = list(nodes)
+
+    def connect(self, block: int, tasks: int = 0, idle: float = 0.0, nodes: int = NODES) -> None:
+        for node in range(nodes):
+            name = f"node{2 * block + node}-abc"
+            self.connected[name] = Manager(name, str(block), GCDS, tasks, idle, False, False)
+
+    def change(self, **facts: Any) -> None:
+        self.connected = {
+            name: manager._replace(**facts) for name, manager in self.connected.items()
+        }
+
+
+class AtOnce:
+    """A clerk who has done everything when asked."""
+
+    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Refused as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
+    monkeypatch.setattr(module, "SECONDS_IDLE", 0.0)
+    monkeypatch.setattr(module, "SECONDS_WITHOUT_WORKERS", 0.0)
+    monkeypatch.setattr(module, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
+    return Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
+
+
+def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
+    """Connect so many blocks."""
+    for block in range(number):
+        pool.ask(1)
+        pool.hear(patient=False)
+        machine.connect(block, tasks)
+    pool.look()
+
+
+def listed(pool: Blocks, state: Any) -> None:
+    for _ in range(module.ANSWERS_TO_BELIEVE):
+        pool.update({block.job.number: JobState(state) for block in pool.blocks})
+
+
+numbers = st.integers(0, 70)
+
+
+@given(st.tuples(numbers, numbers), st.tuples(numbers, numbers), st.integers(1, 64))
+def test_shares_keep_within_the_site_and_starve_no_pool(
+    wanted: tuple[int, int], has: tuple[int, int], most: int
+) -> None:
+    shares = share(wanted, has, most)
+    assert sum(shares) == min(sum(wanted), most)
+    for mine, want in zip(shares, wanted, strict=True):
+        assert mine <= want
+        assert mine >= min(want, 1) or most == 1
+
+
+def test_a_single_block_stays_where_it_is_used() -> None:
+    assert share((3, 1), (0, 1), 1) == (0, 1)
+    assert share((3, 1), (1, 0), 1) == (1, 0)
+    assert share((0, 1), (1, 0), 1) == (0, 1)
+
+
+def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Machine) -> None:
+    pool.wanted = 9
+    assert pool.needed == 2
+    pool.ask(1)
+    pool.hear(patient=False)
+    assert (pool.standing, pool.needed) == (1, 2)  # a block that waits counts already
+    pool.wanted = 0
+    assert pool.needed == 0
+
+
+def test_a_node_that_did_not_come_is_made_up_for(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(pool, machine, 1)
+    del machine.connected["node1-abc"]
+    pool.look()
+    pool.wanted = 8
+    assert pool.needed == 1
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    assert pool.needed == 2
+
+
+def test_free_workers_are_those_that_take_tasks_and_have_none(
+    pool: Blocks, machine: Machine
+) -> None:
+    machine.outstanding = 6
+    have(pool, machine, 2, tasks=1)  # four tasks at work, two on their way
+    assert (pool.workers, pool.free) == (16, 10)
+    machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(draining=True)
+    pool.look()
+    assert (pool.workers, pool.free) == (12, 7)
+    machine.outstanding = 5  # the one that came back may have been the draining node's
+    assert pool.free == 7
+    pool.sent()
+    machine.outstanding = 6
+    assert pool.free == 6
+
+
+def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 2, tasks=1)
+    for name in ("node2-abc", "node3-abc"):
+        machine.connected[name] = machine.connected[name]._replace(tasks=0)
+    pool.ask(1)
+    pool.hear(patient=False)
+    pool.look()
+    pool.shrink(3, missing=0)
+    pool.look()
+    assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
+    pool.hear(patient=False)
+    assert [block.job.number for block in pool.blocks] == ["100"]
+
+
+def test_a_block_at_work_that_another_pool_needs_finishes_its_tasks_first(
+    pool: Blocks, machine: Machine
+) -> None:
+    have(pool, machine, 1, tasks=1)
+    pool.shrink(1, missing=0)
+    assert not pool.blocks[0].leaving
+    pool.shrink(1, missing=1)
+    pool.look()
+    assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, [])
+    machine.change(tasks=0)
+    pool.look()
+    assert machine.cancelled == ["100"]
+
+
+def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 1)
+    listed(pool, "ended")
+    pool.look()
+    assert pool.workers == 8
+    assert not machine.cancelled
+
+
+def test_one_answer_without_a_job_is_not_believed(pool: Blocks, machine: Machine) -> None:
+    pool.ask(1)
+    pool.hear(patient=False)
+    pool.update({"100": JobState("ended")})
+    pool.update({"100": JobState("pending", "Priority")})
+    pool.update({"100": JobState("ended")})
+    pool.update({})
+    assert pool.standing == 1
+    pool.update({"100": JobState("ended")})
+    assert pool.standing == 0
+
+
+def test_a_job_whose_workers_are_gone_is_cancelled(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 1)
+    machine.connected.clear()
+    pool.look()
+    time.sleep(0.01)
+    pool.look()
+    assert machine.cancelled == ["100"]
+    assert pool.total == 0
+
+
+def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Machine) -> None:
+    machine.takes_cancels = False
+    pool.ask(1)
+    pool.hear(patient=False)
+    pool.shrink(1, missing=0)
+    pool.hear(patient=False)
+    assert (pool.total, pool.standing) == (1, 0)  # it still has its place
+    machine.takes_cancels = True
+    pool.update({"100": JobState("pending")})
+    pool.hear(patient=False)
+    assert (machine.cancelled, pool.total) == (["100", "100"], 0)
+
+
+@pytest.mark.parametrize("work", ["none came", "a task was done", "it drained"])
+def test_only_blocks_that_were_for_nothing_count_against_a_site(
+    pool: Blocks, machine: Machine, work: str
+) -> None:
+    for number in range(2 * module.MOST_FRUITLESS):
+        pool.ask(1)
+        pool.hear(patient=False)
+        machine.connect(number, tasks=0 if work == "none came" else 1)
+        pool.look()
+        if work == "a task was done":
+            pool.worked(str(number))
+        if work == "it drained":
+            machine.change(draining=True)
+            pool.look()
+        machine.connected.clear()
+        pool.look()
+        listed(pool, "ended")
+    assert pool.total == 0
+
+
+def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
+    pool: Blocks, machine: Machine
+) -> None:
+    def lose_another() -> None:
+        pool.ask(1)
+        pool.hear(patient=False)
+        machine.connect(len(machine.launched) - 1, tasks=1)
+        pool.look()
+        machine.connected.clear()
+        pool.look()
+        listed(pool, "ended")
+
+    lose_another()
+    lose_another()
+    assert "no such interface" in pool.trouble
+    with pytest.raises(CampaignStopped, match=r"3 blocks of its pool 'gcd'.*no such interface"):
+        lose_another()
+
+
+def test_a_bad_node_is_one_where_work_ends_badly_twice_in_a_row() -> None:
+    health = NodeHealth()
+    for worked in (False, True, False):
+        health.note("node1", worked)
+    assert not health.is_suspect("node1")
+    health.note("node1", False)
+    assert health.is_suspect("node1")
+    assert not health.is_suspect("node2")
+
+
+def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
+    pool: Blocks, machine: Machine
+) -> None:
+    health = NodeHealth()
+    have(pool, machine, 1)
+    for node in ("node0", "node0", "node1"):
+        health.note(node, False)
+    assert pool.keep_off(health) == ["node0"]
+    assert pool.workers == GCDS
+    assert machine.connected["node0-abc"].held
+    health.note("node1", False)
+    assert pool.keep_off(health) == []  # it is all there is
+
+
+def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 2)
+    health = NodeHealth()
+    for node in ("node0", "node1") * 2:
+        health.note(node, False)
+    pool.keep_off(health)
+    pool.look()
+    assert machine.cancelled == ["100"]
+
+
+def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: Machine) -> None:
+    pool.exclude(["node0"])
+    assert machine.excluded == ["node0"]
+    machine.refuses = "sbatch: error: Requested node configuration is not available"
+    pool.ask(1)
+    pool.hear(patient=False)
+    assert machine.excluded == []
+    pool.ask(1)
+    with pytest.raises(InputError, match="node configuration"):
+        pool.hear(patient=False)
+
+
+def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 2)
+    del machine.connected["node0-abc"], machine.connected["node2-abc"]
+    del machine.connected["node3-abc"]
+    pool.look()
+    assert pool.was_lost_alone("node0-abc")
+    assert not pool.was_lost_alone("node2-abc")
+
+
+def test_last_words_are_the_jobs_own(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "none") == "it left no word"
+    errors = tmp_path / "errors"
+    errors.write_text("0: ModuleNotFoundError: No module named 'parsl'\nsrun: error: task 0: bye\n")
+    assert last_words(errors) == "ModuleNotFoundError: No module named 'parsl'"
+    errors.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
+    assert "TIME LIMIT" in last_words(errors)

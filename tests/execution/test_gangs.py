@@ -1,0 +1,389 @@
+"""Gangs: workers that run the ranks of one segment together, killed, stopped and left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from segment_cases import make_spec
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Job, abort, whole
+from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+
+HERE = Path(__file__).parent
+LONG = 100_000
+
+
+class Worker:
+    """A worker process, which runs its part of one gang after another in warm lanes."""
+
+    def __init__(self, prefix: list[str], interface: str) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, str(HERE / "gang_worker.py"), interface],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def send(self, spec: SegmentSpec, gcds: tuple[int, ...], **job: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([spec.to_dict(), {"gcds": gcds} | job]) + "\n")
+        self.process.stdin.flush()
+
+    def result(self) -> SegmentResult:
+        assert self.process.stdout is not None
+        return SegmentResult(**json.loads(self.process.stdout.readline()))
+
+    @property
+    def lanes(self) -> list[psutil.Process]:
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children(recursive=True)
+            if child.status() != psutil.STATUS_ZOMBIE
+            and "hydragnn_flow.execution.lane_process" in child.cmdline()
+        ]
+
+    def end(self) -> None:
+        lanes = self.lanes
+        self.process.kill()
+        self.process.wait()
+        for lane in lanes:
+            lane.kill()
+
+
+def started(interface: str = "lo", prefix: list[str] | None = None) -> Worker:
+    return Worker(prefix or [], interface)
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[list[Worker]]:
+    workers = [started(), started()]
+    yield workers
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture
+def workers(two_workers: list[Worker]) -> list[Worker]:
+    """Two workers on loopback; one that a test has killed is replaced."""
+    for number, worker in enumerate(two_workers):
+        if worker.process.poll() is not None:
+            two_workers[number] = started()
+    return two_workers
+
+
+def gang(folder: Path, store: GraphStore, epochs: int, **changes: Any) -> SegmentSpec:
+    """A segment as a driver sends it."""
+    return make_spec(folder, store, epochs, claim=uuid.uuid4().hex, **changes)
+
+
+def send(workers: list[Worker], spec: SegmentSpec, **job: Any) -> None:
+    """One rank to each of some workers."""
+    for rank, worker in enumerate(workers):
+        worker.send(spec, (0,), first_rank=rank, **{"world": len(workers), **job})
+
+
+def until(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} does not appear"
+        time.sleep(0.05)
+
+
+def test_a_gang_of_two_workers_equals_one_process(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    spec = gang(tmp_path / "gang", alloy_store, 3)
+    spec.folder.rmdir()  # a driver leaves it to the first who needs it
+    send(workers, spec)
+    parts = [worker.result() for worker in workers]
+    result = whole(parts)
+    assert (result.status, result.to_epoch, result.gcds) == ("ok", 3, ["0", "0"]), result.reason
+    assert result.cpu_seconds == sum(part.cpu_seconds for part in parts)
+    alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 3))
+    np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
+    assert parts[0].history == parts[1].history
+    assert not list(spec.folder.glob("abort*"))
+
+
+def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    spec = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, spec)
+    until(spec.folder / FILE)
+    workers[1].lanes[0].kill()
+    begin = time.monotonic()
+    parts = [worker.result() for worker in workers]
+    assert time.monotonic() - begin < 30, "a part was left waiting"
+    result = whole(parts)
+    assert result.status == "killed", parts
+    assert "SIGKILL" in result.reason
+    assert parts[0].status in ("lost", "interrupted"), parts[0].reason
+    again = gang(tmp_path / "gang", alloy_store, 5)
+    send(workers, again)
+    resumed = whole([worker.result() for worker in workers])
+    assert resumed.status == "ok", resumed.reason
+    assert resumed.from_epoch + resumed.from_step > 0
+    assert not list(spec.folder.glob("abort*")), "the earlier sending's note was left"
+
+
+def test_a_lost_worker_ends_the_other_part(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    """As where a node dies: the worker and its lanes are gone at once."""
+    spec = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, spec)
+    until(spec.folder / FILE)
+    workers[1].end()
+    begin = time.monotonic()
+    left = workers[0].result()
+    assert time.monotonic() - begin < 30
+    assert left.status == "lost", left.reason
+    gone = SegmentResult(
+        spec.kind, spec.number, spec.rung, 0, 0, "lost", "its worker was lost: no heartbeat"
+    )
+    assert whole([left, gone]).reason == gone.reason
+
+
+def test_an_abort_ends_parts_that_hang(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    """A node that freezes breaks no connection; the driver learns of it and calls the gang off."""
+    spec = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, spec)
+    until(spec.folder / FILE)
+    workers[1].lanes[0].send_signal(signal.SIGSTOP)
+    abort(spec, "node n2 does not answer")
+    begin = time.monotonic()
+    for worker in workers:
+        part = worker.result()
+        assert part.status == "interrupted"
+        assert part.reason == "another part of the gang ended: node n2 does not answer"
+    assert time.monotonic() - begin < 15
+
+
+def test_a_part_that_begins_after_the_abort_ends_at_once(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    spec = gang(tmp_path / "gang", alloy_store, LONG)
+    spec.folder.rmdir()
+    abort(spec, "node n2 does not answer")
+    abort(spec, "nobody asks for the second reason")
+    workers[0].send(spec, (0,), world=2)
+    part = workers[0].result()
+    assert (part.status, part.reason.split(": ")[1]) == ("interrupted", "node n2 does not answer")
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
+def test_a_gang_without_one_of_its_parts_is_lost(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
+) -> None:
+    spec = gang(tmp_path / "gang", alloy_store, 1)
+    workers[rank].send(spec, (0,), first_rank=rank, world=2, patience=3.0)
+    part = workers[rank].result()
+    assert part.status == "lost"
+    assert said in part.reason
+    assert rank == 1 or "missing: rank 1" in part.reason
+
+
+def test_a_gang_saves_before_its_deadline(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    warm = gang(tmp_path / "warm", alloy_store, 1)
+    send(workers, warm)
+    assert whole([worker.result() for worker in workers]).status == "ok"
+    deadline = time.time() + 15
+    spec = gang(tmp_path / "gang", alloy_store, LONG, deadline=deadline)
+    send(workers, spec)
+    parts = [worker.result() for worker in workers]
+    assert time.time() < deadline
+    assert [part.status for part in parts] == ["interrupted"] * 2
+    assert parts[0].reason == parts[1].reason, "the ranks did not end after the same step"
+    assert "its time is up" in parts[0].reason
+    again = gang(tmp_path / "gang", alloy_store, parts[0].to_epoch + 1)
+    send(workers, again)
+    resumed = whole([worker.result() for worker in workers])
+    assert (resumed.status, resumed.from_epoch) == ("ok", parts[0].to_epoch)
+    said = f"in epoch {resumed.from_epoch + 1} after step {resumed.from_step}"
+    assert parts[0].reason.endswith(said)
+
+
+def test_a_gang_sent_again_takes_over(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    """The driver took the first sending for lost; its parts see the second and give way."""
+    first = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, first)
+    until(first.folder / FILE)
+    others = [started(), started()]
+    try:
+        second = gang(tmp_path / "gang", alloy_store, 2)
+        send(others, second)
+        assert [worker.result().status for worker in workers] == ["interrupted"] * 2
+        assert whole([worker.result() for worker in others]).status == "ok"
+    finally:
+        for worker in others:
+            worker.end()
+
+
+def test_a_wrong_interface_is_named(tmp_path: Path, alloy_store: GraphStore) -> None:
+    worker = started("hsn9")
+    try:
+        worker.send(gang(tmp_path / "gang", alloy_store, 1), (0,), world=2)
+        part = worker.result()
+        assert part.status == "error"
+        assert "no network interface 'hsn9'" in part.reason
+    finally:
+        worker.end()
+
+
+def part(status: Status, reason: str = "", node: str = "n1", **values: Any) -> SegmentResult:
+    return SegmentResult("member", 0, 0, 0, 5, status, reason, node=node, **values)
+
+
+BROKEN = part("lost", "the connection to another rank broke", "n2")
+ENDED = part("interrupted", "another part of the gang ended: somehow", "n3")
+
+
+@pytest.mark.parametrize(
+    ("cause", "consequences"),
+    [
+        (part("killed", "its process was killed by SIGKILL"), [BROKEN, ENDED]),
+        (part("error", "ValueError: no"), [BROKEN, ENDED]),
+        (part("out_of_memory", "out of memory"), [ENDED, part("killed", "SIGABRT", "n4")]),
+        (part("lost", "its node n9 was lost", node=""), [part("killed", "SIGABRT", "n4"), BROKEN]),
+        (part("lost", "only 3 of 4 ranks met within 300 s"), [ENDED, ENDED]),
+        (part("interrupted", "its time is up, in epoch 3 after step 1"), [ENDED]),
+        (part("diverged", "training loss is nan"), [part("diverged", "training loss is nan")]),
+    ],
+)
+def test_a_gang_ends_for_its_cause(cause: SegmentResult, consequences: list[SegmentResult]) -> None:
+    for parts in ([cause, *consequences], [*consequences, cause]):
+        result = whole(parts)
+        assert (result.status, result.reason) == (cause.status, cause.reason)
+
+
+def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
+    result = whole(
+        [
+            part("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0, bundle="b7"),
+            part("ok", gcds=["2"], cpu_seconds=2.0, peak_memory_gib=1.0),
+            part("ok", node="n2", gcds=["0", "1"], cpu_seconds=4.0, peak_memory_gib=4.0),
+        ]
+    )
+    assert result.places == [("n1", "0"), ("n1", "1"), ("n1", "2"), ("n2", "0"), ("n2", "1")]
+    assert (result.cpu_seconds, result.peak_memory_gib, result.bundle) == (7.0, 4.0, "b7")
+
+
+def test_a_part_of_a_gang_needs_a_claim(tmp_path: Path, alloy_store: GraphStore) -> None:
+    with pytest.raises(ValueError, match="claim"):
+        Job(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[list[str]]]:
+    """Commands that run a program on one of two machines joined by a cable, `hsn0` to `hsn0`.
+
+    Each is a network namespace of its own, without a name server and without any other network.
+    """
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2, for network namespaces")
+    names = [f"hf{os.getpid()}{letter}" for letter in "ab"]
+    made = []
+    try:
+        for name in names:
+            made_it = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+            if made_it.returncode:
+                pytest.skip(f"cannot make network namespaces here: {made_it.stderr.strip()}")
+            made.append(name)
+        ends = [word for name in names for word in ("name", "hsn0", "netns", name)]
+        ip("link", "add", *ends[:4], "type", "veth", "peer", *ends[4:])
+        for number, name in enumerate(names, start=1):
+            ip("-n", name, "address", "add", f"10.178.0.{number}/24", "dev", "hsn0")
+            for interface in ("lo", "hsn0"):
+                ip("-n", name, "link", "set", interface, "up")
+        yield [
+            [
+                *("ip", "netns", "exec", name, "unshare", "--uts"),
+                *("sh", "-c", f'hostname {name}; exec "$@"', "sh"),
+            ]
+            for name in names
+        ]
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def test_ranks_on_two_nodes_meet_on_their_interface_alone(
+    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+) -> None:
+    """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
+    spec = gang(tmp_path / "gang", alloy_store, 2)
+    meeting = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}
+    ranks = []
+    for rank in range(4):
+        asked = json.dumps([spec.to_dict(), meeting, rank, 4])
+        command = [*nodes[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
+        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    answers = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+    for rank, answer in enumerate(answers):
+        assert answer["total"] == 1 + 2 + 3 + 4
+        assert answer["weights"] == answers[0]["weights"]
+        assert answer["listening"] == [f"10.178.0.{rank // 2 + 1}"]
+        assert answer["listening_after"] == []
+    alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
+    np.testing.assert_allclose(answers[0]["history"], alone.history, rtol=1e-5)
+
+
+def test_a_gang_of_two_nodes_with_two_gcds_each(
+    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+) -> None:
+    workers = [started("hsn0", node) for node in nodes]
+    try:
+        spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
+        for number, worker in enumerate(workers):
+            worker.send(spec, (0, 1), first_rank=2 * number, world=4)
+        result = whole([worker.result() for worker in workers])
+        assert (result.status, result.to_epoch) == ("ok", 2), result.reason
+        other = result.gcds[2].partition("/")[0]
+        assert result.gcds == ["0", "1", f"{other}/0", f"{other}/1"]
+        assert other not in ("", result.node)
+        alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
+        np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def test_a_gang_of_two_nodes_needs_an_interface(
+    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+) -> None:
+    workers = [started("", node) for node in nodes]
+    try:
+        send(workers, gang(tmp_path / "gang", alloy_store, 1))
+        result = whole([worker.result() for worker in workers])
+        assert result.status == "error"
+        assert "name its network `interface`" in result.reason
+    finally:
+        for worker in workers:
+            worker.end()

@@ -1,0 +1,171 @@
+"""What Slurm and PBS say of jobs, from their commands' real output."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.execution import scheduler as module
+from hydragnn_flow.execution.scheduler import JobState, Pbs, Scheduler, Slurm, scheduler_named
+from hydragnn_flow.execution.workers_file import (
+    WORKERS_FILE,
+    cancel_left_behind,
+    elapsed,
+    in_queue,
+    read_workers,
+)
+
+Install = Callable[[str, str], None]
+
+# squeue of Slurm 22.05.
+QUEUE = """\
+101|PENDING|Priority|parsl.gcd.block-0.1795300124.82
+102|RUNNING|None|parsl.gcd.block-1.1795300125.11
+103|COMPLETING|None|parsl.node.block-0.1795300126.4
+104|CONFIGURING|None|parsl.node.block-1.1795300127.9
+105|PENDING|None|somebody|'s job
+106|TIMEOUT|None|parsl.gcd.block-9.1795300128.3
+"""
+
+# As qstat of PBS Pro prints it, shortened.
+JOBS = {
+    "timestamp": 1763762591,
+    "pbs_version": "2022.1.1",
+    "Jobs": {
+        "201.polaris-pbs-01": {
+            "Job_Name": "parsl.gcd.block-0",
+            "job_state": "Q",
+            "comment": "Not Running: Insufficient amount of resource:\n\tngpus",
+        },
+        "202.polaris-pbs-01": {
+            "Job_Name": "parsl.gcd.block-1",
+            "job_state": "R",
+            "comment": "Job run at Sat Nov 21 at 21:00 on (x3001c0s13b0n0)",
+        },
+    },
+}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a command on the PATH, before all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def put(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def printing(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "printed"
+    file.write_text(text)
+    return f"cat {file}"
+
+
+def test_slurm_says_what_waits_what_runs_and_what_has_ended(
+    tmp_path: Path, install: Install
+) -> None:
+    install("squeue", printing(tmp_path, QUEUE))
+    states = Slurm().states(["101", "102", "103", "104", "105", "106", "107"])
+    assert states["101"] == JobState("pending", "Priority", "parsl.gcd.block-0.1795300124.82")
+    assert states["105"] == JobState("pending", "", "somebody|'s job")
+    ended = JobState("ended")
+    assert [states[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
+    assert states["106"] == states["107"] == ended
+
+
+def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, install: Install) -> None:
+    install("qselect", "echo 201.polaris-pbs-01; echo 202.polaris-pbs-01; echo 203.polaris-pbs-01")
+    # One has ended between the two questions, which makes qstat end with an error.
+    install("qstat", f"{printing(tmp_path, json.dumps(JOBS))}; exit 153")
+    states = Pbs().states(["201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov", "202", "203"])
+    assert states == {
+        "201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov": JobState(
+            "pending", "Not Running: Insufficient amount of resource: ngpus", "parsl.gcd.block-0"
+        ),
+        "202": JobState("running", "", "parsl.gcd.block-1"),
+        "203": JobState("ended"),
+    }
+
+
+def test_an_empty_pbs_queue_has_no_jobs(install: Install) -> None:
+    install("qselect", "true")
+    assert Pbs().states(["201"]) == {"201": JobState("ended")}
+
+
+SILENCE = ["exit 1", "exec sleep 60", None]
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [*(("slurm", each) for each in SILENCE), *(("pbs", each) for each in [*SILENCE, "echo no"])],
+)
+def test_silence_is_not_taken_for_an_answer(
+    tmp_path: Path,
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    name: Any,
+    script: str | None,
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.5)
+    if script is None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        install("squeue", script)
+        install("qselect", "echo 101")
+        install("qstat", script)
+    system = scheduler_named(name)
+    assert system is not None
+    assert system.states(["101"]) == {}
+
+
+@pytest.mark.parametrize(("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel")])
+def test_jobs_are_cancelled_in_one_go(
+    tmp_path: Path, install: Install, system: Scheduler, command: str
+) -> None:
+    install(command, f"echo $* >> {tmp_path}/cancelled")
+    system.cancel([])
+    system.cancel(["101", "102"])
+    assert (tmp_path / "cancelled").read_text() == "101 102\n"
+
+
+def test_a_new_driver_cancels_what_the_last_one_left_and_nothing_else(
+    tmp_path: Path, install: Install
+) -> None:
+    left = {
+        "101": ("parsl.gcd.block-0.1795300124.82", "pending"),
+        "102": ("parsl.gcd.block-1.of-another-machine", "pending"),
+        "103": ("parsl.node.block-0.1795300126.4", "ended"),
+        "999": ("parsl.gcd.block-7.long-gone", "running"),
+    }
+    blocks = [{"job": job, "name": name, "state": s} for job, (name, s) in left.items()]
+    workers = {"pools": {"gcd": {"blocks": blocks}, "node": {"blocks": []}}}
+    (tmp_path / WORKERS_FILE).write_text(json.dumps(workers))
+    install("squeue", printing(tmp_path, QUEUE))
+    install("scancel", f"echo $* >> {tmp_path}/cancelled")
+    cancel_left_behind(read_workers(tmp_path), Slurm())
+    assert (tmp_path / "cancelled").read_text() == "101\n"
+    cancel_left_behind({}, Slurm())
+    assert (tmp_path / "cancelled").read_text() == "101\n"
+
+
+def test_a_damaged_workers_file_is_like_none(tmp_path: Path) -> None:
+    assert read_workers(tmp_path) == {}
+    (tmp_path / WORKERS_FILE).write_text('{"pools": ')
+    assert read_workers(tmp_path) == {}
+
+
+def test_waiting_is_put_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 100_000.0)
+    assert in_queue(1, 99_280.0, "Priority") == "1 block in the queue since 12 min (Priority)"
+    assert in_queue(3, 99_990.0, "") == "3 blocks in the queue since 10 s"
+    assert elapsed(80_000.0) == "5.6 h"

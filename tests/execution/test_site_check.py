@@ -1,0 +1,127 @@
+"""`hydragnn-flow site check`: what real workers find, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hydragnn_flow.cli import app
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Node, Site, worker
+from hydragnn_flow.execution.probe import run_probe
+from hydragnn_flow.execution.site import guessed_gcd
+from hydragnn_flow.execution.site_check import faults
+
+CORE = str(min(os.sched_getaffinity(0)))
+NODE = Node(
+    gcds=("0", "1"),
+    gcd=guessed_gcd("cpu", 1.0),
+    cores_per_gcd=1,
+    device="cpu",
+    cores=(CORE, CORE),
+    interface="lo",
+)
+
+
+@pytest.fixture(autouse=True)
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
+    request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
+    reports = run_probe(NODE, request)
+    assert [report["gcd"] for report in reports] == ["0", "1"]
+    for report in reports:
+        assert report["cores"] == [int(CORE)]
+        assert report["threads"] == 1
+        assert report["torch"] == torch.__version__
+        assert report["graphs"] == sum(len(alloy_store[name]) for name in alloy_store.splits)
+        assert report["address"] == "127.0.0.1"
+        assert 0 < report["start_seconds"] < 600
+    assert faults(site(NODE), reports) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"interface": "hsn9"}, "has no network interface 'hsn9'"),
+        ({"store": "/no/such/store"}, "/no/such/store does not exist"),
+        ({"device": "cuda"}, "sees 0 devices"),
+    ],
+)
+def test_what_a_gcd_cannot_do_is_its_fault(request_: dict[str, Any], says: str) -> None:
+    request = {"device": "cpu", "store": None, "interface": None} | request_
+    node = replace(NODE, gcds=("0",))
+    (found,) = faults(site(node), run_probe(node, request))
+    assert found.startswith("GCD 0 of ")
+    assert says in found
+
+
+def site(node: Node, nodes: int = 1) -> Site:
+    return Site("mine", nodes, node, lambda directory: None)
+
+
+GPUS = Node(("0", "1"), guessed_gcd("cuda", 36), 8, "cuda", cores=("0-7", "8-15"))
+
+
+def gpu(host: str, gcd: str, **found: Any) -> dict[str, Any]:
+    """What a GPU that is as it should be reports."""
+    cores = list(range(16))
+    usual = {"host": host, "gcd": gcd, "identity": gcd, "memory_gib": 39.4, "cores": cores}
+    return usual | found
+
+
+def test_nodes_as_the_site_says_have_no_fault() -> None:
+    reports = [gpu(host, gcd) for host in ("a", "b") for gcd in ("0", "1")]
+    assert faults(site(GPUS, nodes=2), reports) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (gpu("a", "1", identity="0"), "GCD 1 of a: is the same device as 1 other GCDs"),
+        (gpu("a", "1", memory_gib=23.6), "GCD 1 of a: has 23.6 GiB of memory, less than the 36"),
+        (gpu("a", "1", cores=[0, 1]), "GCD 1 of a: may not use all of the cores 8-15"),
+        ({"host": "a", "gcd": "1", "fault": "exit code 1"}, "GCD 1 of a: exit code 1"),
+    ],
+)
+def test_a_gcd_that_is_not_as_the_site_says_is_named(second: dict[str, Any], says: str) -> None:
+    found = faults(site(GPUS), [gpu("a", "0"), second])
+    assert found[-1].startswith(says)
+
+
+def test_a_node_that_did_not_answer_is_missed() -> None:
+    lost = {"host": "a node", "gcd": "", "fault": "ManagerLost: gone"}
+    found = faults(site(GPUS, nodes=2), [gpu("a", "0"), gpu("a", "1"), lost])
+    assert found == ["only 1 of the block's 2 nodes answered", "a node: ManagerLost: gone"]
+
+
+def test_check_starts_workers_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["site", "check", "local"])
+    assert ran.exit_code == 0, ran.output
+    assert "local is as it should be" in ran.output
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_check_of_a_wrong_site_fails_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["site", "check", "local", "--store", "missing.gs"])
+    assert ran.exit_code == 1, ran.output
+    assert "missing.gs does not exist" in ran.output.replace("\n", "")
+    assert (tmp_path / "runs" / "check-local").is_dir()

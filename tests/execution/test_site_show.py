@@ -1,0 +1,74 @@
+"""`hydragnn-flow site show`: the scripts a site would submit, on a machine without a scheduler."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hydragnn_flow.cli import app
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import load_site
+from hydragnn_flow.execution.preview import preview
+
+OPTIONS = {
+    "aurora": {"account": "ABC123", "partition": "debug"},
+    "frontier": {"account": "ABC123", "nodes": 8, "blocks": 2},
+    "local": {},
+    "perlmutter": {"account": "ABC123"},
+    "polaris": {"account": "ABC123", "partition": "debug"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_scripts_are_sound_and_start_the_worker_pool(name: str, tmp_path: Path) -> None:
+    shown = preview(load_site(name, **OPTIONS[name]))
+    assert set(shown.blocks) == {"gcd", "node"}
+    for block in shown.blocks.values():
+        script = tmp_path / "script"
+        script.write_text(block.script)
+        checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+        assert "-m hydragnn_flow.execution.worker_pool " in block.script
+
+
+def test_frontiers_script_asks_for_what_olcf_says() -> None:
+    shown = preview(load_site("frontier", **OPTIONS["frontier"]))
+    command, script = shown.blocks["gcd"]
+    assert command.startswith("sbatch ")
+    for line in (
+        "#SBATCH --nodes=4",
+        "#SBATCH --time=120",
+        "#SBATCH --account=ABC123",
+        "#SBATCH --constraint=nvme",
+        "#SBATCH --no-requeue",
+    ):
+        assert f"{line}\n" in script
+    assert "srun --ntasks 4 -l --ntasks-per-node=1 -c 56 --gpus-per-node=8 --no-kill" in script
+    assert "--max_workers_per_node=8 " in script
+    assert "--max_workers_per_node=1 " in shown.blocks["node"].script
+
+
+def test_polaris_is_asked_by_qsub() -> None:
+    command, script = preview(load_site("polaris", **OPTIONS["polaris"])).blocks["node"]
+    assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
+    assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
+    assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script
+
+
+def test_a_network_that_this_host_lacks_is_no_hindrance() -> None:
+    site = load_site("frontier", account="ABC123", interface="hsn9")
+    with pytest.raises(InputError, match="hsn9"):
+        site.parsl_config(Path())
+    shown = preview(site)
+    assert shown.note.startswith("ADDRESS stands for")
+    assert " -a ADDRESS " in shown.blocks["gcd"].script
+
+
+def test_show_prints_facts_scripts_and_configuration() -> None:
+    ran = CliRunner().invoke(app, ["site", "show", "frontier", "-A", "ABC123", "-N", "8"])
+    assert ran.exit_code == 0, ran.output
+    for part in ("49-55  57-63", "#SBATCH --nodes=8", "Config(", "drain_period=7110"):
+        assert part in ran.output

@@ -1,0 +1,145 @@
+"""The environment on a node's own disk: packed, verified and unpacked by the real programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import load_site
+from hydragnn_flow.execution.batch import Executors
+from hydragnn_flow.execution.staging import ARCHIVE, SCRIPT, pack_environment, place_of
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small environment, which this process is made to believe it runs in."""
+    prefix = tmp_path / "shared"
+    packages = prefix / "lib"
+    (packages / "torch-1.dist-info").mkdir(parents=True)
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(packages))
+    return prefix
+
+
+def start(run: Path, shared: Path) -> tuple[str, str]:
+    """Start workers as a node does; returns the Python they start with, and what is said."""
+    ran = subprocess.run(
+        ["sh", "-c", f". {run / SCRIPT}; command -v python"],
+        env={"PATH": f"{shared}/bin:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout.strip(), ran.stderr
+
+
+def test_workers_start_from_the_nodes_own_copy(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    pack_environment(run, node)
+    python, said = start(run, shared)
+    assert Path(python).is_relative_to(node)
+    assert said == ""
+    assert subprocess.run([python, "-c", ""]).returncode == 0
+    (run / ARCHIVE).unlink()
+    assert start(run, shared) == (python, ""), "the copy was not used again"
+
+
+def test_workers_that_start_together_unpack_it_once(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    pack_environment(run, node)
+    with ThreadPoolExecutor(4) as pool:
+        started = set(pool.map(lambda _: start(run, shared), range(4)))
+    ((python, said),) = started
+    assert Path(python).is_relative_to(node)
+    assert said == ""
+
+
+def test_a_damaged_archive_is_not_unpacked(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    pack_environment(run, node)
+    with (run / ARCHIVE).open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    python, said = start(run, shared)
+    assert python == str(shared / "bin" / "python")
+    assert "is not what was packed" in said
+    assert "workers use the shared one" in said
+    assert [path.suffix for path in node.iterdir()] == [".lock"]
+
+
+def test_an_unpacking_that_was_killed_is_done_anew(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    pack_environment(run, node)
+    copy = Path(start(run, shared)[0]).parents[1]
+    (copy / ".complete").unlink()
+    (copy / "bin" / "python").unlink()
+    python, said = start(run, shared)
+    assert (Path(python).parents[1], said) == (copy, "")
+
+
+def test_a_node_without_room_uses_the_shared_environment(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    node.write_text("where the directory should be")
+    pack_environment(run, node)
+    python, said = start(run, shared)
+    assert python == str(shared / "bin" / "python")
+    assert "has no copy of the environment" in said
+
+
+def test_a_copy_that_was_broadcast_is_used_and_deleted(tmp_path: Path, shared: Path) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    pack_environment(run, node)
+    copy = Path(start(run, shared)[0]).parents[1]
+    subprocess.run(["rm", "-r", copy], check=True)
+    sent = copy.with_name(f"{copy.name}.tar")
+    (run / ARCHIVE).rename(sent)
+    python, said = start(run, shared)
+    assert (Path(python).parents[1], said) == (copy, "")
+    assert not sent.exists()
+
+
+def test_it_is_packed_again_only_for_other_packages(
+    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, node = tmp_path / "run", tmp_path / "node"
+    said = []
+    for _ in range(2):
+        pack_environment(run, node)
+        said.append(capsys.readouterr().err)
+    (shared / "lib" / "numpy-2.dist-info").mkdir()
+    pack_environment(run, node)
+    said.append(capsys.readouterr().err)
+    assert [bool(line) for line in said] == [True, False, True]
+
+
+def test_a_python_of_the_system_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    with pytest.raises(InputError, match="is the system's Python"):
+        pack_environment(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "scratch", "says"),
+    [("stage", None, "have no scratch"), ("relative", "/nvme", "an absolute path")],
+)
+def test_a_copy_needs_a_place(environment: str, scratch: str | None, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        place_of(environment, scratch, "mine")
+
+
+def test_blocks_of_a_staged_site_unpack_before_they_start_workers(tmp_path: Path) -> None:
+    site = load_site("frontier", account="ABC123", environment="stage")
+    assert isinstance(site.parsl_config, Executors)
+    executor = site.parsl_config.config(tmp_path, "127.0.0.1").executors[0]
+    script = tmp_path / SCRIPT
+    assert executor.launch_cmd.startswith(f". {script}; python")
+    assert f"sh {script} broadcast" in executor.provider.worker_init

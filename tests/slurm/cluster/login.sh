@@ -1,0 +1,15 @@
+#!/bin/bash
+# login.sh HOME NAME ADDRESS INTERFACE - what the login node runs, in network, mount and UTS namespaces of its own.
+# The bridge to the nodes exists in its network namespace only, and is gone with it.
+set -euo pipefail
+home=$1 name=$2 address=$3 interface=$4
+hostname "$name"
+mount --bind "$home/etc/hosts" /etc/hosts
+mount --bind "$home/etc/nsswitch.conf" /etc/nsswitch.conf
+mount -t tmpfs -o size=64m tmpfs "$home/disk"
+ip link set lo up
+ip link add "$interface" type bridge
+ip addr add "$address/24" dev "$interface"
+ip link set "$interface" up
+touch "$home/run/login.ready"
+exec sleep infinity

@@ -1,0 +1,205 @@
+"""Campaigns on the test cluster, run as users run them and judged by what is on disk."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+from cluster import Cluster
+
+from hydragnn_flow.search import TrialRecord, read_trials
+from hydragnn_flow.training.checkpoint import FILE as CHECKPOINT
+from hydragnn_flow.training.segment import SegmentResult
+
+# Nothing here takes as long on an idle machine; these are for loaded ones.
+PATIENCE = 300.0
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class Campaign:
+    """One campaign on a cluster.
+
+    Parameters
+    ----------
+    cluster
+        Where its driver runs, on the login node.
+    config, site
+        As given on the command line.
+    path
+        The run directory, as the login node sees it; beside the configuration where not given.
+    """
+
+    def __init__(
+        self, cluster: Cluster, config: Path, site: Path | str, path: Path | None = None
+    ) -> None:
+        self.cluster, self.config, self.site = cluster, config, site
+        self.path = path or config.with_name("run")
+        self.seen = cluster.seen_from_login(self.path)
+        """The run directory, as this process reaches it."""
+        self.log = config.with_name("output")
+        self.driver: subprocess.Popen[bytes]
+
+    def start(self, *before: str, workflow: bool = False) -> None:
+        """Give the command; given again, the campaign goes on.
+
+        Parameters
+        ----------
+        *before
+            Words in front of it, as in ``taskset -c 0``.
+        workflow
+            Whether to run the workflow script, which does the same.
+        """
+        if workflow:
+            words = [sys.executable, "workflows/ensemble_hpo.py", "--config", self.config]
+        else:
+            words = [sys.executable, "-m", "hydragnn_flow.cli", "run", self.config]
+        where = ["--site", self.site, "--run-dir", self.path]
+        self.driver = self.cluster.popen([*before, *words, *where], self.log)
+
+    def wait_for(self, what: str, reached: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait until something is so while the driver lives."""
+        give_up = time.monotonic() + seconds
+        while not reached():
+            assert self.driver.poll() is None, f"ended before {what}:\n{self.said()}"
+            assert time.monotonic() < give_up, f"never came to {what}:\n{self.said()}"
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def finish(self, seconds: float = 2 * PATIENCE) -> None:
+        """Wait for the driver to end well, with nothing of it left in the queue."""
+        try:
+            code = self.driver.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {seconds:.0f} s:\n{self.said()}") from None
+        assert code == 0, f"ended with {code}:\n{self.said()}"
+        assert (self.seen / "report.html").exists()
+        self.assert_queue_is_empty()
+
+    def interrupt(self, seconds: float = 60.0) -> int:
+        """Press Ctrl-C; returns the exit code."""
+        self.driver.send_signal(signal.SIGINT)
+        return self.driver.wait(seconds)
+
+    def kill(self) -> None:
+        """Take the driver away without a word."""
+        self.driver.kill()
+        self.driver.wait()
+
+    def assert_queue_is_empty(self, seconds: float = 30.0) -> None:
+        """Jobs that were cancelled take a moment to leave."""
+        give_up = time.monotonic() + seconds
+        while self.cluster.squeue():
+            assert time.monotonic() < give_up, self.cluster.ask("squeue")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def status(self) -> str:
+        """What `hydragnn-flow status` prints."""
+        return self.cluster.ask(sys.executable, "-m", "hydragnn_flow.cli", "status", self.path)
+
+    def said(self) -> str:
+        """The end of what the driver printed, and of the ledger."""
+        ledger = [
+            f"{r.kind} {r.number} rung {r.rung} {r.status} on {r.node} {r.gcds}: {r.reason}"
+            for r in self.results()[-20:]
+        ]
+        return "\n".join([self.log.read_text()[-3000:], *ledger])
+
+    def results(self) -> list[SegmentResult]:
+        """Segments that have ended, in the order of the ledger."""
+        file = self.seen / "segments.jsonl"
+        if not file.exists():
+            return []
+        whole = file.read_bytes().rpartition(b"\n")[0]
+        return [SegmentResult(**json.loads(line)) for line in whole.splitlines()]
+
+    def of_trial(self, number: int) -> list[SegmentResult]:
+        """The ended segments of a trial, in their order."""
+        return [r for r in self.results() if (r.kind, r.number) == ("trial", number)]
+
+    def at_work(self) -> dict[str, dict[int, psutil.Process]]:
+        """For each node, the trials that have a lane there at this moment, and one such lane."""
+        found: dict[str, dict[int, psutil.Process]] = {}
+        for node in self.cluster.nodes:
+            found[node] = {}
+            for process in self.cluster.processes(node):
+                with suppress(OSError, psutil.Error):
+                    output = Path(f"/proc/{process.pid}/fd/1").readlink()
+                    if output.name == "log" and output.parent.parent == self.path / "trials":
+                        found[node][int(output.parent.name)] = process
+        return found
+
+    def trains(self, number: int) -> bool:
+        """Whether a trial has a checkpoint."""
+        return (self.seen / "trials" / str(number) / CHECKPOINT).exists()
+
+    def trials(self) -> list[TrialRecord]:
+        """What the study knows."""
+        return read_trials(self.seen)
+
+    def workers(self) -> dict[str, Any]:
+        """What the driver wrote of its pools."""
+        file = self.seen / "workers.json"
+        values: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return values
+
+    def blocks(self, state: str) -> list[dict[str, Any]]:
+        """Blocks of both pools that the driver knows to be so."""
+        pools = self.workers().get("pools", {}).values()
+        return [block for pool in pools for block in pool["blocks"] if block["state"] == state]
+
+
+def places_of(result: SegmentResult) -> list[tuple[str, str]]:
+    """(node, GCD) of every rank; GCDs on another node than the first rank's carry its name."""
+    places = []
+    for gcd in result.gcds:
+        node, _, name = gcd.rpartition("/")
+        places.append((node or result.node, name))
+    return places
+
+
+def spans(results: Iterable[SegmentResult]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """For each (node, GCD), when it had a segment, in order."""
+    found = defaultdict(list)
+    for result in results:
+        for place in places_of(result):
+            found[place].append((result.started, result.ended))
+    return {place: sorted(times) for place, times in sorted(found.items())}
+
+
+def assert_one_at_a_time(results: Sequence[SegmentResult]) -> None:
+    """No GCD had two processes at once."""
+    for place, times in spans(results).items():
+        for (_, ended), (started, _) in pairwise(times):
+            assert ended <= started, f"{place} was shared for {ended - started:.2f} s"
+
+
+def assert_nothing_lost_or_repeated(campaign: Campaign, trials: int, rungs: Sequence[int]) -> None:
+    """Every trial was trained through its rungs once, and the study is whole.
+
+    Parameters
+    ----------
+    trials
+        Of the search.
+    rungs
+        Epochs at which trials are judged.
+    """
+    records = campaign.trials()
+    assert [record.number for record in records] == list(range(trials))
+    assert {record.state for record in records} <= {"complete", "pruned"}, records
+    for record in records:
+        mine = [
+            result
+            for result in campaign.results()
+            if (result.kind, result.number, result.status) == ("trial", record.number, "ok")
+        ]
+        assert [result.to_epoch for result in mine] == list(rungs[: len(mine)]), mine
+        assert (record.state == "complete") == (len(mine) == len(rungs)), record

@@ -1,0 +1,73 @@
+"""Configurations and site files of campaigns for the test cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from campaign_cases import CONFIG, write_config
+from cluster import GCDS, INTERFACE, PARTITION
+
+SPACE: dict[str, Any] = {
+    "Architecture.hidden_dim": {"int": [4, 8]},
+    "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
+}
+UNSHARED = Path(__file__).with_name("unshared_site.py")
+
+
+def write_campaign(
+    folder: Path,
+    trials: int,
+    epochs: int,
+    *,
+    space: dict[str, Any] | None = None,
+    member_epochs: int = 1,
+    **search: Any,
+) -> Path:
+    """A search whose trials each train ``epochs`` in one segment, and two members.
+
+    Parameters
+    ----------
+    member_epochs
+        By which members are trained further.
+    **search
+        More keys of `search`, or other values for those set here.
+    """
+    network = CONFIG["network"]
+    training = network["Training"] | {"num_epoch": epochs, "batch_size": 4}
+    # 16 to train on: every step has a structure for each of four ranks.
+    source = {"format": "emt_alloys", "structures": 32, "atoms": [8, 8]}
+    return write_config(
+        folder,
+        data={"source": source, "split": {"val": 0.25, "test": 0.25}},
+        network=network | {"Training": training},
+        search={"trials": trials, "rungs": "none", "space": space or SPACE} | search,
+        ensemble={"size": 2, "epochs": epochs + member_epochs, "level": 0.8},
+    )
+
+
+def write_site(
+    folder: Path,
+    *,
+    nodes: int = 4,
+    blocks: int = 2,
+    gcds: int = GCDS,
+    site: str | Path = "slurm",
+    walltime: str = "00:30:00",
+    **options: Any,
+) -> Path:
+    """A site.yaml for the test cluster; a node that says nothing counts as lost after 12 s."""
+    path = folder / "site.yaml"
+    values = {
+        "site": str(site),
+        "nodes": nodes,
+        "blocks": blocks,
+        "walltime": walltime,
+        "partition": PARTITION,
+        "interface": INTERFACE,
+        "heartbeat": 3,
+        "node": {"gcds": gcds, "device": "cpu", "memory_gib": 4, "gpus": gcds},
+    }
+    path.write_text(yaml.safe_dump(values | options))
+    return path

@@ -1,0 +1,72 @@
+"""The disk of the run directory is full: for a while, and for good."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from slurm_cases import UNSHARED, write_campaign, write_site
+
+from runs import Campaign, assert_nothing_lost_or_repeated
+
+pytestmark = pytest.mark.slurm
+
+TRIALS, EPOCHS = 8, 40
+
+
+def begun(cluster: Cluster, folder: Path) -> Campaign:
+    """A campaign on the small disk, with a few segments recorded."""
+    config = write_campaign(folder, TRIALS, EPOCHS)
+    site = write_site(folder, nodes=1, blocks=1, gcds=4, site=UNSHARED)
+    campaign = Campaign(cluster, config, site, cluster.disk / "run")
+    campaign.start()
+    campaign.wait_for("results", lambda: len(campaign.results()) >= 2)
+    return campaign
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Leave not a byte for anybody."""
+    ballast = disk / "ballast"
+    try:
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+        yield
+    finally:
+        ballast.unlink()
+
+
+def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    campaign = begun(cluster, tmp_path)
+    with full(cluster.seen_from_login(cluster.disk)):
+        campaign.wait_for("a word", lambda: "cannot be written to" in campaign.log.read_text())
+        time.sleep(20)
+        assert campaign.driver.poll() is None
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+    shutil.rmtree(campaign.seen)
+
+
+def test_a_disk_that_stays_full_costs_nothing_recorded(cluster: Cluster, tmp_path: Path) -> None:
+    campaign = begun(cluster, tmp_path)
+    with full(cluster.seen_from_login(cluster.disk)):
+        campaign.wait_for("a word", lambda: "cannot be written to" in campaign.log.read_text())
+        before, trials = campaign.results(), campaign.trials()
+        assert campaign.interrupt() == 130
+        campaign.assert_queue_is_empty()
+        assert campaign.results() == before
+        assert [trial.state for trial in campaign.trials()] == [trial.state for trial in trials]
+    campaign.start()
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+    shutil.rmtree(campaign.seen)

@@ -1,0 +1,64 @@
+"""The driver dies, waits or is stopped; what it has in the queue is looked after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from slurm_cases import UNSHARED, write_campaign, write_site
+
+from runs import Campaign, assert_nothing_lost_or_repeated
+
+pytestmark = pytest.mark.slurm
+
+
+def test_a_killed_driver_goes_on_beside_its_orphans(cluster: Cluster, tmp_path: Path) -> None:
+    trials, epochs = 8, 60
+    config = write_campaign(tmp_path, trials, epochs)
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=2, site=UNSHARED)
+    campaign = Campaign(cluster, config, site)
+    for ended in (0, 3):
+
+        def training(ended: int = ended) -> bool:
+            lanes = [number for node in campaign.at_work().values() for number in node]
+            return len(campaign.results()) >= ended and any(map(campaign.trains, lanes))
+
+        campaign.start()
+        campaign.wait_for("trials at work", training)
+        campaign.kill()
+        orphans = [lane for node in campaign.at_work().values() for lane in node.values()]
+        assert any(lane.is_running() for lane in orphans)
+    left = {job.number for job in cluster.squeue()}
+    assert left
+    campaign.start()
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+    for number in range(trials):
+        assert {result.status for result in campaign.of_trial(number)} <= {"ok", "interrupted"}
+    states = {job.number: job.state for job in cluster.jobs()}
+    assert {states[number] for number in left} <= {"CANCELLED", "COMPLETED", "FAILED"}
+
+
+def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    everything = f"--nodes={len(cluster.nodes)}"
+    other = cluster.ask("sbatch", "--parsable", everything, "--wrap", "sleep 600").strip()
+    campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
+    campaign.start()
+    campaign.wait_for(
+        "a block in the queue",
+        lambda: any(block["reason"] for block in campaign.blocks("pending")),
+    )
+    status = " ".join(campaign.status().split())
+    assert "in the queue since" in status
+    assert "(Resources)" in status or "(Priority)" in status
+    campaign.wait_for("a word", lambda: "in the queue since" in campaign.log.read_text())
+    assert campaign.interrupt() == 130
+    assert "goes on from here" in campaign.log.read_text()
+    assert cluster.wait_until(lambda: [job.number for job in cluster.squeue()] == [other])
+    assert "no driver is at work" in campaign.status()
+    cluster.scancel(other)
+    campaign.start()
+    campaign.finish()

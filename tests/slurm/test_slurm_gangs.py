@@ -1,0 +1,87 @@
+"""Ranks on several nodes compute what one process computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cluster import INTERFACE, Cluster
+from segment_cases import make_spec
+from slurm_cases import SPACE, write_campaign, write_site
+
+from hydragnn_flow.data import GraphStore
+from runs import Campaign, places_of
+
+pytestmark = pytest.mark.slurm
+
+RANK = Path(__file__).parents[1] / "execution/gang_rank.py"
+# Sums of the same numbers in another order, after some epochs of training in single precision.
+ROUNDING = 2e-3
+
+
+def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
+    cluster: Cluster, tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
+    meeting = {"folder": str(tmp_path), "key": "1", "interface": INTERFACE, "patience": 120}
+    (tmp_path / "spec").write_text(json.dumps(spec))
+    (tmp_path / "meeting").write_text(json.dumps(meeting))
+    rank = f"[$(cat {tmp_path}/spec), $(cat {tmp_path}/meeting), $SLURM_PROCID, 4]"
+    cluster.ask(
+        *("srun", "--nodes=2", "--ntasks-per-node=2", f"--output={tmp_path}/rank.%t"),
+        *("sh", "-c", f'exec {sys.executable} {RANK} "{rank}" 2>/dev/null'),
+        seconds=180,
+    )
+    ranks = [json.loads((tmp_path / f"rank.{number}").read_text()) for number in range(4)]
+    assert [answer["total"] for answer in ranks] == [1 + 2 + 3 + 4] * 4
+    assert all(answer["weights"] == ranks[0]["weights"] for answer in ranks)
+    assert all(answer["history"] == ranks[0]["history"] for answer in ranks)
+
+    meeting |= {"folder": str(tmp_path / "alone"), "key": "2"}
+    (tmp_path / "alone").mkdir()
+    alone = make_spec(tmp_path / "alone", alloy_store, until_epoch=3).to_dict()
+    told = subprocess.run(
+        [sys.executable, RANK, json.dumps([alone, meeting | {"interface": "lo"}, 0, 1])],
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ranks[0]["history"] == pytest.approx(json.loads(told.stdout)["history"], rel=ROUNDING)
+
+
+def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    space = SPACE | {"Resources.gcds": {"choices": [1, 2]}}
+    for name in ("gangs", "alone"):
+        (tmp_path / name).mkdir()
+        # Suggestions that do not depend on the order in which trials end.
+        write_campaign(tmp_path / name, 8, 6, space=space, sampler="random", member_epochs=4)
+    site = write_site(tmp_path, gcds=2)
+    gangs = Campaign(cluster, tmp_path / "gangs/small.yaml", site)
+    gangs.start(workflow=True)
+    gangs.finish()
+    members = [result for result in gangs.results() if result.kind == "member"]
+    assert len(members) == 2
+    for member in members:
+        assert len({node for node, _ in places_of(member)}) == 2, "no gang"
+        assert len(member.gcds) == 4
+
+    alone = Campaign(cluster, tmp_path / "alone/small.yaml", "local")
+    alone.start("taskset", "-c", "0")  # of one core the local site makes one GCD
+    alone.finish()
+    assert {len(result.gcds) for result in alone.results()} == {1}
+    for one, other in zip(gangs.trials(), alone.trials(), strict=True):
+        assert one.parameters == other.parameters
+        assert one.value == pytest.approx(other.value, rel=ROUNDING)
+    chosen = [
+        [member["trial"] for member in json.loads(file.read_text())["members"]]
+        for file in (run.path / "ensemble/ensemble.json" for run in (gangs, alone))
+    ]
+    assert chosen[0] == chosen[1]
+    for table in ("test.csv", "test_nodes.csv"):
+        one, other = (pd.read_csv(run.path / "predictions" / table) for run in (gangs, alone))
+        pd.testing.assert_frame_equal(one, other, rtol=ROUNDING, atol=ROUNDING)

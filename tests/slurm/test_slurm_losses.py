@@ -1,0 +1,120 @@
+"""What is taken away from a running campaign: nodes, blocks, workers, memory."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from slurm_cases import SPACE, UNSHARED, write_campaign, write_site
+
+from runs import Campaign, assert_nothing_lost_or_repeated
+
+pytestmark = pytest.mark.slurm
+
+GANG = 4
+# GCDs of each trial; all of the first five run at once.
+WIDTHS = (1, 1, 1, 1, GANG, GANG, 1)
+TRIALS, EPOCHS = len(WIDTHS), 80
+# Between noticing a loss and going on elsewhere.
+SECONDS_TO_GO_ON = 60.0
+NO_FAULT = ("ok", "lost", "interrupted")
+
+
+def begun(cluster: Cluster, folder: Path) -> Campaign:
+    """A campaign of single trials and gangs on two blocks of two nodes, two GCDs each."""
+    space = SPACE | {"Resources.gcds": {"choices": [1, GANG]}}
+    enqueue = [{"Resources.gcds": width} for width in WIDTHS]
+    config = write_campaign(folder, TRIALS, EPOCHS, space=space, enqueue=enqueue)
+    campaign = Campaign(cluster, config, write_site(folder, gcds=2, site=UNSHARED))
+    campaign.start()
+    return campaign
+
+
+def wait_for_gang(campaign: Campaign) -> tuple[dict[str, set[int]], str]:
+    """Wait until a gang trains beside others; who works where then, and a node of the gang."""
+    found: list[tuple[dict[str, set[int]], str]] = []
+
+    def look() -> bool:
+        at_work = {node: set(lanes) for node, lanes in campaign.at_work().items()}
+        trials = [number for there in at_work.values() for number in there]
+        gangs = {n for n in trials if WIDTHS[n] == GANG and campaign.trains(n)}
+        nodes = [node for node, there in at_work.items() if gangs & there]
+        if len(nodes) > 1 and any(WIDTHS[n] == 1 and campaign.trains(n) for n in trials):
+            found.append((at_work, nodes[0]))
+        return bool(found)
+
+    campaign.wait_for("a gang at work", look)
+    return found[0]
+
+
+def assert_went_on_elsewhere(campaign: Campaign, hit: set[int], lost_nodes: set[str]) -> None:
+    """Trials that were hit went on on other nodes within a minute, the others never noticed."""
+    assert hit
+    for number in range(TRIALS):
+        mine = campaign.of_trial(number)
+        assert {result.status for result in mine} <= set(NO_FAULT), mine
+        if number not in hit:
+            assert [result.status for result in mine] == ["ok"], mine
+            continue
+        first, *_, last = mine
+        assert first.status != "ok", mine
+        assert last.status == "ok"
+        assert last.from_epoch > 0, "began again from nothing"
+        following = mine[1]
+        assert following.started - first.ended < SECONDS_TO_GO_ON
+        nodes = {last.node, *(gcd.rpartition("/")[0] for gcd in last.gcds)} - {""}
+        assert not nodes & lost_nodes
+        assert len(last.gcds) == WIDTHS[number], "the gang came back in part"
+
+
+def test_a_node_that_loses_power_costs_its_own_segments_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    campaign = begun(cluster, tmp_path)
+    at_work, node = wait_for_gang(campaign)
+    cluster.power_off(node)
+    campaign.finish()
+    assert_went_on_elsewhere(campaign, at_work[node], {node})
+    assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+
+
+def test_a_block_that_is_cancelled_costs_its_own_segments_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    campaign = begun(cluster, tmp_path)
+    at_work, node = wait_for_gang(campaign)
+    (job,) = [job for job in cluster.squeue() if node in cluster.nodes_of(job)]
+    hit = {number for other in cluster.nodes_of(job) for number in at_work[other]}
+    cluster.scancel(job.number)
+    campaign.finish()
+    assert_went_on_elsewhere(campaign, hit, set())
+    assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+
+
+def test_a_worker_that_is_killed_costs_its_own_segment_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    trials, epochs = 6, 60
+    config = write_campaign(tmp_path, trials, epochs)
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4, site=UNSHARED)
+    campaign = Campaign(cluster, config, site)
+    campaign.start()
+
+    def training() -> list[int]:
+        return [number for number in campaign.at_work()[node] if campaign.trains(number)]
+
+    node = cluster.nodes[0]
+    campaign.wait_for("four trials at work", lambda: len(training()) == 4)
+    lanes = campaign.at_work()[node]
+    first, second = sorted(lanes)[:2]
+    lanes[first].parent().send_signal(signal.SIGKILL)  # the Parsl worker that owns the lane
+    lanes[second].send_signal(signal.SIGKILL)  # as the system does when memory runs out
+    campaign.finish()
+    for number in range(trials):
+        statuses = [result.status for result in campaign.of_trial(number)]
+        assert statuses == (["killed", "ok"] if number in (first, second) else ["ok"])
+    assert campaign.of_trial(first)[1].from_epoch > 0
+    assert campaign.of_trial(second)[1].from_epoch > 0
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])

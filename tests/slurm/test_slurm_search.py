@@ -1,0 +1,81 @@
+"""Searches over all GCDs of a cluster: every one has work, and none is given twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from cluster import GCDS, Cluster
+from slurm_cases import SPACE, UNSHARED, write_campaign, write_site
+
+from runs import (
+    Campaign,
+    assert_nothing_lost_or_repeated,
+    assert_one_at_a_time,
+    places_of,
+    spans,
+)
+
+pytestmark = pytest.mark.slurm
+
+# What a driver may take to hear of an end and send the next segment, on a machine where dozens of
+# workers compete for two cores.
+SECONDS_IDLE = 10.0
+
+
+def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    trials, epochs = 80, 15
+    config = write_campaign(tmp_path, trials, epochs)
+    campaign = Campaign(cluster, config, write_site(tmp_path, site=UNSHARED))
+    campaign.start()
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+    assert [job.n_nodes for job in cluster.jobs()[:2]] == [2, 2]
+
+    results = [result for result in campaign.results() if result.kind == "trial"]
+    places = spans(results)
+    assert set(places) == {(node, str(gcd)) for node in cluster.nodes for gcd in range(GCDS)}
+    assert_one_at_a_time(results)
+    # While trials are yet to begin there is work for everybody.
+    last = max(result.started for result in results)
+    for place, times in places.items():
+        for (_, ended), (started, _) in pairwise([*times, (last, last)]):
+            assert started - ended < SECONDS_IDLE, f"{place} had nothing to do"
+
+
+def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    trials, epochs, most = 24, 15, 4
+    space = SPACE | {"Resources.gcds": {"choices": [1, 2, most]}}
+    widths = (most, *(1 for _ in range(12)), 2, most)
+    enqueue = [{"Resources.gcds": width} for width in widths]
+    config = write_campaign(tmp_path, trials, epochs, space=space, enqueue=enqueue)
+    campaign = Campaign(cluster, config, write_site(tmp_path, gcds=2))
+    campaign.start()
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+
+    results = [result for result in campaign.results() if result.kind == "trial"]
+    bundles = Counter(result.bundle for result in results)
+    gangs = [result for result in results if len(result.gcds) > 1]
+    shared = [result for result in results if bundles[result.bundle] > 1]
+    alone = [r for r in results if bundles[r.bundle] == 1 and len(r.gcds) == 1]
+    assert gangs
+    assert shared
+    assert alone
+    assert any(
+        one.started < other.ended and other.started < one.ended for one in gangs for other in shared
+    ), "never at the same time"
+    for gang in gangs:
+        wanted = gang.parameters["Resources.gcds"]
+        assert len(set(places_of(gang))) == wanted == len(gang.gcds)
+    for result in shared:
+        assert len(result.gcds) == 1
+        assert bundles[result.bundle] <= 4
+    # Whatever is on a GCD at the same time was sent there together, to share it.
+    for one, other in combinations(results, 2):
+        if one.bundle != other.bundle and one.started < other.ended and other.started < one.ended:
+            assert not set(places_of(one)) & set(places_of(other)), (one, other)
