@@ -71,7 +71,7 @@ from hydragnn_flow.execution.lane import Lane
 lane = Lane({})
 print(lane._process.pid, flush=True)
 spec = json.loads(sys.argv[1])
-lane.call({"spec": spec, "rank": 0, "world": 1, "rendezvous": "", "device": "cpu"})
+lane.call({"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"})
 """
 
 
@@ -85,6 +85,7 @@ def test_a_lane_that_lost_its_worker_saves_first(tmp_path: Path, alloy_store: Gr
     assert parent.stdout is not None
     lane = psutil.Process(int(parent.stdout.readline()))
     while not (tmp_path / "t" / FILE).exists():
+        assert parent.poll() is None
         time.sleep(0.05)
     time.sleep(1.0)
     before = (tmp_path / "t" / FILE).stat().st_mtime_ns
