@@ -9,11 +9,12 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint format docs clean
+.PHONY: help quickstart test test-slurm lint format docs clean
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
 	@echo "make test         lint, types and tests"
+	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make docs         write the configuration's tables in docs/ from its types"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
@@ -23,6 +24,9 @@ quickstart: $(VENV)/installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-slurm: $(VENV)/installed
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

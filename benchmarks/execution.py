@@ -34,13 +34,15 @@ class Settings:
     turns: int = 10
     """Of warm segments and new processes."""
     workers: int = 64
-    trials: int = 3_000
-    """Of the campaign."""
+    trials: int = 2_000
+    """Of each campaign."""
+    rounds: int = 3
+    """Campaigns of each kind."""
     starts: int = 5
     """Blocks."""
 
 
-QUICK = Settings(1, 2, 12, 1)
+QUICK = Settings(1, 2, 12, 1, 1)
 
 
 def main(
@@ -95,7 +97,9 @@ def measure(rows: list[str], settings: Settings, site: str, scratch: Path) -> li
             if row == "warm":
                 lines += warm.lines(folder, settings.turns, say)
             elif row == "throughput":
-                lines += throughput.lines(folder, settings.workers, settings.trials, say)
+                lines += throughput.lines(
+                    folder, settings.workers, settings.trials, settings.rounds, say
+                )
             else:
                 lines += start.lines(folder, load_site(site), settings.starts, say)
             progress.advance(bar)

@@ -1,7 +1,7 @@
-"""Write the tables of `configuration.md` from the typed configuration: ``make docs``.
+"""Write the tables of `configuration.md` and `sites.md` from the types: ``make docs``.
 
 What stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` is generated: types, defaults and
-the docstrings of the fields. The rest of the page is written by hand.
+the docstrings of the fields. The rest of the pages is written by hand.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from hydragnn_flow.config.search import (
     Patience,
     SearchConfig,
 )
+from hydragnn_flow.execution.options import NodeOptions, Options
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGES = [Path(__file__).with_name(name) for name in ("configuration.md", "sites.md")]
 _TRAINING = ("Optimizer", "Batching")
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
 
 
 def main() -> None:
-    """Bring the page up to date."""
-    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Bring the pages up to date."""
+    for page in PAGES:
+        page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def render(page: str) -> str:
-    """The page with its tables made anew."""
+    """A page with its tables made anew."""
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}"
@@ -95,6 +97,8 @@ _TABLES: dict[str, Callable[[], str]] = {
     "learning_curve": lambda: _rows(LearningCurve),
     "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
+    "options": lambda: _rows(Options),
+    "node": lambda: _rows(NodeOptions),
 }
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
@@ -28,7 +29,8 @@ SECONDS_BETWEEN_TRIES = 1.0
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` at once; a crash leaves the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A name of its own: processes on several nodes, with the same number even, may write at once.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

@@ -4,6 +4,7 @@ Start the campaign in the shell of `salloc` or in a batch script, not with srun.
 """
 
 import os
+import re
 import subprocess
 import time
 from typing import Any
@@ -50,9 +51,12 @@ def site(options: Options) -> Site:
     run = run.model_copy(
         update={"walltime": f"{seconds // 3600:02}:{seconds // 60 % 60:02}:00"}  # what is left
     )
-    node = described_node(run.node, run.interface) if run.node else this_node(run.interface)
-    cores = int(os.environ.get("SLURM_CPUS_ON_NODE", "1"))
-    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
+    if run.node:
+        node, gpus = described_node(run.node, run.interface), run.node.gpus_per_node
+    else:
+        node, gpus = this_node(run.interface), int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
+    # As in "64(x2),32": of all nodes. There is no SLURM_CPUS_ON_NODE in the shell of salloc.
+    cores = min(map(int, re.findall(r"(\d+)(?:\(|,|$)", os.environ["SLURM_JOB_CPUS_PER_NODE"])))
 
     def provider(walltime: str, **block: Any) -> LocalProvider:
         del walltime  # the job's own

@@ -17,6 +17,8 @@ FIRST_LINES = (
     "export MIOPEN_USER_DB_PATH=/tmp/$USER-miopen",
     "export MIOPEN_CUSTOM_CACHE_DIR=$MIOPEN_USER_DB_PATH",
 )
+# PyTorch on Frontier, Alternative Rendezvous Protocol: the module rccl-net-plugin relies on it.
+DIRECTIVES = ("#SBATCH --network=disable_rdzv_get",)
 # Job Priority by Node Count; `extended`: Extended Partition Policy.
 LIMITS = {
     "batch": (Limit(1, 91, 2), Limit(92, 183, 6), Limit(184, 9472, 12)),
@@ -50,5 +52,7 @@ def site(options: Options) -> Site:
     if run.partition in LIMITS:
         check_limits("frontier", run, run.partition, LIMITS[run.partition])
     constraint = f"nvme&{run.constraint}" if run.constraint else "nvme"
-    provider = slurm_jobs(run, cores_per_node=56, gpus_per_node=8, constraint=constraint)
+    provider = slurm_jobs(
+        run, gpus_per_node=8, cores_per_node=56, directives=DIRECTIVES, constraint=constraint
+    )
     return batch_site("frontier", NODE, run, provider, scheduler="slurm", first_lines=FIRST_LINES)

@@ -13,7 +13,8 @@ NODE = Node(
     gcd=guessed_gcd("cuda", 36),  # System Specifications: 40 GB each
     cores_per_gcd=16,  # one EPYC 7763 of 64 cores
     device="cuda",
-    # `nvidia-smi topo -m` on a node: GPU 0 hangs on NUMA domain 3, GPU 3 on domain 0.
+    # Not on NERSC's pages: as users publish what `nvidia-smi topo -m` prints on these nodes, GPU 0
+    # hangs on NUMA domain 3, GPU 3 on domain 0.
     cores=("48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"),
     interface=INTERFACE,
 )
@@ -33,5 +34,5 @@ def site(options: Options) -> Site:
     )
     constraint = f"gpu&{run.constraint}" if run.constraint else "gpu"
     # -c counts hardware threads, two a core.
-    provider = slurm_jobs(run, cores_per_node=128, gpus_per_node=4, constraint=constraint)
+    provider = slurm_jobs(run, gpus_per_node=4, cores_per_node=128, constraint=constraint)
     return batch_site("perlmutter", NODE, run, provider, scheduler="slurm")

@@ -33,11 +33,6 @@ def site(options: Options) -> Site:
         raise InputError(
             "site slurm: does not know your nodes; describe one under `node` in a site.yaml"
         )
-    gpus = run.node.gpus
-    if gpus is None:
-        gpus = 0 if run.node.device == "cpu" else run.node.gcds
     node = described_node(run.node, run.interface)
-    provider = slurm_jobs(
-        run, cores_per_node=node.cores_per_gcd * len(node.gcds), gpus_per_node=gpus
-    )
+    provider = slurm_jobs(run, gpus_per_node=run.node.gpus_per_node)
     return batch_site("slurm", node, run, provider, scheduler="slurm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,12 @@ def test_json_reads_back_the_same(values: object) -> None:
         path = Path(folder) / "values.json"
         write_json(path, values)
         assert json.loads(path.read_text(encoding="utf-8")) == values
+
+
+def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    """Ranks of a gang that end at the same time all say why."""
+    path = tmp_path / "note"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_text(path, f"{number}"), range(400)))
+    assert path.read_text().isdigit()
+    assert [*tmp_path.iterdir()] == [path]

@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import psutil
-
 from execution_race.processes import start_of
 from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.training.segment import SegmentResult
@@ -30,8 +28,6 @@ class FirstSegment(NamedTuple):
     """When it started this worker."""
     task: float
     """When the worker began its first task."""
-    lane: float
-    """When the lane was started."""
     segment: float
     """When the lane began the segment."""
     first_step: float
@@ -71,12 +67,6 @@ def run_first(node: Node, job: Job) -> FirstSegment:
     """Run the first segment of a new worker, and say when what began."""
     task = time.time()
     (result,) = run_jobs(node, "b1", [job])
-    (lane,) = psutil.Process().children()
     return FirstSegment(
-        start_of(os.getppid()),
-        start_of(os.getpid()),
-        task,
-        start_of(lane.pid),
-        result.started,
-        result.ended,
+        start_of(os.getppid()), start_of(os.getpid()), task, result.started, result.ended
     )

@@ -24,10 +24,9 @@ class _Parts:
 
     launch: float
     worker_pool: float
+    notice: float
     worker: float
-    task: float
     lane: float
-    imports: float
     store: float
     model: float
 
@@ -35,10 +34,9 @@ class _Parts:
 _MEANING = {
     "launch": "scheduler and launcher, until Parsl's worker pool starts",
     "worker_pool": "worker pool, until it starts its workers",
-    "worker": "worker, until the driver has seen it",
-    "task": "first task, until the worker begins it",
-    "lane": "worker's imports, until it starts the lane",
-    "imports": "lane's imports, torch among them",
+    "notice": "until the driver has noticed",
+    "worker": "worker's imports, until it begins its first task",
+    "lane": "lane's imports, torch among them",
     "store": "opening the store, and all that is done once in a process",
     "model": "network, model, plan and first batch",
 }
@@ -90,10 +88,9 @@ def _start(directory: Path, site: Site, segments: Segments) -> _Parts:
     return _Parts(
         launch=first.manager - asked,
         worker_pool=first.worker - first.manager,
-        worker=seen - first.worker,
-        task=first.task - seen,
-        lane=first.lane - first.task,
-        imports=first.segment - first.lane,
+        notice=seen - first.worker,
+        worker=first.task - seen,
+        lane=first.segment - first.task,
         store=first.first_step - first.segment - model,
         model=model,
     )

@@ -6,7 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -41,66 +44,101 @@ class _WithoutTraining(Pools):
         return super().submit(pool, end_at_once, *arguments)
 
 
-class _Clock:
-    """Wall and CPU time from its making on."""
+@dataclass(frozen=True)
+class _Cost:
+    """Of one segment or task [s]."""
+
+    seconds: float
+    cpu_seconds: dict[str, float]
+    """Of the driver, of Parsl's interchanges, and of all workers."""
+
+
+class _Meter:
+    """Tells what running many segments takes, each.
+
+    Parameters
+    ----------
+    workers
+        The processes of the workers, and of what started them.
+    """
 
     def __init__(self, workers: list[psutil.Process]) -> None:
         driver, *interchanges = family(os.getpid())
         self._groups = {"driver": [driver], "interchange": interchanges, "workers": workers}
-        self._began, self._before = time.monotonic(), self._cpu_seconds()
 
-    def read(self) -> tuple[float, dict[str, float]]:
-        """Seconds passed, and CPU seconds of the driver, of Parsl's interchanges, of workers."""
-        seconds, now = time.monotonic() - self._began, self._cpu_seconds()
-        return seconds, {name: now[name] - self._before[name] for name in now}
+    def measure(self, count: int, action: Callable[[], object]) -> _Cost:
+        """What an action costs that runs so many."""
+        began, before = time.monotonic(), self._cpu_seconds()
+        action()
+        seconds, after = time.monotonic() - began, self._cpu_seconds()
+        each = {name: (after[name] - before[name]) / count for name in after}
+        return _Cost(seconds / count, each)
 
     def _cpu_seconds(self) -> dict[str, float]:
         return {name: cpu_seconds(processes) for name, processes in self._groups.items()}
 
 
-def lines(folder: Path, workers: int, trials: int, say: Callable[[str], None]) -> list[Line]:
+def lines(
+    folder: Path, workers: int, trials: int, rounds: int, say: Callable[[str], None]
+) -> list[Line]:
     """Run searches of so many trials, one segment each.
 
     Parameters
     ----------
     folder
-        For the run directory.
+        For the run directories.
     workers
         Processes that take segments.
     trials
         Of each search.
+    rounds
+        Searches with each sampler, which take turns.
     say
         Told what is being done.
     """
     site = workers_of_this_machine(workers)
+    costs: dict[str, list[_Cost]] = {name: [] for name in (_PEER, *_SAMPLERS)}
     with _WithoutTraining(site, folder / "parsl") as pools:
         say(f"starting {workers} workers")
         connect(pools, workers)
-        processes = family(_signed_in(pools, workers))
-        say(f"{trials:,} tasks without a campaign")
-        clock = _Clock(processes)
-        _tasks(pools, workers, trials)
-        limit = trials / clock.read()[0]
-        lines = []
-        for sampler in _SAMPLERS:
-            say(f"{trials:,} trials of a segment each, {sampler}")
-            context = _context(folder / sampler, config(trials, sampler), site)
-            clock = _Clock(processes)
-            records = TrialPhase(context).run(pools)
-            seconds, cpu = clock.read()
-            assert [record.state for record in records] == ["complete"] * trials
-            what = f"{workers} workers, {trials:,} segments that end at once, {sampler}"
-            least = _AT_LEAST if sampler == _SAMPLERS[0] else None
-            rate = trials / seconds
-            lines += [
-                Line(_ROW, what, rate, "1/s", at_least=least),
-                Line(_ROW, what, rate, "1/s", _PEER, limit, rate / limit),
-                *(
-                    Line(_ROW, f"CPU time of a segment, {name}", 1e3 * value / trials, "ms")
-                    for name, value in cpu.items()
-                ),
-            ]
-    return lines
+        meter = _Meter(family(_signed_in(pools, workers)))
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}, tasks without a campaign")
+            costs[_PEER].append(meter.measure(trials, lambda: _tasks(pools, workers, trials)))
+            for sampler in _SAMPLERS:
+                say(f"round {number + 1} of {rounds}, campaign, {sampler}")
+                context = _context(folder / f"{sampler}-{number}", config(trials, sampler), site)
+                costs[sampler].append(meter.measure(trials, partial(_search, context, pools)))
+    found = []
+    for sampler in _SAMPLERS:
+        what = f"{workers} workers, {trials:,} segments that end at once, {sampler}"
+        found += _lines(what, costs[sampler], costs[_PEER])
+    found[0] = replace(found[0], at_least=_AT_LEAST)
+    return found
+
+
+def _lines(what: str, ours: list[_Cost], alone: list[_Cost]) -> list[Line]:
+    """Medians of rounds; the ratio is that of the ratios within them."""
+    rate = 1 / median(cost.seconds for cost in ours)
+    limit = 1 / median(cost.seconds for cost in alone)
+    ratio = median(one.seconds / mine.seconds for mine, one in zip(ours, alone, strict=True))
+    of_each = {
+        name: 1e3 * median(cost.cpu_seconds[name] for cost in ours) for name in ours[0].cpu_seconds
+    }
+    return [
+        Line(_ROW, what, rate, "1/s"),
+        Line(_ROW, what, rate, "1/s", _PEER, limit, ratio),
+        *(
+            Line(_ROW, f"CPU time of a segment, {name}", value, "ms")
+            for name, value in of_each.items()
+        ),
+    ]
+
+
+def _search(context: Context, pools: Pools) -> None:
+    records = TrialPhase(context).run(pools)
+    assert {record.state for record in records} == {"complete"}
+    assert len(records) == context.config.search.trials
 
 
 def _context(folder: Path, campaign: RunConfig, site: Site) -> Context:

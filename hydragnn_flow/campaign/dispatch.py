@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -47,9 +48,9 @@ class _Sending:
         return len(self.jobs) > 1
 
     def remaining(self) -> float:
-        """How long it is expected to keep its GCDs [s]; what is late has no time left."""
+        """How long it is expected to keep its GCDs [s]; what is late takes as long once more."""
         expected = max(task.estimate.seconds / task.width for task in self.tasks)
-        return max(0.0, self.started + expected - time.monotonic())
+        return abs(self.started + expected - time.monotonic())
 
 
 class Dispatch:
@@ -136,6 +137,7 @@ class Dispatch:
         refused: InputError | None = None
         for sending in self._finished():
             self._running.remove(sending)
+            self._note_health(sending)
             errors = [end for end in sending.ended.values() if isinstance(end, InputError)]
             if errors:
                 refused = errors[0]
@@ -143,22 +145,24 @@ class Dispatch:
             alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
             ended += [Ended(task, result, alone) for task, result in _results(sending)]
         self._context.record(ended)
-        for _, result, _ in ended:
-            self._note_health(result)
         if refused is not None:
             raise refused
         return ended
 
-    def _note_health(self, result: SegmentResult) -> None:
-        """Tell the pools how a node does; that one segment never works there says nothing of it."""
-        if result.status in ("interrupted", "lost") or not result.node:
-            return
-        worked = result.status not in ("killed", "error")
-        failure = (result.node, result.kind, result.number)
-        if worked or failure not in self._failures:
-            self._pools.note(result.node, worked)
-        if not worked:
-            self._failures.add(failure)
+    def _note_health(self, sending: _Sending) -> None:
+        """Tell the pools how a node does; that one segment never works there says nothing of it.
+
+        Of a gang each part speaks for its own node.
+        """
+        for result in chain.from_iterable(_answers(sending)):
+            if result.status in ("interrupted", "lost") or not result.node:
+                continue
+            worked = result.status not in ("killed", "error")
+            failure = (result.node, result.kind, result.number)
+            if worked or failure not in self._failures:
+                self._pools.note(result.node, worked)
+            if not worked:
+                self._failures.add(failure)
 
     def _finished(self) -> list[_Sending]:
         """What has ended whole; a gang of which a part ended badly is called off."""
@@ -183,9 +187,14 @@ class Dispatch:
         self._context.write(lambda: abort(spec, reason))
 
 
-def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
+def _answers(sending: _Sending) -> list[list[SegmentResult]]:
+    """The results of each worker, in the order of their jobs; none of one that refused."""
     parts = [sending.ended[position] for position in range(len(sending.jobs))]
-    lists = [part for part in parts if not isinstance(part, InputError)]
+    return [part for part in parts if not isinstance(part, InputError)]
+
+
+def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
+    lists = _answers(sending)
     if sending.is_gang:
         return [(sending.tasks[0], whole([results[0] for results in lists]))]
     return list(zip(sending.tasks, lists[0], strict=True))

@@ -47,8 +47,8 @@ class MemberPhase:
             # The widest first: what needs many nodes at once must not wait for all the others.
             waves.sort(key=lambda planned: -planned[0].nodes)
             dispatch.want(sum(wave.nodes for wave, _ in waves))
-            while waves and waves[0][0].nodes <= dispatch.free:
-                self._send(dispatch, *waves.pop(0))
+            while (place := _next(waves, dispatch)) is not None:
+                self._send(dispatch, *waves.pop(place))
             again: list[Task] = []
             for task, result, _ in dispatch.wait():
                 again += self._judge(task, result)
@@ -152,3 +152,14 @@ class MemberPhase:
 
     def _show(self) -> None:
         self.context.view.step("ensemble", len(self._ended), len(self.trials))
+
+
+def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int | None:
+    """Which of the waves, the widest first, is to begin now; none where nodes are to be kept."""
+    free = dispatch.free
+    for place, (wave, _) in enumerate(waves):
+        if wave.nodes <= free:
+            return place
+        if wave.nodes <= free + dispatch.running:
+            return None  # for a wave that will soon have enough
+    return None

@@ -120,13 +120,14 @@ def check(
 
     Ends with exit code 1 if anything is not as the site says.
     """
+    from hydragnn_flow.execution import sole_driver
     from hydragnn_flow.execution.site_check import check_site, faults
 
     loaded = load(site, account, partition, walltime, nodes, blocks)
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with console.status("starting") as status:
+        with sole_driver(directory), console.status("starting") as status:
             reports = check_site(loaded, directory / "parsl", store, status.update)
         found = faults(loaded, reports)
         console.print(_report_table(reports))
@@ -149,7 +150,7 @@ def _facts(site: Site) -> Table:
         ("nodes", f"{site.nodes}, in {site.blocks} block(s) of {site.nodes // site.blocks}"),
         ("batch system", site.scheduler or "none"),
         ("GCDs of a node", f"{len(node.gcds)} ({node.device}): {', '.join(node.gcds)}"),
-        ("memory of a GCD", f"{gcd.memory_gib:g} GiB for segments"),
+        ("memory of a GCD", f"{gcd.memory_gib:.1f} GiB for segments"),
         ("trials on a GCD", f"at most {gcd.share} side by side"),
         ("CPU cores of a GCD", str(node.cores_per_gcd)),
         ("their numbers", "  ".join(node.cores) or "left to the system"),

@@ -24,6 +24,7 @@ _IN_PLAIN_WORDS = {
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "path_type": "must be a path",
+    "string_type": "must be text",
     "too_short": "must not be empty",
 }
 

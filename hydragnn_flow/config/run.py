@@ -13,20 +13,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
+from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.sources import GeneratedSource
 from hydragnn_flow.config.space import GCDS, RESOURCES, check_search
 from hydragnn_flow.config.warm_start import find_earlier
 from hydragnn_flow.errors import InputError
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: PyYAML takes `1e-3`, without a point, for a string."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 class EnsembleConfig(Section):
@@ -194,7 +186,7 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
     """
     path = Path(path)
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError

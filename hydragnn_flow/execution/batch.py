@@ -19,6 +19,7 @@ from typing import Any
 from parsl import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput import executor as parsl_executor
+from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
 from parsl.launchers import MpiExecLauncher, SrunLauncher
 from parsl.providers import PBSProProvider, SlurmProvider
 
@@ -54,7 +55,12 @@ class PbsJobs(_AskedOften, PBSProProvider):
 
 
 def slurm_jobs(
-    options: Options, *, cores_per_node: int, gpus_per_node: int, **arguments: Any
+    options: Options,
+    *,
+    gpus_per_node: int,
+    cores_per_node: int | None = None,
+    directives: Sequence[str] = (),
+    **arguments: Any,
 ) -> Callable[..., SlurmJobs]:
     """How blocks are asked for on a Slurm machine.
 
@@ -62,10 +68,12 @@ def slurm_jobs(
     ----------
     options
         The run.
-    cores_per_node
-        Cores that Slurm gives to a job on one node.
     gpus_per_node
         What `sbatch --gpus-per-node` takes; 0 asks for none.
+    cores_per_node
+        CPUs, as Slurm counts them, that workers have on a node; by default all of the job's.
+    directives
+        `#SBATCH` lines the machine asks for.
     **arguments
         More arguments of Parsl's `SlurmProvider`, or other values for those set here.
     """
@@ -81,7 +89,9 @@ def slurm_jobs(
                 "exclusive": True,
                 "cmd_timeout": 60,
                 # When a node fails the others work on, and the job is not started a second time.
-                "scheduler_options": "#SBATCH --no-kill\n#SBATCH --no-requeue",
+                "scheduler_options": "\n".join(
+                    [*directives, "#SBATCH --no-kill", "#SBATCH --no-requeue"]
+                ),
                 "launcher": SrunLauncher(overrides=srun_options(cores_per_node, gpus_per_node)),
             }
             | arguments
@@ -127,11 +137,15 @@ def pbs_jobs(
     return provider
 
 
-def srun_options(cores_per_node: int, gpus_per_node: int) -> str:
-    """Options of the srun that starts a worker pool on each node of a job."""
+def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
+    """Options of the srun that starts a worker pool on each node of a job.
+
+    Parameters are those of :func:`slurm_jobs`.
+    """
     gpus = f" --gpus-per-node={gpus_per_node}" if gpus_per_node else ""
     # srun does not inherit sbatch's cores: without -c all workers share one.
-    return f"--ntasks-per-node=1 -c {cores_per_node}{gpus} --no-kill --kill-on-bad-exit=0"
+    cores = cores_per_node or "$SLURM_CPUS_ON_NODE"
+    return f"--ntasks-per-node=1 -c {cores}{gpus} --no-kill --kill-on-bad-exit=0"
 
 
 @dataclass(frozen=True)
@@ -204,6 +218,9 @@ class Executors:
             available_accelerators=(),
             cpu_affinity="none",
             prefetch_capacity=0,
+            # Blocks are filled one after another, by and large the newest first: the oldest, whose
+            # end is near, become idle and are given back, and a gang's ranks come to lie together.
+            manager_selector=BlockIdManagerSelector(),
             heartbeat_period=heartbeat,
             heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
             # Segments end by themselves at the end of the job; from a little before it on, a worker

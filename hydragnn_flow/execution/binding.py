@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.site import Node
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
@@ -95,11 +96,7 @@ def cores_of(node: Node, position: int) -> set[int]:
     """The CPU cores of a GCD, as far as this process may use them; empty where it is not bound."""
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
-    wanted: set[int] = set()
-    for group in node.cores[position].split(","):
-        first, _, last = group.partition("-")
-        wanted |= set(range(int(first), int(last or first) + 1))
-    return wanted & os.sched_getaffinity(0)
+    return cores_in(node.cores[position]) & os.sched_getaffinity(0)
 
 
 @contextmanager

@@ -27,9 +27,13 @@ SECONDS_WITHOUT_WORKERS = 10.0
 SECONDS_IDLE = 20.0
 # A queue may not list a job at once that it has just taken.
 ANSWERS_TO_BELIEVE = 2
-# Blocks in a row that end without having done anything, and the waits between them.
+# Blocks in a row that end without having done anything, and the waits after them.
 MOST_FRUITLESS = 3
-SECONDS_AFTER_FRUITLESS = (10.0, 30.0)
+SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
+# Work that went on for so long has left checkpoints, even where no task came to its end.
+SECONDS_OF_WORK = 600.0
+# A scheduler that gives a bad node gives it again as soon as it is asked.
+SECONDS_AFTER_BAD_NODES = 120.0
 # A scheduler that refuses a job may be in maintenance.
 SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
 # Jobs handed to the scheduler at a time: should it refuse them, one refusal says it all.
@@ -83,11 +87,18 @@ class Block:
         return self.tasks == 0 and idle >= SECONDS_IDLE
 
     @property
+    def was_of_use(self) -> bool:
+        """Whether it has had work; a short task may have come and gone between two looks."""
+        return self.was_given_work or self.has_worked
+
+    @property
     def is_fruitless(self) -> bool:
         """Whether, ended now, it was for nothing."""
         if self.connected is None:
             return True
-        return self.was_given_work and not self.has_worked and not self.was_draining
+        seconds = (self.gone or time.monotonic()) - self.connected
+        was_at_work = self.has_worked or self.was_draining or seconds > SECONDS_OF_WORK
+        return self.was_given_work and not was_at_work
 
 
 class Blocks:
@@ -217,6 +228,7 @@ class Blocks:
         """
         self._at_look, self._sent_since = self.parsl.outstanding, 0
         self._managers = self.parsl.managers()
+        self._hold_strangers()
         now = time.monotonic()
         for block in [*self.blocks]:
             block.managers = [m for m in self._managers if m.block == block.job.block]
@@ -227,6 +239,15 @@ class Blocks:
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
 
+    def _hold_strangers(self) -> None:
+        """Send nothing to workers of a job that was given up and is on its way out."""
+        if self._asked:
+            return  # they may be those of a job whose number is not known yet
+        known = {block.job.block for block in self.blocks}
+        for manager in self._managers:
+            if manager.usable and manager.block not in known:
+                self.hold(manager)
+
     def _see_workers(self, block: Block, now: float) -> None:
         block.enter("running")
         block.seen.update(manager.id for manager in block.managers)
@@ -235,9 +256,13 @@ class Blocks:
         block.was_given_work |= block.tasks > 0
         block.was_draining = all(manager.draining for manager in block.managers)
         if all(manager.held for manager in block.managers):
+            came_for_nothing = not block.leaving and not block.was_of_use
             block.leaving = True
             if block.tasks == 0 and block.cancelling is None:
                 self._cancel(block)
+            if came_for_nothing:
+                nodes = ", ".join(sorted({manager.node for manager in block.managers}))
+                self._count_fruitless(f"it was on bad nodes: {nodes}", SECONDS_AFTER_BAD_NODES)
         elif block.leaving:
             self._release(block)
 
@@ -333,6 +358,25 @@ class Blocks:
             if place < missing or (is_lasting and is_unused):
                 self._release(block)
 
+    def renew(self) -> None:
+        """Give back blocks that have lost nodes, where they wait for work that needs more nodes.
+
+        Raises
+        ------
+        CampaignStopped
+            If block after block comes without some of its nodes.
+        """
+        staying = [block for block in self.blocks if not block.leaving]
+        if self._asked or self.wanted <= self.workers or not all(b.is_idle for b in staying):
+            return
+        for block in staying:
+            nodes = self._capacity(block) // (self._workers_per_block // self.parsl.nodes_per_block)
+            if 0 < nodes < self.parsl.nodes_per_block:
+                self._release(block)
+                if not block.was_of_use:
+                    of = self.parsl.nodes_per_block
+                    self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
+
     def keep_off(self, health: NodeHealth) -> list[str]:
         """Send no more tasks to suspect nodes where there are others; returns their names."""
         usable = self.usable
@@ -350,7 +394,7 @@ class Blocks:
 
     def cancel_all(self) -> None:
         """Cancel every job that there is or may be."""
-        ended = {block.job.number for block in self.ended}
+        ended = {block.job.number for block in self.ended if _succeeded(block.cancelling)}
         # Parsl's own list, which has a job that was just being submitted, too.
         jobs = [job for job in self.parsl.submitted() if job not in ended]
         for _ in range(TRIES_TO_CANCEL):
@@ -390,15 +434,19 @@ class Blocks:
         self._cancel(block)  # should it be there after all, nothing must be left of it
         if block.leaving or not block.is_fruitless:
             return
+        self._count_fruitless(last_words(block.job.errors))
+
+    def _count_fruitless(self, said: str, least_wait: float = 0.0) -> None:
         self._fruitless += 1
-        said = last_words(block.job.errors)
-        if self._fruitless >= MOST_FRUITLESS:
+        is_anything_at_work = any(block.tasks for block in self.blocks)
+        if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
             raise CampaignStopped(
                 f"site {self._site}: {MOST_FRUITLESS} blocks of its pool '{self.parsl.label}' in a "
                 f"row ended without having done anything ({said}); see {self.parsl.scripts}, and "
                 "give the same command again"
             )
-        self._wait(SECONDS_AFTER_FRUITLESS[self._fruitless - 1])
+        waits = SECONDS_AFTER_FRUITLESS
+        self._wait(max(least_wait, waits[min(self._fruitless, len(waits)) - 1]))
         self.trouble = f"the last block ended without having done anything ({said})"
 
     def _refuse(self, said: str, patient: bool) -> None:
@@ -449,6 +497,6 @@ def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int
 
 
 def _succeeded(cancelling: Future[bool] | None) -> bool:
-    if cancelling is None or not cancelling.done():
+    if cancelling is None or cancelling.cancelled() or not cancelling.done():
         return False
     return cancelling.exception() is None and cancelling.result()

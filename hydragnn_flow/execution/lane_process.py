@@ -101,6 +101,9 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     fence = Fence.of(spec)
     started = time.time()
 
+    # Other ranks do not come to know by themselves, as they do when all agree to stop.
+    cut_short: Status = "interrupted" if size == 1 else "lost"
+
     def should_stop() -> bool:
         return stop.is_set() or fence.deposed()
 
@@ -126,15 +129,14 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
                 may_write=fence.may_write,
             ).to_dict()
     except (Busy, NotMet, Stopped) as error:
-        # Other ranks do not come to know by themselves, as they do once all have met.
-        return ended("interrupted" if size == 1 else "lost", str(error))
+        return ended(cut_short, str(error))
     except StoreError as error:
         return _refusal(error)
     except Exception as error:
         with suppress(OSError), (spec.folder / "log").open("a") as log:
             traceback.print_exc(file=log)
         if isinstance(error, OSError) and error.errno in PASSING:
-            return ended("interrupted", f"the disk failed ({_one_line(error)})")
+            return ended(cut_short, f"the disk failed ({_one_line(error)})")
         if size > 1 and lost_a_rank(error):
             return ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         return {"error": _one_line(error)}

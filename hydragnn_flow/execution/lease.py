@@ -28,8 +28,9 @@ DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
 TRIAL_LOCK = "lease"
 TRIAL_CLAIM = "claim"
-# Reading the files before every step would hammer a shared file system.
-SECONDS_BETWEEN_LOOKS = 1.0
+# Thousands of processes look, on one shared file system. What must not be missed, a write into a
+# folder that is no longer its own, is looked up at once.
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class Busy(RuntimeError):

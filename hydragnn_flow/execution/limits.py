@@ -40,12 +40,13 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
     nodes, fewest, most = run.nodes_per_block, limits[0].fewest, limits[-1].most
     if not fewest <= nodes <= most:
         raise InputError(
-            f"site {site}: `{queue}` takes jobs of {fewest} to {most} nodes, not {nodes}; give "
+            f"site {site}: `{queue}` takes jobs of {fewest} to {most} nodes, not of {nodes}; give "
             "other `nodes`, `blocks` or `partition`"
         )
     hours = next(limit.hours for limit in limits if nodes <= limit.most)
     if run.walltime_seconds > 3600 * hours:
         raise InputError(
-            f"site {site}: `{queue}` gives a job of {nodes} nodes at most {hours} hours; give a "
-            f"shorter `walltime` than {run.walltime}: another job follows while there is work"
+            f"site {site}: `{queue}` gives a job of {nodes} {'node' if nodes == 1 else 'nodes'} at "
+            f"most {hours} h; give a shorter `walltime` than {run.walltime}: another job follows "
+            "while there is work"
         )

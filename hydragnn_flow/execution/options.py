@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, validate
+from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.errors import InputError
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
@@ -36,6 +37,8 @@ def cores_in(group: str) -> set[int]:
         if match is None:
             raise ValueError(f"cores: {group!r} is not a group such as '0-7,64-71'")
         first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"cores: {group!r} ends before it begins")
         cores |= set(range(first, last + 1))
     return cores
 
@@ -65,9 +68,29 @@ class NodeOptions(Section):
     def _has_cores_for_each(self) -> NodeOptions:
         if self.cores and len(self.cores) != self.gcds:
             raise ValueError(f"cores: {len(self.cores)} groups for {self.gcds} GCDs; give one each")
+        # One, two or four hardware threads a core.
+        fitting = [self.cores_per_gcd * threads for threads in (1, 2, 4)]
         for group in self.cores:
-            cores_in(group)
+            if (size := len(cores_in(group))) not in fitting:
+                raise ValueError(
+                    f"cores: {group!r} names {size} for a cores_per_gcd of {self.cores_per_gcd}; "
+                    "make them agree"
+                )
         return self
+
+    @field_validator("scratch")
+    @classmethod
+    def _is_absolute(cls, scratch: str | None) -> str | None:
+        if scratch is not None and not Path(scratch).is_absolute():
+            raise ValueError(f"must be an absolute path, got {scratch!r}")
+        return scratch
+
+    @property
+    def gpus_per_node(self) -> int:
+        """What `sbatch --gpus-per-node` takes; 0 asks for none."""
+        if self.gpus is not None:
+            return self.gpus
+        return 0 if self.device == "cpu" else self.gcds
 
 
 class Options(Section):
@@ -100,13 +123,21 @@ class Options(Section):
     node: NodeOptions | None = None
     """What a node has, for the sites `slurm` and `allocation`."""
 
-    @field_validator("walltime")
+    @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
-    def _is_hours_minutes_seconds(cls, walltime: str | None) -> str | None:
+    def _is_one_word(cls, value: Any) -> Any:
+        # Each becomes a part of a line of the batch script.
+        if value is not None and not (isinstance(value, str) and re.fullmatch(r"\S+", value)):
+            raise ValueError(f"must be one word, a number in quotes; got {value!r}")
+        return value
+
+    @field_validator("walltime", mode="before")
+    @classmethod
+    def _is_hours_minutes_seconds(cls, walltime: Any) -> Any:
         if walltime is None:
             return None
-        match = re.fullmatch(r"(\d{1,4}):([0-5]\d):([0-5]\d)", walltime)
-        if match is None or _seconds(walltime) < 60:
+        form = r"\d{1,4}:[0-5]\d:[0-5]\d"
+        if not re.fullmatch(form, str(walltime)) or _seconds(walltime) < 60:
             raise ValueError(f"must be HH:MM:SS and at least a minute, got {walltime!r}")
         return walltime
 
@@ -154,22 +185,10 @@ class Options(Section):
         nodes, blocks = filled.nodes or 1, filled.blocks or 1
         if nodes % blocks:
             raise InputError(
-                f"site {site}: {nodes} nodes cannot be shared equally by {blocks} blocks; "
-                f"give {nodes - nodes % blocks or blocks} nodes or other blocks"
+                f"site {site}: `nodes` {nodes} is not a multiple of `blocks` {blocks}; give "
+                f"{nodes - nodes % blocks or blocks} nodes or other blocks"
             )
         return filled
-
-
-class _Loader(yaml.SafeLoader):
-    """Without YAML 1.1's numbers to the base 60: a walltime stays the text it is."""
-
-
-_INT = "tag:yaml.org,2002:int"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in resolvers if tag != _INT]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
 
 
 def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
@@ -183,7 +202,9 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
         If it cannot be read, or names no site.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
+    except FileNotFoundError:
+        raise InputError(f"{path}: does not exist; check the name") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read ({said}); correct it") from error

@@ -201,7 +201,10 @@ class ParslExecutor:
 
     def cancel(self, jobs: Sequence[str]) -> bool:
         """Cancel jobs; returns whether the scheduler did."""
-        return all(self._provider.cancel(list(jobs)))
+        try:
+            return all(self._provider.cancel(list(jobs)))
+        except Exception:  # such as a scheduler that takes too long
+            return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """How jobs stand that no batch system starts; those of which nothing is known left out."""

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 SECONDS_BETWEEN_LOOKS = 1.0
 # What ranks have who are to end by themselves, with a checkpoint, before they are killed.
 SECONDS_TO_FOLLOW = 30.0
+# For a result to reach the driver before the batch job ends. A segment that trains has stopped by
+# then; left is a process that still imports torch, or a step that takes longer than any before.
+SECONDS_TO_ANSWER = 3.0
+_TIME_UP = "its time was up before it began, or before it could stop"
 # Ends that all ranks come to after the same step. Any other leaves the rest waiting.
 _AGREED = ("ok", "diverged", "interrupted")
 
@@ -76,11 +80,12 @@ class Part:
         StoreError
             If a rank cannot read the store, which is no fault of the segment.
         """
+        alone = len(self._lanes) == 1 or self._in_gang
         with (
-            tempfile.TemporaryDirectory() as folder,
+            nullcontext("") if alone else tempfile.TemporaryDirectory() as folder,
             ThreadPoolExecutor(len(self._lanes) + 1) as pool,
         ):
-            if len(self._lanes) > 1 or self._in_gang:
+            if self._has_others or self._spec.deadline is not None:
                 pool.submit(self._watch)
             try:
                 return whole(list(pool.map(lambda rank: self._run(rank, folder), self._ranks)))
@@ -90,6 +95,11 @@ class Part:
     @property
     def _ranks(self) -> range:
         return range(len(self._lanes))
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether a rank here may wait for another, here or elsewhere."""
+        return len(self._lanes) > 1 or self._in_gang
 
     def _run(self, rank: int, folder: str) -> SegmentResult:
         """Have a lane run a rank, counted within this part."""
@@ -159,9 +169,16 @@ class Part:
         }
 
     def _watch(self) -> None:
-        """End the ranks where they would otherwise wait for what does not come."""
+        """End the ranks where they would otherwise wait for what does not come, or too long."""
         fence = Fence.of(self._spec)
-        while not self._over.wait(SECONDS_BETWEEN_LOOKS):
+        end = (self._spec.deadline or float("inf")) - SECONDS_TO_ANSWER
+        while not self._over.wait(min(SECONDS_BETWEEN_LOOKS, max(0.0, end - time.time()))):
+            if time.time() >= end:
+                self._tell_others(_TIME_UP)
+                self._kill(_TIME_UP)
+                return
+            if not self._has_others:
+                continue
             reason = abort_reason(self._spec) if self._in_gang else None
             if reason is not None:
                 self._kill(f"{ANOTHER_PART}: {reason}")
@@ -173,13 +190,17 @@ class Part:
 
     def _end_badly(self, reason: str) -> None:
         """End all ranks of the segment, here and elsewhere; what they say is the consequence."""
-        self._kill(f"{ANOTHER_PART}: {reason}")
+        if self._has_others:
+            self._tell_others(reason)
+            self._kill(f"{ANOTHER_PART}: {reason}")
+
+    def _tell_others(self, reason: str) -> None:
+        """Say why, before they see their connections break."""
         if self._in_gang:
-            with suppress(OSError):  # the others end when their connections time out
+            with suppress(OSError):  # they end when their connections time out
                 abort(self._spec, reason)
 
     def _kill(self, why: str) -> None:
         self._why_ended = why
-        if len(self._lanes) > 1 or self._in_gang:
-            for lane in self._lanes:
-                lane.kill()
+        for lane in self._lanes:
+            lane.kill()

@@ -213,8 +213,8 @@ class Pools:
         self._health.note(node, worked)
 
     def waiting(self) -> str:
-        """What work waits for that has no workers; empty where there is none."""
-        pools = [pool for pool in self._pools.values() if pool.wanted and not pool.workers]
+        """What work waits for that has too few workers; empty where there is none."""
+        pools = [pool for pool in self._pools.values() if pool.wanted > pool.workers]
         blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
         blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
         queued = [block for block in blocks if block.state == "pending"]
@@ -290,6 +290,8 @@ class Pools:
         missing = sum(lacks) + sum(has) - most
         for pool, target, number in zip(pools, targets, has, strict=True):
             pool.shrink(number - target, missing)
+            if room <= 0:
+                pool.renew()
 
 
 @contextmanager

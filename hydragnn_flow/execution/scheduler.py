@@ -93,7 +93,10 @@ class Pbs:
             # Its exit code says only that one of them has ended since.
             answer = _run("qstat", "-f", "-F", "json", *mine.stdout.split())
             try:
-                found = json.loads(answer.stdout)["Jobs"] if answer is not None else None
+                # Not strict: qstat leaves tabs and line breaks in texts as they are.
+                found = (
+                    json.loads(answer.stdout, strict=False)["Jobs"] if answer is not None else None
+                )
             except (ValueError, KeyError):
                 found = None
             if found is None:
@@ -134,6 +137,7 @@ def _run(*command: str) -> _Answer | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",  # jobs may bear any name
             timeout=SECONDS_TO_ANSWER,
             # Ctrl-C is for the campaign, which cancels its jobs with such commands.
             start_new_session=True,

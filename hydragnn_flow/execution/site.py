@@ -141,13 +141,14 @@ def _find(name: str, source: str) -> Path:
         raise InputError(
             f"{source}: {name} is neither a file nor one of {', '.join(shipped)}; check the name"
         )
+    if path.suffix != ".py":
+        raise InputError(f"{source}: {name} is no site file; name a Python file or a shipped site")
     return path
 
 
 def _site_of(path: Path, options: Options) -> Site:
     spec = importlib.util.spec_from_file_location(f"hydragnn_flow_site_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path}: is not a Python file; give a .py or .yaml file")
+    assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

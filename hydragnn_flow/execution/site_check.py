@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -102,15 +102,18 @@ def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
     versions = {report["torch"] for report in reports if "torch" in report}
     if len(versions) > 1:
         found.append(f"nodes have different versions of torch: {', '.join(sorted(versions))}")
-    shared = Counter((r["host"], r["identity"]) for r in reports if r.get("identity"))
+    seen_as: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for report in reports:
+        if report.get("identity"):
+            seen_as[report["host"], report["identity"]].append(report["gcd"])
     for report in reports:
         which = f"GCD {report['gcd']} of {report['host']}" if report["gcd"] else report["host"]
         if "fault" in report:
             found.append(f"{which}: {report['fault']}")
             continue
-        twins = shared[report["host"], report["identity"]]
-        if twins > 1:
-            found.append(f"{which}: is the same device as {twins - 1} other GCDs of the node")
+        others = [g for g in seen_as[report["host"], report["identity"]] if g != report["gcd"]]
+        if others:
+            found.append(f"{which}: is the same device as GCD {', '.join(others)}")
         if node.device != "cpu" and report["memory_gib"] < node.gcd.memory_gib:
             found.append(
                 f"{which}: has {report['memory_gib']:.1f} GiB of memory, less than the "

@@ -35,7 +35,7 @@ if [ "$1" = broadcast ]; then
   exit
 fi
 hf_unpack() {{
-  [ -O "$hf_to/.complete" ] && return
+  [ -O "$hf_to" ] && [ -e "$hf_to/.complete" ] && return
   rm -rf "$hf_to" && mkdir -m 700 "$hf_to" || return
   hf_from=$hf_archive
   [ -O "$hf_to.tar" ] && hf_from=$hf_to.tar
@@ -48,7 +48,7 @@ hf_unpack() {{
 # The lock is for blocks that start on the same node together.
 if (
   umask 077
-  mkdir -p "$(dirname "$hf_to")" && exec 9>"$hf_to.lock" && flock 9 || exit
+  mkdir -p "$(dirname "$hf_to")" && exec 9>>"$hf_to.lock" && flock 9 || exit
   hf_unpack || {{ rm -rf "$hf_to"; false; }}
   hf_done=$?
   rm -f "$hf_to.tar"

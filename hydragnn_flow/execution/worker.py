@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,17 @@ def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
     InputError
         If the batch job was given fewer devices than the site's nodes have.
     """
+    try:
+        results = _run_side_by_side(node, jobs)
+    except OSError as error:
+        # A node without room for files or processes spoils whatever it is sent, and must be known.
+        results = [_not_run(job.spec, f"{type(error).__name__}: {error}") for job in jobs]
+    for result in results:
+        result.bundle = bundle
+    return results
+
+
+def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     taken: Counter[int] = Counter()
     parts = []
     for job in jobs:
@@ -60,9 +73,21 @@ def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
         parts.append(Part(node, replace(job, spec=_in_time(job.spec)), positions, lanes))
     with ThreadPoolExecutor(len(parts)) as pool:
         results = list(pool.map(Part.run, parts))
-    for result in results:
-        result.bundle = bundle
+    # Lanes that have died import torch while the driver decides what comes next; the other ranks
+    # of a gang would have to wait for that.
+    for position, n in taken.items():
+        for slot in range(n):
+            lane_for(node, position, slot)
     return results
+
+
+def _not_run(spec: SegmentSpec, reason: str) -> SegmentResult:
+    return SegmentResult(
+        *(spec.kind, spec.number, spec.rung, 0, 0, "error", reason),
+        started=time.time(),
+        ended=time.time(),
+        node=socket.gethostname(),
+    )
 
 
 def run_preparation(node: Node, request: dict[str, Any]) -> None:

@@ -11,11 +11,15 @@ import os
 import platform
 import runpy
 import sys
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PARSLS = "parsl.executors.high_throughput.process_worker_pool"
+# Before the end of its job a pool takes nothing new for so long, a tenth of a short one [s].
+MOST_TO_DRAIN = 90
+_DRAIN = "--drain_period"
 
 
 def node_of(manager: str) -> str:
@@ -28,7 +32,30 @@ def run_in_block(function: Callable[..., Any], *arguments: Any) -> tuple[str, An
     return os.environ.get("PARSL_WORKER_BLOCK_ID", ""), function(*arguments)
 
 
+def in_time(arguments: Sequence[str], now: float) -> list[str]:
+    """A pool's arguments, draining as its batch job nears its end.
+
+    Parsl counts the drain period from the start of the pool. The job has begun before that, by as
+    long as it took to bring the environment to the nodes.
+
+    Parameters
+    ----------
+    arguments
+        As Parsl gives them.
+    now
+        Unix time [s].
+    """
+    end = os.environ.get("HYDRAGNN_FLOW_JOB_END", "")
+    given = [a.partition("=")[2] for a in arguments if a.startswith(f"{_DRAIN}=")]
+    if not end.isdigit() or not given or not given[0].isdigit():
+        return list(arguments)
+    left = max(1, int(end) - int(now))
+    seconds = min(int(given[0]), max(1, left - min(MOST_TO_DRAIN, left // 10)))
+    return [f"{_DRAIN}={seconds}" if a.startswith(f"{_DRAIN}=") else a for a in arguments]
+
+
 if __name__ == "__main__":
+    sys.argv[1:] = in_time(sys.argv[1:], time.time())
     sys.argv += ["--uid", f"{platform.node()}-{uuid.uuid4().hex[:12]}"]
     # Altered, for the worker processes to find the pool's main module.
     runpy.run_module(PARSLS, run_name="__main__", alter_sys=True)

@@ -238,6 +238,30 @@ def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
     assert again.claim != sent[0].claim and abort_reason(again) is None
 
 
+def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
+    campaign: Campaign,
+) -> None:
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
+    noted: list[tuple[str, bool]] = []
+    ranks = 0
+
+    class Noting(FakePools):
+        def note(self, node: str, worked: bool) -> None:
+            noted.append((node, worked))
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        nonlocal ranks
+        ranks += 1
+        if ranks == 1:
+            return replace(badly(spec, "lost"), node="good")
+        if ranks == 2:
+            return replace(badly(spec, "killed"), node="bad")
+        return replace(well(spec), node="good")
+
+    TrialPhase(campaign(space=space)).run(Noting(machine))  # type: ignore[arg-type]
+    assert [node for node, worked in noted if not worked] == ["bad"]
+
+
 @pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed", "lost"])
 def test_a_failure_is_recorded_where_the_configuration_says_so(
     campaign: Campaign, status: str
@@ -436,6 +460,28 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     gangs = [job for job in pools.jobs if job.world is not None]
     assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
     assert len(pools.jobs) == 3, "the other member has a node of its own"
+
+
+def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
+    campaign: Campaign,
+) -> None:
+    """Its other nodes may wait in a queue for hours, or have been lost."""
+
+    class Growing(FakePools):
+        asked = 0
+
+        def free(self, pool: str) -> int:
+            self.asked += 1
+            assert self.asked < 100, "nothing is sent"
+            return 3 if self.jobs else 1
+
+    trials, _ = run(campaign(), well)
+    context = campaign()
+    context.site = replace(SITE, nodes=3)
+    pools = Growing(well)
+    members = MemberPhase(context, trials[:2]).run(pools)  # type: ignore[arg-type]
+    assert all(not member.reason for member in members)
+    assert [job.world for job in pools.jobs] == [None, 4, 4]
 
 
 def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> None:

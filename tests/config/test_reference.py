@@ -1,4 +1,4 @@
-"""The page of the configuration says what the types say: ``make docs`` brings it up to date."""
+"""The pages of the configuration and of sites say what the types say; ``make docs`` sees to it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return tables
 
 
-def test_the_page_is_not_stale(tables: ModuleType) -> None:
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["configuration.md", "sites.md"])
+def test_no_page_is_stale(name: str, tables: ModuleType) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
     assert page == tables.render(page), "run `make docs`"
 
 
-def test_every_table_is_on_the_page_once(tables: ModuleType) -> None:
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"<!-- table: (\w+) -->", page)) == sorted(tables._TABLES)
-    assert page.count("<!-- end -->") == len(tables._TABLES)
+def test_every_table_is_on_a_page_once(tables: ModuleType) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in tables.PAGES)
+    assert sorted(re.findall(r"<!-- table: (\w+) -->", pages)) == sorted(tables._TABLES)
+    assert pages.count("<!-- end -->") == len(tables._TABLES)
 
 
 def test_every_key_has_a_meaning(tables: ModuleType) -> None:

@@ -55,6 +55,9 @@ class Machine:
         self.cancelled += jobs
         return self.takes_cancels
 
+    def submitted(self) -> list[str]:
+        return [job.number for job in self.launched]
+
     def exclude(self, nodes: list[str]) -> None:
         self.excluded = list(nodes)
 
@@ -276,6 +279,52 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
         lose_another()
 
 
+def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
+    have(pool, machine, 1, tasks=1)
+    for number in range(1, 5):
+        pool.ask(1)
+        pool.hear(patient=False)
+        listed(pool, "ended")
+        assert (pool.total, len(machine.launched)) == (1, number + 1)
+    pool.ask(1)
+    assert len(machine.launched) == 5  # but ever more seldom
+
+
+def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of hours end in no block whose job is preempted, and get on all the same."""
+    monkeypatch.setattr(module, "SECONDS_OF_WORK", 0.0)
+    for number in range(2 * module.MOST_FRUITLESS):
+        pool.ask(1)
+        pool.hear(patient=False)
+        machine.connect(number, tasks=1)
+        pool.look()
+        time.sleep(0.01)
+        machine.connected.clear()
+        pool.look()
+        listed(pool, "ended")
+    assert pool.total == 0
+
+
+def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(
+    pool: Blocks, machine: Machine
+) -> None:
+    machine.takes_cancels = False
+    have(pool, machine, 1)
+    machine.connected.clear()
+    pool.look()
+    time.sleep(0.01)
+    pool.look()
+    assert pool.total == 0
+    machine.takes_cancels = True
+    pool.cancel_all()
+    assert machine.cancelled == ["100", "100"]
+
+
 def test_a_bad_node_is_one_where_work_ends_badly_twice_in_a_row() -> None:
     health = NodeHealth()
     for worked in (False, True, False):
@@ -308,6 +357,92 @@ def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> N
     pool.keep_off(health)
     pool.look()
     assert machine.cancelled == ["100"]
+
+
+def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
+    pool: Blocks, machine: Machine
+) -> None:
+    """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
+    pool.ask(1)
+    pool.hear(patient=False)
+    pool.shrink(1, missing=1)
+    pool.hear(patient=False)
+    machine.connect(0)
+    pool.ask(1)
+    pool.look()
+    assert not machine.connected["node0-abc"].held  # it might be the job just asked for
+    pool.hear(patient=False)
+    pool.look()
+    assert machine.connected["node0-abc"].held
+
+
+def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
+    pool: Blocks, machine: Machine
+) -> None:
+    """Where the scheduler cannot be told of bad nodes, it would give them again and again."""
+    have(pool, machine, 1, tasks=1)
+    health = NodeHealth()
+    for node in ("node2", "node3") * 2:
+        health.note(node, False)
+    pool.ask(1)
+    pool.hear(patient=False)
+    machine.connect(1)
+    pool.look()
+    pool.keep_off(health)
+    pool.look()
+    pool.hear(patient=False)
+    assert machine.cancelled == ["101"]
+    assert "bad nodes: node2, node3" in pool.trouble
+    pool.worked("0")
+    pool.ask(1)
+    assert len(machine.launched) == 2
+
+
+def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    have(pool, machine, 1, tasks=1)
+    del machine.connected["node1-abc"]
+    pool.look()
+    pool.wanted = 2 * GCDS
+    pool.renew()
+    assert pool.workers == GCDS  # something is at work, and may be followed by more of its kind
+    machine.change(tasks=0)
+    pool.look()
+    pool.wanted = GCDS
+    pool.renew()
+    assert pool.workers == GCDS
+    pool.wanted = 2 * GCDS
+    pool.renew()
+    pool.look()
+    assert machine.cancelled == ["100"]
+    pool.hear(patient=False)
+    pool.ask(1)  # it had worked, so there is no reason to wait
+    assert len(machine.launched) == 2
+
+
+def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    pool.wanted = 2 * GCDS
+
+    def come_with_one() -> None:
+        pool.ask(1)
+        pool.hear(patient=False)
+        machine.connect(len(machine.launched) - 1, nodes=1)
+        pool.look()
+        pool.renew()
+        pool.look()
+        pool.hear(patient=False)
+        machine.connected.clear()
+
+    come_with_one()
+    come_with_one()
+    assert pool.total == 0
+    with pytest.raises(CampaignStopped, match=r"3 blocks .*only 1 of its 2 nodes"):
+        come_with_one()
 
 
 def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: Machine) -> None:

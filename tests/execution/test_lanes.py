@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import StoreError
-from hydragnn_flow.execution import Job, Node, run_jobs, sole_driver, worker
+from hydragnn_flow.execution import Job, Node, lane_process, run_jobs, sole_driver, worker
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
@@ -271,6 +274,38 @@ def test_a_terminated_lane_saves_and_makes_room(tmp_path: Path, alloy_store: Gra
     assert lane.wait(timeout=30) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together("b", [go_on])[0].status == "ok"
+
+
+def test_a_node_without_room_is_named(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    spec = make_spec(tmp_path / "member", alloy_store, 1)
+    (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
+    assert (result.status, result.node, result.bundle) == ("error", socket.gethostname(), "b")
+    assert "FileNotFoundError" in result.reason
+    assert run_together("b", [spec])[0].status == "ok"  # one rank needs no such place
+
+
+@pytest.mark.parametrize(("ranks", "status"), [(1, "interrupted"), (2, "lost")])
+def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
+    tmp_path: Path,
+    alloy_store: GraphStore,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    status: str,
+) -> None:
+    """A part that is `interrupted` is taken to end together with all others."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lane_process, "write_network", full)
+    spec = make_spec(tmp_path / "trial", alloy_store, 1)
+    request = {"spec": spec.to_dict(), "rank": 0, "world": ranks, "device": "cpu", "meeting": None}
+    result = lane_process._train(request, threading.Event())
+    assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
 def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from parsl import Config
 from parsl.errors import ParslError
 from parsl.executors import ThreadPoolExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
+from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, tend_until
 
 from hydragnn_flow.errors import CampaignStopped, InputError
@@ -50,6 +52,26 @@ class Slow(Quick):
         time.sleep(1.0)
         cancelled: list[bool] = super().cancel(job_ids)
         return cancelled
+
+
+class Deaf(Quick):
+    """A scheduler that does not answer the first cancellation in time."""
+
+    def cancel(self, job_ids: list[str]) -> list[bool]:
+        if not self.was_asked:
+            self.was_asked = True
+            raise subprocess.TimeoutExpired("scancel", 60)
+        cancelled: list[bool] = super().cancel(job_ids)
+        return cancelled
+
+    was_asked = False
+
+
+class TwoNodes(Launcher):
+    """Starts two worker pools, as two nodes would."""
+
+    def __call__(self, command: str, *_: object) -> str:
+        return f"({command}) & ({command}) & wait"
 
 
 def jobs(run_directory: Path, pool: str = "gcd") -> list[int]:
@@ -137,6 +159,22 @@ def test_a_block_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
         assert pools.submit("gcd", abs, -2).result(PATIENCE) == 2
 
 
+def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment over two nodes would otherwise wait until the block's time is up."""
+    monkeypatch.setattr(blocks, "SECONDS_TO_CONNECT", 3.0)
+    monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
+    with Pools(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("node") == 2, node=2)
+        assert pools.submit("node", abs, -1).result(PATIENCE) == 1
+        (group,) = jobs(tmp_path, "node")
+        _worker_pools(group)[0].kill()
+        tend_until(pools, lambda: pools.workers("node") == 1, node=2)
+        tend_until(pools, lambda: pools.workers("node") == 2, node=2)
+        assert jobs(tmp_path, "node") != [group]
+
+
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +240,17 @@ def test_a_second_ctrl_c_does_not_keep_blocks_from_being_cancelled(
     assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
 
 
+def test_a_cancellation_without_an_answer_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_BETWEEN_TRIES", 0.1)
+    with Pools(site(Deaf), tmp_path / "parsl") as pools:
+        tend_until(pools, lambda: jobs(tmp_path), gcd=2)
+        (group,) = jobs(tmp_path)
+    _wait_until_ended(group)
+    assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
+
+
 def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
         tend_until(pools, lambda: pools.workers("gcd"), gcd=2)
@@ -211,6 +260,16 @@ def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) ->
 def _command(process: psutil.Process) -> str:
     # Parsl gives its interchange a title.
     return " ".join(process.cmdline())
+
+
+def _worker_pools(group: int) -> list[psutil.Process]:
+    """The worker pools of a block, without their workers."""
+    module = ["-m", "hydragnn_flow.execution.worker_pool"]
+    return [
+        process
+        for process in psutil.process_iter()
+        if os.getpgid(process.pid) == group and process.cmdline()[1:3] == module
+    ]
 
 
 def _wait_until_ended(group: int) -> None:

@@ -83,6 +83,11 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     assert states["106"] == states["107"] == ended
 
 
+def test_names_that_are_no_utf8_do_no_harm(install: Install) -> None:
+    install("squeue", r"printf '101|PENDING|Priority|na\351ve\n'")
+    assert Slurm().states(["101"])["101"].reason == "Priority"
+
+
 def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, install: Install) -> None:
     install("qselect", "echo 201.polaris-pbs-01; echo 202.polaris-pbs-01; echo 203.polaris-pbs-01")
     # One has ended between the two questions, which makes qstat end with an error.
@@ -95,6 +100,12 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
         "202": JobState("running", "", "parsl.gcd.block-1"),
         "203": JobState("ended"),
     }
+
+
+def test_raw_line_breaks_in_what_qstat_prints_do_no_harm(tmp_path: Path, install: Install) -> None:
+    install("qselect", "echo 201.polaris-pbs-01")
+    install("qstat", printing(tmp_path, json.dumps(JOBS).replace(r"\n\t", "\n\t")))
+    assert Pbs().states(["201"])["201"].state == "pending"
 
 
 def test_an_empty_pbs_queue_has_no_jobs(install: Install) -> None:

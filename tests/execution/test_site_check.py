@@ -90,7 +90,7 @@ def test_nodes_as_the_site_says_have_no_fault() -> None:
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        (gpu("a", "1", identity="0"), "GCD 1 of a: is the same device as 1 other GCDs"),
+        (gpu("a", "1", identity="0"), "GCD 1 of a: is the same device as GCD 0"),
         (gpu("a", "1", memory_gib=23.6), "GCD 1 of a: has 23.6 GiB of memory, less than the 36"),
         (gpu("a", "1", cores=[0, 1]), "GCD 1 of a: may not use all of the cores 8-15"),
         ({"host": "a", "gcd": "1", "fault": "exit code 1"}, "GCD 1 of a: exit code 1"),

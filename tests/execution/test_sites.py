@@ -32,6 +32,7 @@ def _in_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as the site `allocation` can tell from the environment."""
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "6")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "72(x5),64")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "99999999999")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
 
@@ -88,19 +89,36 @@ def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("frontier", {"walltime": "02:01:00"}, "`batch` gives a job of 1 nodes at most 2 hours"),
-        ("frontier", {"nodes": 92, "walltime": "06:01:00"}, "92 nodes at most 6 hours"),
-        ("frontier", {"nodes": 184, "blocks": 2, "walltime": "07:00:00"}, "at most 6 hours"),
-        ("frontier", {"nodes": 65, "partition": "extended"}, "takes jobs of 1 to 64 nodes, not 65"),
+        ("frontier", {"walltime": "02:01:00"}, "`batch` gives a job of 1 node at most 2 h;"),
+        ("frontier", {"nodes": 92, "walltime": "06:01:00"}, "92 nodes at most 6 h;"),
+        ("frontier", {"nodes": 184, "blocks": 2, "walltime": "07:00:00"}, "at most 6 h;"),
+        (
+            "frontier",
+            {"nodes": 65, "partition": "extended"},
+            "jobs of 1 to 64 nodes, not of 65",
+        ),
         ("frontier", {"node": NODE}, "takes no option `node`"),
-        ("polaris", {"partition": "prod"}, "`prod` takes jobs of 10 to 496 nodes, not 1"),
+        ("polaris", {"partition": "prod"}, "`prod` takes jobs of 10 to 496 nodes, not of 1;"),
         ("aurora", {"partition": None}, "needs `partition`"),
         ("slurm", {"node": None}, "does not know your nodes"),
-        ("slurm", {"nodes": 5, "blocks": 2}, "5 nodes cannot be shared equally by 2 blocks"),
+        ("slurm", {"nodes": 5, "blocks": 2}, "`nodes` 5 is not a multiple of `blocks` 2; give 4"),
+        ("slurm", {"nodes": 1, "blocks": 2}, "`nodes` 1 is not a multiple of `blocks` 2; give 2"),
         ("slurm", {"walltime": "90"}, "must be HH:MM:SS"),
+        ("slurm", {"walltime": 90}, "must be HH:MM:SS and at least a minute, got 90"),
+        ("slurm", {"walltime": "00:00:59"}, "must be HH:MM:SS and at least a minute"),
+        ("slurm", {"account": 12}, "account: must be one word, a number in quotes; got 12"),
+        ("slurm", {"account": ""}, "account: must be one word"),
+        ("slurm", {"qos": "a\n#SBATCH --nodes=9"}, "qos: must be one word"),
         ("slurm", {"acount": "ABC123"}, "did you mean 'account'"),
         ("slurm", {"node": {**NODE, "cores": ["0-7"]}}, "1 groups for 4 GCDs"),
         ("slurm", {"node": {**NODE, "cores": ["a", "1", "2", "3"]}}, "'a' is not a group such as"),
+        (
+            "slurm",
+            {"node": {**NODE, "cores": ["7-0", "1", "2", "3"]}},
+            "'7-0' ends before it begins",
+        ),
+        ("slurm", {"node": {**NODE, "cores": ["0-7"] * 4}}, "names 8 for a cores_per_gcd of 16"),
+        ("slurm", {"node": {**NODE, "scratch": "nvme"}}, "node.scratch: must be an absolute path"),
         ("local", {"nodes": 2}, "takes no option `nodes`"),
         ("allocation", {"nodes": 7}, "this job has 6 nodes, not 7"),
         ("allocation", {"walltime": "01:00:00"}, "takes no option `walltime`"),
@@ -132,16 +150,12 @@ def test_frontier_takes_what_its_queues_take(
     assert "#SBATCH --account=ABC123\n#SBATCH --constraint=nvme\n" in provider.scheduler_options
 
 
-def test_an_allocation_is_used_node_by_node_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "64")
-    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+def test_an_allocation_is_used_node_by_node_until_it_ends(tmp_path: Path) -> None:
     site = load_site("allocation", node=NODE)
     assert (site.nodes, site.blocks, site.scheduler) == (6, 6, None)
     provider = executors_of(site, tmp_path)["node"].provider
     assert provider.launcher.overrides.startswith(
-        "--nodes=1 --ntasks-per-node=1 -c 64 --gpus-per-node=8"
+        "--nodes=1 --ntasks-per-node=1 -c 64 --gpus-per-node=4"
     )
     assert "export SLURM_JOB_END_TIME=99999999999\n" in provider.worker_init
 
@@ -166,7 +180,7 @@ def test_a_site_yaml_gives_options_that_keywords_override(tmp_path: Path) -> Non
     yaml = tmp_path / "site.yaml"
     yaml.write_text(
         "site: slurm\naccount: '12'\nnodes: 8\nblocks: 2\nwalltime: 12:00:00\n"
-        "node: {gcds: 2, device: hip, memory_gib: 50, cores: ['0-7', '8-15']}\n"
+        "node: {gcds: 2, device: hip, memory_gib: 50, cores_per_gcd: 8, cores: ['0-7', '8-15']}\n"
     )
     site = load_site(yaml, nodes=4, blocks=None)
     assert (site.nodes, site.blocks, site.node.cores) == (4, 2, ("0-7", "8-15"))
@@ -188,9 +202,11 @@ def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
         ("account: ABC123\n", "site: this key is required"),
         ("site: [slurm\n", "cannot be read"),
         ("- slurm\n", "site: this key is required"),
+        ("site: slurm\nnodes: 3\nnodes: 4\n", "'nodes' is given twice .* line 3"),
         ("site: slurm\nnods: 3\n", "unknown key 'nods'; did you mean 'nodes'"),
         ("site: slurm\nnode: {gcd: 3}\n", "node: unknown key 'gcd'; did you mean 'gcds'"),
         ("site: frontire\n", "frontire is neither a file nor one of"),
+        ("site: site.yaml\n", "site.yaml is no site file; name a Python file or"),
     ],
 )
 def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> None:
@@ -199,6 +215,11 @@ def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> 
     with pytest.raises(InputError, match=says) as error:
         load_site(yaml)
     assert str(error.value).startswith(str(yaml))
+
+
+def test_a_site_yaml_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"site\.yaml: does not exist; check the name"):
+        load_site(tmp_path / "site.yaml")
 
 
 def test_a_copied_site_file_works(tmp_path: Path) -> None:

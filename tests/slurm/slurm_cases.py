@@ -23,25 +23,36 @@ def write_campaign(
     *,
     space: dict[str, Any] | None = None,
     member_epochs: int = 1,
+    architecture: dict[str, Any] | None = None,
+    structures: int = 32,
+    atoms: int = 8,
     **search: Any,
 ) -> Path:
     """A search whose trials each train ``epochs`` in one segment, and two members.
 
     Parameters
     ----------
+    space
+        In place of :data:`SPACE`.
     member_epochs
         By which members are trained further.
+    architecture
+        Keys of `Architecture` to set.
+    structures, atoms
+        How many there are, half of them to train on, and atoms of each.
     **search
         More keys of `search`, or other values for those set here.
     """
-    network = CONFIG["network"]
-    training = network["Training"] | {"num_epoch": epochs, "batch_size": 4}
-    # 16 to train on: every step has a structure for each of four ranks.
-    source = {"format": "emt_alloys", "structures": 32, "atoms": [8, 8]}
+    network = CONFIG["network"] | {
+        "Architecture": CONFIG["network"]["Architecture"] | (architecture or {}),
+        # Every step has a structure for each of four ranks.
+        "Training": CONFIG["network"]["Training"] | {"num_epoch": epochs, "batch_size": 4},
+    }
+    source = {"format": "emt_alloys", "structures": structures, "atoms": [atoms, atoms]}
     return write_config(
         folder,
         data={"source": source, "split": {"val": 0.25, "test": 0.25}},
-        network=network | {"Training": training},
+        network=network,
         search={"trials": trials, "rungs": "none", "space": space or SPACE} | search,
         ensemble={"size": 2, "epochs": epochs + member_epochs, "level": 0.8},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from runs import Campaign, assert_nothing_lost_or_repeated
 pytestmark = pytest.mark.slurm
 
 GANG = 4
-# GCDs of each trial; all of the first five run at once.
-WIDTHS = (1, 1, 1, 1, GANG, GANG, 1)
+# GCDs of each trial; there are eight, two on each node.
+WIDTHS = (1, 1, GANG, 1)
 TRIALS, EPOCHS = len(WIDTHS), 80
 # Between noticing a loss and going on elsewhere.
 SECONDS_TO_GO_ON = 60.0
@@ -33,16 +34,18 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 
 
 def wait_for_gang(campaign: Campaign) -> tuple[dict[str, set[int]], str]:
-    """Wait until a gang trains beside others; who works where then, and a node of the gang."""
+    """Wait until a gang trains beside others; who works where then, and a node of the gang.
+
+    Some other trial trains without a rank on that node.
+    """
     found: list[tuple[dict[str, set[int]], str]] = []
 
     def look() -> bool:
         at_work = {node: set(lanes) for node, lanes in campaign.at_work().items()}
-        trials = [number for there in at_work.values() for number in there]
-        gangs = {n for n in trials if WIDTHS[n] == GANG and campaign.trains(n)}
-        nodes = [node for node, there in at_work.items() if gangs & there]
-        if len(nodes) > 1 and any(WIDTHS[n] == 1 and campaign.trains(n) for n in trials):
-            found.append((at_work, nodes[0]))
+        training = {n for there in at_work.values() for n in there if campaign.trains(n)}
+        for node, there in at_work.items():
+            if any(WIDTHS[n] == GANG for n in there & training) and training - there:
+                found.append((at_work, node))
         return bool(found)
 
     campaign.wait_for("a gang at work", look)
@@ -118,3 +121,33 @@ def test_a_worker_that_is_killed_costs_its_own_segment_only(
     assert campaign.of_trial(first)[1].from_epoch > 0
     assert campaign.of_trial(second)[1].from_epoch > 0
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+
+
+def test_a_trial_that_runs_out_of_memory_is_resized_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """Lanes have about half a GiB before a step; one of 32 structures takes as much again."""
+    large, sizes = 1, (4, 32, 4, 4, 4)
+    config = write_campaign(
+        tmp_path,
+        len(sizes),
+        epochs=2,
+        space={"Training.batch_size": {"choices": sorted(set(sizes))}},
+        enqueue=[{"Training.batch_size": size} for size in sizes],
+        architecture={"hidden_dim": 256},
+        structures=64,
+        atoms=64,
+    )
+    limit = "ulimit -d 800000"  # KiB of each process
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4, site=UNSHARED, worker_init=limit)
+    campaign = Campaign(cluster, config, site)
+    campaign.start()
+    campaign.finish()
+    for number, size in enumerate(sizes):
+        *before, last = [result.status for result in campaign.of_trial(number)]
+        assert last == "ok"
+        assert set(before) == ({"out_of_memory"} if number == large else set())
+        folder = campaign.path / "trials" / str(number)
+        training = json.loads((folder / "config.json").read_text())["NeuralNetwork"]["Training"]
+        assert training["batch_size"] == size
+        parts = training.get("accumulation_steps", 1)
+        assert parts > 1 if number == large else parts == 1
+    assert_nothing_lost_or_repeated(campaign, len(sizes), [2])

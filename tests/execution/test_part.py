@@ -1,0 +1,55 @@
+"""Segments whose process does not answer before the batch job ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from segment_cases import make_spec
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Job, Node, run_jobs, worker
+from hydragnn_flow.execution.gang import abort_reason
+from hydragnn_flow.execution.part import SECONDS_TO_ANSWER
+from hydragnn_flow.placement import Gcd
+
+NODE = Node(
+    gcds=("0", "1"),
+    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
+    cores_per_gcd=1,
+    device="cpu",
+)
+# Of a process that has yet to import torch; nothing answers so soon.
+SECONDS = SECONDS_TO_ANSWER + 0.2
+
+
+@pytest.fixture(autouse=True)
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+@pytest.mark.parametrize("gcds", [(0,), (0, 1)])
+def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
+    tmp_path: Path, alloy_store: GraphStore, gcds: tuple[int, ...]
+) -> None:
+    spec = make_spec(tmp_path / "t", alloy_store, 1, deadline=time.time() + SECONDS)
+    (result,) = run_jobs(NODE, "b", [Job(spec, gcds)])
+    assert time.time() < spec.deadline
+    assert result.status == "interrupted"
+    assert result.reason.startswith("its time was up")
+    (again,) = run_jobs(NODE, "b", [Job(replace(spec, deadline=None), gcds)])
+    assert again.status == "ok"
+
+
+def test_the_other_parts_of_a_gang_are_told(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Their batch job may have more time, and they would take the broken connection for a loss."""
+    spec = make_spec(tmp_path / "t", alloy_store, 1, claim="1", deadline=time.time() + SECONDS)
+    (part,) = run_jobs(NODE, "b", [Job(spec, (0,), first_rank=0, world=2)])
+    assert part.status == "interrupted"
+    assert abort_reason(spec) == part.reason

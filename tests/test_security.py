@@ -1,0 +1,120 @@
+"""What docs/security.md promises of a campaign: who can reach it, and who can read it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+from campaign_cases import CONFIG, write_config
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 900.0
+SECONDS_BETWEEN_LOOKS = 0.3  # ranks that train together keep their connections for seconds
+MARK = "HYDRAGNN_FLOW_TEST_OF_SECURITY"
+OF_A_KEY = b"secret-key"
+TOKEN = "of-my-environment-4711"
+
+
+class Ran(NamedTuple):
+    """A campaign that has ended."""
+
+    run: Path
+    reached: dict[str, set[str]]
+    """Addresses at which its processes had sockets or were connected with, by what they are."""
+    processes: set[psutil.Process]
+    """All that were seen."""
+
+
+def processes(driver: int, mark: str) -> Iterator[psutil.Process]:
+    """Those of a campaign, also when the one that started them is gone."""
+    # Where Parsl gives its interchange a title it overwrites its environment, too.
+    yield from psutil.Process(driver).children(recursive=True)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                yield process
+
+
+def look(driver: int, mark: str, ran: Ran) -> None:
+    """Note what processes a campaign has, and what addresses these use."""
+    for process in processes(driver, mark):
+        with suppress(psutil.Error):
+            ran.processes.add(process)
+            kind = next((k for k in ran.reached if k in " ".join(process.cmdline())), "other")
+            for connection in process.net_connections("inet"):
+                ends = [end for end in (connection.laddr, connection.raddr) if end]
+                ran.reached[kind] |= {end.ip.removeprefix("::ffff:") for end in ends}
+
+
+def containing(folder: Path, text: bytes) -> Iterator[Path]:
+    """Files somewhere in a folder with this text in them."""
+    return (path for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("security")
+    config = write_config(
+        folder,
+        data={
+            "source": {"format": "emt_alloys", "structures": 32, "atoms": [8, 8]},
+            "split": {"val": 0.25, "test": 0.25},
+        },
+        search={"trials": 2, "rungs": "none", "space": CONFIG["search"]["space"]},
+        ensemble={"size": 2, "epochs": 9, "level": 0.8},
+    )
+    run, output, mark = folder / "run", folder / "output", str(folder)
+    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
+    kinds = ("hydragnn_flow.cli", "interchange", "lane_process", "other")
+    seen = Ran(run, {kind: set() for kind in kinds}, set())
+    environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
+    with output.open("wb") as log:
+        # With the umask of the most careless of users.
+        started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, umask=0)
+    give_up = time.monotonic() + PATIENCE
+    while started.poll() is None and time.monotonic() < give_up:
+        look(started.pid, mark, seen)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if started.poll() is None:
+        started.kill()
+    assert started.wait() == 0, output.read_text()
+    return seen
+
+
+def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
+    assert ran.reached["hydragnn_flow.cli"], "the driver was not seen"
+    assert ran.reached["interchange"], "the interchange was not seen"
+    assert ran.reached["lane_process"], "the ranks of a member were not seen"
+    addresses = set().union(*ran.reached.values())
+    assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
+
+
+def test_nobody_else_can_look_into_the_run_directory(ran: Ran) -> None:
+    assert ran.run.stat().st_mode & 0o777 == 0o700
+
+
+def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran: Ran) -> None:
+    keys = [*containing(ran.run, OF_A_KEY)]
+    assert keys
+    for path in keys:
+        assert path.parent.name == "certificates"
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_file_holds_anything_of_the_users_environment(ran: Ran) -> None:
+    assert [*containing(ran.run, TOKEN.encode())] == []
+
+
+def test_nothing_of_a_campaign_is_left_running(ran: Ran) -> None:
+    _, alive = psutil.wait_procs(ran.processes, timeout=60.0)
+    assert alive == []
