@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,9 @@ class Context:
         )
         epochs = until_epoch - done_epochs
         mpnn_type = str(network["Architecture"]["mpnn_type"])
-        steps = self.steps_per_epoch(spec) * epochs
-        estimate = self.costs.estimate(mpnn_type, self._step_work(spec, width), steps)
+        steps = self.steps_per_epoch(spec)
+        work = self._step_work(network, steps, width)
+        estimate = self.costs.estimate(mpnn_type, work, steps * epochs)
         return Task(spec, estimate, epochs, trial.parameters, width)
 
     def steps_per_epoch(self, spec: SegmentSpec) -> int:
@@ -242,13 +243,13 @@ class Context:
                 mpnn_type = network["Architecture"]["mpnn_type"]
                 self.costs.observe(mpnn_type, result.uncorrected_seconds, result.seconds)
 
-    def _step_work(self, spec: SegmentSpec, width: int) -> Work:
+    def _step_work(self, network: Mapping[str, Any], steps: int, width: int) -> Work:
         """What one training step of a network takes, on a batch of average size.
 
-        The memory is that of each of ``width`` GCDs, all else is the work of all together.
+        An epoch has so many ``steps``. The memory is that of each of ``width`` GCDs, all else is
+        the work of all together.
         """
-        network, sizes = spec.network, self.store.manifest.splits["trainset"]
-        steps = self.steps_per_epoch(spec)
+        sizes = self.store.manifest.splits["trainset"]
         batch = {
             "atoms": -(-sizes.atoms // steps),
             "edges": -(-sizes.edges // steps),

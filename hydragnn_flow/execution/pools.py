@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -188,7 +189,7 @@ class Pools:
         answer: Future[Any] = Future()
         answer.set_running_or_notify_cancel()  # a task cannot be called back
         self._pools[pool].sent()
-        task = self._pools[pool].parsl.submit(run_in_block, function, *arguments)
+        task = self._pools[pool].parsl.submit(run_in_block, pickle.dumps((function, arguments)))
         task.add_done_callback(partial(self._answered, pool, answer))
         return answer
 
@@ -197,7 +198,10 @@ class Pools:
         if error is None:
             block, result = task.result()
             self._worked.append((pool, block))
-            answer.set_result(result)
+            try:
+                answer.set_result(pickle.loads(result))
+            except Exception as unreadable:  # nobody else would ever hear of it
+                answer.set_exception(unreadable)
             return
         if isinstance(error, ManagerLost):
             lost = error.manager_id.decode()

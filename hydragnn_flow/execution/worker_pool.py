@@ -8,17 +8,18 @@ a node that spoils work can be told apart.
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 import runpy
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 PARSLS = "parsl.executors.high_throughput.process_worker_pool"
-# Before the end of its job a pool takes nothing new for so long, a tenth of a short one [s].
-MOST_TO_DRAIN = 90
+# Before the end of its job a pool takes nothing new for so long [s], a tenth of a short one: segments
+# stop a little before the end, and would otherwise be sent to the same job again.
+MOST_TO_DRAIN, LEAST_TO_DRAIN = 90, 20
 _DRAIN = "--drain_period"
 
 
@@ -27,9 +28,17 @@ def node_of(manager: str) -> str:
     return manager.rpartition("-")[0]
 
 
-def run_in_block(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
-    """Call a function; returns the block of this worker too, whose workers are good then."""
-    return os.environ.get("PARSL_WORKER_BLOCK_ID", ""), function(*arguments)
+def run_in_block(task: bytes) -> tuple[str, bytes]:
+    """Call a function; returns the block of this worker too, whose workers are good then.
+
+    Parameters
+    ----------
+    task
+        The function and its arguments. They travel pickled, and so does the result: Parsl's own
+        serialisation, which also takes what cannot be imported, costs twenty times as much.
+    """
+    function, arguments = pickle.loads(task)
+    return os.environ.get("PARSL_WORKER_BLOCK_ID", ""), pickle.dumps(function(*arguments))
 
 
 def in_time(arguments: Sequence[str], now: float) -> list[str]:
@@ -50,7 +59,8 @@ def in_time(arguments: Sequence[str], now: float) -> list[str]:
     if not end.isdigit() or not given or not given[0].isdigit():
         return list(arguments)
     left = max(1, int(end) - int(now))
-    seconds = min(int(given[0]), max(1, left - min(MOST_TO_DRAIN, left // 10)))
+    drain = min(MOST_TO_DRAIN, max(LEAST_TO_DRAIN, left // 10))
+    seconds = min(int(given[0]), max(1, left - drain))
     return [f"{_DRAIN}={seconds}" if a.startswith(f"{_DRAIN}=") else a for a in arguments]
 
 

@@ -98,7 +98,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     # files and targets
     (("data", "source"), {"format": "ase"}, ("data.source.train: this key is required",)),
     (("data", "source"), FILES | {"train": ""}, ("data.source.train:", "at least 1")),
-    (("data", "source"), FILES | {"train": ["a"]}, ("data.source.train:", "string")),
+    (("data", "source"), FILES | {"train": ["a"]}, ("data.source.train: must be text",)),
     (("data", "source"), FILES | {"tset": "a"}, ("data.source:", "did you mean 'test'")),
     (("data", "source"), FILES | {"structure": "a"}, ("data.source: unknown key 'structure'",)),
     (("data", "source"), FILES | {"format": "csv"}, ("data.source.structure: this key is",)),

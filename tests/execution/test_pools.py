@@ -163,7 +163,7 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A segment over two nodes would otherwise wait until the block's time is up."""
-    monkeypatch.setattr(blocks, "SECONDS_TO_CONNECT", 3.0)
+    monkeypatch.setattr(blocks, "SECONDS_TO_CONNECT", 20.0)
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     with Pools(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
         tend_until(pools, lambda: pools.workers("node") == 2, node=2)

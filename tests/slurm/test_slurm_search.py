@@ -28,7 +28,7 @@ SECONDS_IDLE = 10.0
 def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    trials, epochs = 80, 15
+    trials, epochs = 64, 12
     config = write_campaign(tmp_path, trials, epochs)
     campaign = Campaign(cluster, config, write_site(tmp_path, site=UNSHARED))
     campaign.start()
