@@ -26,7 +26,7 @@ from hydragnn_flow.config.search import (
     Patience,
     SearchConfig,
 )
-from hydragnn_flow.execution.options import NodeOptions, Options
+from hydragnn_flow.execution.sites.options import NodeOptions, Options
 
 PAGES = [Path(__file__).with_name(name) for name in ("configuration.md", "sites.md")]
 _TRAINING = ("Optimizer", "Batching")

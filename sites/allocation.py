@@ -13,10 +13,10 @@ from parsl.launchers import SrunLauncher
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.batch import batch_site, srun_options
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Site, described_node
-from hydragnn_flow.execution.this_node import this_node
+from hydragnn_flow.execution.sites.batch import batch_site, srun_options
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Site, described_node
+from hydragnn_flow.execution.sites.this_node import this_node
 
 # A step that ends takes no other work with it, so blocks are small; but srun should not run more
 # often than this at a time.

@@ -4,10 +4,10 @@ Facts: https://docs.alcf.anl.gov/aurora/, read in its version of August 2026; th
 beside each.
 """
 
-from hydragnn_flow.execution.batch import batch_site, pbs_jobs
-from hydragnn_flow.execution.limits import Limit, check_limits
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites.batch import batch_site, pbs_jobs
+from hydragnn_flow.execution.sites.limits import Limit, check_limits
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
 
 INTERFACE = "hsn0"  # Workflows, Parsl
 # Workflows, Parsl; what the campaign reads and writes must lie on these file systems.

@@ -6,10 +6,10 @@ July 2026; the section stands beside each.
 
 import getpass
 
-from hydragnn_flow.execution.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.limits import Limit, check_limits
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
+from hydragnn_flow.execution.sites.limits import Limit, check_limits
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
 
 INTERFACE = "hsn0"  # PyTorch on Frontier, Best Practices: NCCL_SOCKET_IFNAME
 FIRST_LINES = (

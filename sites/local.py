@@ -2,10 +2,10 @@
 
 from parsl.providers import LocalProvider
 
-from hydragnn_flow.execution.batch import Executors
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Site
-from hydragnn_flow.execution.this_node import this_node
+from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.execution.sites.this_node import this_node
 
 
 def site(options: Options) -> Site:

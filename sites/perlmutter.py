@@ -3,9 +3,9 @@
 Facts: https://docs.nersc.gov/systems/perlmutter/architecture/ and, where it says so, others.
 """
 
-from hydragnn_flow.execution.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
 
 INTERFACE = "hsn0"  # Globus Compute's example of a Perlmutter endpoint
 NODE = Node(

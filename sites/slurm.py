@@ -12,9 +12,9 @@ or copy this file, fill in the three lines below, and give the copy to --site.
 """
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.options import NodeOptions, Options
-from hydragnn_flow.execution.site import Site, described_node
+from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
+from hydragnn_flow.execution.sites.options import NodeOptions, Options
+from hydragnn_flow.execution.sites.site import Site, described_node
 
 # What a node has, as NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16).
 NODE: NodeOptions | None = None

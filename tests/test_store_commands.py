@@ -80,7 +80,8 @@ def test_info_of_graphs_that_are_not_atoms(command: Command, tmp_path: Path) -> 
 def test_a_run_directory_stands_for_its_store(command: Command, copied: Path) -> None:
     run = copied.parent
     (run / "run.yaml").touch()
-    assert str(copied) in command("store", "info", run).replace("\n ", "")
+    said = "".join(command("store", "info", run).split())
+    assert str(copied) in said, "wherever the title was broken"
     assert command("store", "check", run).startswith(f"{copied}: sound; ")
     shutil.rmtree(copied)
     assert "not prepared" in command("store", "info", run, code=2)

@@ -13,7 +13,7 @@ from graph_store.report import Line
 from execution_race.on_worker import run_first
 from execution_race.workplace import Segments, connect
 from hydragnn_flow.execution import Job, Site, run_jobs
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 
 _ROW = "start"
 

@@ -19,7 +19,8 @@ from execution_race.on_worker import sign_in
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import Segments, connect, workers_of_this_machine
 from hydragnn_flow.execution import Job, run_jobs
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.training.segment import SegmentResult
 
 _ROW = "warm"
 _WHAT = "segment on a warm worker to its first step"
@@ -66,7 +67,8 @@ class _Warm:
         job = Job(self._segments.next())
         submitted = time.time()
         future = self._pools.submit("gcd", run_jobs, self._node, "b1", [job])
-        (result,) = future.result()
+        results: list[SegmentResult] = future.result()
+        (result,) = results
         assert result.status == "interrupted", result.reason
         self.parts.append((result.started - submitted, result.ended - result.started))
         return result.ended - submitted

@@ -14,10 +14,10 @@ from parsl.providers import LocalProvider
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.batch import Executors
 from hydragnn_flow.execution.lease import DRIVER_FILE
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.options import Options
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.segment import SegmentSpec
@@ -42,7 +42,7 @@ _NETWORK: dict[str, Any] = {
     "Training": {"num_epoch": 6, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
 }
 # Few networks: each that is new to a driver is first weighed, which takes longer than all else.
-_SPACE = {
+_SPACE: dict[str, dict[str, Any]] = {
     "Architecture.mpnn_type": {"choices": ["SchNet", "PNA", "EGNN"]},
     "Architecture.hidden_dim": {"choices": [32, 64]},
     "Training.Optimizer.learning_rate": {"float": [1e-5, 1e-2], "log": True},

@@ -17,7 +17,7 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Job, Node, Site
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory

@@ -16,7 +16,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Job, abort, run_jobs, whole
-from hydragnn_flow.execution.pools import PoolName, Pools
+from hydragnn_flow.execution.pools.pools import PoolName, Pools
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5

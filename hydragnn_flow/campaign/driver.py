@@ -26,7 +26,7 @@ from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.report.progress import CampaignView

@@ -11,7 +11,7 @@ from hydragnn_flow.campaign.segments import FAILURES, Context, Task
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.checkpoint import FILE

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from hydragnn_flow.execution.pools import Pools
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.worker import run_preparation
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.sites.site import Node
+from hydragnn_flow.execution.workers.worker import run_preparation
 
 
 class PoolWorkers:

@@ -11,7 +11,7 @@ from hydragnn_flow.campaign.objectives import is_final, outcome_of, times_too_la
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Job
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict

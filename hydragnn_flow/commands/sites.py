@@ -91,7 +91,7 @@ def show(
 
     Works on any machine, a laptop included.
     """
-    from hydragnn_flow.execution.preview import preview
+    from hydragnn_flow.execution.sites.preview import preview
 
     loaded = load(site, account, partition, walltime, nodes, blocks)
     shown = preview(loaded)
@@ -121,7 +121,7 @@ def check(
     Ends with exit code 1 if anything is not as the site says.
     """
     from hydragnn_flow.execution import sole_driver
-    from hydragnn_flow.execution.site_check import check_site, faults
+    from hydragnn_flow.execution.sites.site_check import check_site, faults
 
     loaded = load(site, account, partition, walltime, nodes, blocks)
     directory = Path("runs") / f"check-{loaded.name}"

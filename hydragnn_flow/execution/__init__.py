@@ -1,14 +1,14 @@
 """Sites, pools on Parsl, what a worker runs, and gangs.
 
-`Pools`, which needs Parsl, is imported from `hydragnn_flow.execution.pools`; workers and lanes do
-without it.
+`Pools`, which needs Parsl, is imported from `hydragnn_flow.execution.pools.pools`; workers and
+lanes do without it.
 """
 
-from hydragnn_flow.execution.gang import abort, whole
 from hydragnn_flow.execution.lease import sole_driver
-from hydragnn_flow.execution.part import Job
-from hydragnn_flow.execution.site import Node, Site, load_site, shipped_sites
-from hydragnn_flow.execution.worker import run_jobs
+from hydragnn_flow.execution.sites.site import Node, Site, load_site, shipped_sites
+from hydragnn_flow.execution.workers.gang import abort, whole
+from hydragnn_flow.execution.workers.part import Job
+from hydragnn_flow.execution.workers.worker import run_jobs
 
 __all__ = [
     "Job",

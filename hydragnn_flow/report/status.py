@@ -14,7 +14,7 @@ from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.execution.lease import DRIVER_FILE, LOCK_FILE
-from hydragnn_flow.execution.workers_file import count, in_queue, read_workers
+from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.tables import closing_table
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials

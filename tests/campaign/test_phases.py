@@ -23,7 +23,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job, Node, Site
-from hydragnn_flow.execution.gang import abort_reason
+from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory

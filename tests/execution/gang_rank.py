@@ -10,7 +10,7 @@ import torch
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution.meeting import Meeting, met
+from hydragnn_flow.execution.workers.meeting import Meeting, met
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer

@@ -13,7 +13,7 @@ from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.execution import Site, load_site
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
 
 PATIENCE = 120.0
 

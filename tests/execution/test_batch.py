@@ -10,9 +10,9 @@ from parsl.providers import LocalProvider
 from pool_cases import PATIENCE, tend_until
 
 from hydragnn_flow.execution import Site, load_site
-from hydragnn_flow.execution.batch import Executors
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.pools import Pools
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.options import Options
 
 
 def test_the_newest_block_is_filled_first(tmp_path: Path) -> None:

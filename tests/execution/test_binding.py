@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Node, worker
-from hydragnn_flow.execution.binding import LOOPBACK, address_of, cores_of, environment
-from hydragnn_flow.execution.site import Device
+from hydragnn_flow.execution import Node
+from hydragnn_flow.execution.sites.site import Device
+from hydragnn_flow.execution.workers import worker
+from hydragnn_flow.execution.workers.binding import LOOPBACK, address_of, cores_of, environment
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.segment import SegmentSpec
 
@@ -143,7 +144,7 @@ import multiprocessing, time
 
 def work(pids):
     from test_binding import node_of
-    from hydragnn_flow.execution.worker import lane_for
+    from hydragnn_flow.execution.workers.worker import lane_for
     lane = lane_for(node_of("cpu"), 0)
     pids.put([multiprocessing.current_process().pid, lane._process.pid])
     time.sleep(600)

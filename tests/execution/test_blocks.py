@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import blocks as module
-from hydragnn_flow.execution.blocks import Blocks, share
-from hydragnn_flow.execution.node_health import NodeHealth
-from hydragnn_flow.execution.parsl_executor import Job, Manager, Refused, last_words
-from hydragnn_flow.execution.scheduler import JobState
+from hydragnn_flow.execution.pools import blocks as module
+from hydragnn_flow.execution.pools.blocks import Blocks, share
+from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.parsl_executor import Job, Manager, Refused, last_words
+from hydragnn_flow.execution.pools.scheduler import JobState
 
 NODES, GCDS = 2, 4
 

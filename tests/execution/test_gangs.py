@@ -55,7 +55,7 @@ class Worker:
             child
             for child in psutil.Process(self.process.pid).children(recursive=True)
             if child.status() != psutil.STATUS_ZOMBIE
-            and "hydragnn_flow.execution.lane_process" in child.cmdline()
+            and "hydragnn_flow.execution.workers.lane_process" in child.cmdline()
         ]
 
     def end(self) -> None:

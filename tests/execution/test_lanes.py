@@ -23,8 +23,9 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import StoreError
-from hydragnn_flow.execution import Job, Node, lane_process, run_jobs, sole_driver, worker
+from hydragnn_flow.execution import Job, Node, run_jobs, sole_driver
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
+from hydragnn_flow.execution.workers import lane_process, worker
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
@@ -55,7 +56,7 @@ def lane_pids() -> list[int]:
         for child in psutil.Process().children(recursive=True)
         # What has ended and is not yet waited for has no command line any more.
         if child.status() != psutil.STATUS_ZOMBIE
-        and "hydragnn_flow.execution.lane_process" in child.cmdline()
+        and "hydragnn_flow.execution.workers.lane_process" in child.cmdline()
     ]
 
 
@@ -135,7 +136,7 @@ def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphSt
 
 WORKER = """
 import sys, time
-from hydragnn_flow.execution.lane import Lane
+from hydragnn_flow.execution.workers.lane import Lane
 lane = Lane({})
 print(lane._process.pid, flush=True)
 time.sleep(600)
@@ -144,7 +145,7 @@ time.sleep(600)
 
 TRAINING_WORKER = """
 import json, sys, time
-from hydragnn_flow.execution.lane import Lane
+from hydragnn_flow.execution.workers.lane import Lane
 lane = Lane({})
 spec = json.loads(sys.argv[1])
 answer = lane.call({"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"})

@@ -11,9 +11,10 @@ import pytest
 from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Job, Node, run_jobs, worker
-from hydragnn_flow.execution.gang import abort_reason
-from hydragnn_flow.execution.part import SECONDS_TO_ANSWER
+from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution.workers import worker
+from hydragnn_flow.execution.workers.gang import abort_reason
+from hydragnn_flow.execution.workers.part import SECONDS_TO_ANSWER
 from hydragnn_flow.placement import Gcd
 
 NODE = Node(

@@ -20,9 +20,10 @@ from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, tend_until
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Site, blocks, load_site
-from hydragnn_flow.execution.pools import Pools
-from hydragnn_flow.execution.workers_file import read_workers
+from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.execution.pools import blocks
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.workers_file import read_workers
 
 
 class Refusing(Quick):
@@ -264,7 +265,7 @@ def _command(process: psutil.Process) -> str:
 
 def _worker_pools(group: int) -> list[psutil.Process]:
     """The worker pools of a block, without their workers."""
-    module = ["-m", "hydragnn_flow.execution.worker_pool"]
+    module = ["-m", "hydragnn_flow.execution.pools.worker_pool"]
     return [
         process
         for process in psutil.process_iter()

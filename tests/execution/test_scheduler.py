@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.execution import scheduler as module
-from hydragnn_flow.execution.scheduler import JobState, Pbs, Scheduler, Slurm, scheduler_named
-from hydragnn_flow.execution.workers_file import (
+from hydragnn_flow.execution.pools import scheduler as module
+from hydragnn_flow.execution.pools.scheduler import JobState, Pbs, Scheduler, Slurm, scheduler_named
+from hydragnn_flow.execution.pools.workers_file import (
     WORKERS_FILE,
     cancel_left_behind,
     elapsed,

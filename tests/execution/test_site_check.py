@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, Site, worker
-from hydragnn_flow.execution.probe import run_probe
-from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.execution.site_check import faults
+from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution.sites.probe import run_probe
+from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.sites.site_check import faults
+from hydragnn_flow.execution.workers import worker
 
 CORE = str(min(os.sched_getaffinity(0)))
 NODE = Node(

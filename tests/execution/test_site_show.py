@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hydragnn_flow.cli import app
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
-from hydragnn_flow.execution.preview import preview
+from hydragnn_flow.execution.sites.preview import preview
 
 OPTIONS = {
     "aurora": {"account": "ABC123", "partition": "debug"},
@@ -31,7 +31,7 @@ def test_the_scripts_are_sound_and_start_the_worker_pool(name: str, tmp_path: Pa
         script.write_text(block.script)
         checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr
-        assert "-m hydragnn_flow.execution.worker_pool " in block.script
+        assert "-m hydragnn_flow.execution.pools.worker_pool " in block.script
 
 
 def test_frontiers_script_asks_for_what_olcf_says() -> None:

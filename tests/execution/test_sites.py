@@ -11,8 +11,8 @@ import pytest
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, load_site, shipped_sites, sole_driver
-from hydragnn_flow.execution.batch import Executors
-from hydragnn_flow.execution.options import cores_in
+from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.options import cores_in
 
 NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}
 # What each shipped site cannot do without.

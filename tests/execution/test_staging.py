@@ -11,8 +11,8 @@ import pytest
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
-from hydragnn_flow.execution.batch import Executors
-from hydragnn_flow.execution.staging import ARCHIVE, SCRIPT, pack_environment, place_of
+from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.staging import ARCHIVE, SCRIPT, pack_environment, place_of
 
 
 @pytest.fixture

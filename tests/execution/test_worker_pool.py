@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hydragnn_flow.execution.worker_pool import in_time
+from hydragnn_flow.execution.pools.worker_pool import in_time
 
 NOW = 1_800_000_000.0
 

@@ -15,7 +15,7 @@ from report_cases import CONFIGURATION
 from rich.console import Console
 
 from hydragnn_flow.execution import sole_driver
-from hydragnn_flow.execution.workers_file import WORKERS_FILE
+from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.report.status import status_table
 from hydragnn_flow.search import JOURNAL
 
@@ -24,31 +24,32 @@ def block(state: str, minutes: float, reason: str = "") -> dict[str, Any]:
     return {"state": state, "since": time.time() - 60 * minutes, "reason": reason}
 
 
-WORKERS = {
-    "driver_pid": os.getpid(),
-    "host": socket.gethostname(),
-    "pools": {
-        "gcd": {
-            "workers": 16,
-            "tasks": 12,
-            "blocks": [
-                block("ended", 90),
-                block("running", 60),
-                block("pending", 3, "Resources"),
-                block("pending", 12.1, "Priority"),
-            ],
+def workers() -> dict[str, Any]:
+    return {
+        "driver_pid": os.getpid(),
+        "host": socket.gethostname(),
+        "pools": {
+            "gcd": {
+                "workers": 16,
+                "tasks": 12,
+                "blocks": [
+                    block("ended", 90),
+                    block("running", 60),
+                    block("pending", 3, "Resources"),
+                    block("pending", 12.1, "Priority"),
+                ],
+            },
+            "node": {"workers": 0, "tasks": 0, "blocks": [block("ended", 5)]},
         },
-        "node": {"workers": 0, "tasks": 0, "blocks": [block("ended", 5)]},
-    },
-    "bad_nodes": ["frontier00007"],
-}
+        "bad_nodes": ["frontier00007"],
+    }
 
 
 @pytest.fixture
 def run_directory(tmp_path: Path) -> Path:
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
     (tmp_path / JOURNAL).touch()
-    (tmp_path / WORKERS_FILE).write_text(json.dumps(WORKERS))
+    (tmp_path / WORKERS_FILE).write_text(json.dumps(workers()))
     return tmp_path
 
 
@@ -79,8 +80,8 @@ def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_director
 
 
 def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory: Path) -> None:
-    workers = json.dumps({**WORKERS, "driver_pid": 1})
-    (run_directory / WORKERS_FILE).write_text(workers)
+    others = json.dumps({**workers(), "driver_pid": 1})
+    (run_directory / WORKERS_FILE).write_text(others)
     with sole_driver(run_directory):
         text = shown(run_directory)
     assert "driver: process" in text

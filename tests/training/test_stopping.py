@@ -17,7 +17,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import worker
+from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.training import watch as watching
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
@@ -67,7 +67,7 @@ def test_the_end_of_a_batch_job_is_a_deadline(
 
 ORPHAN = """
 import json, sys
-from hydragnn_flow.execution.lane import Lane
+from hydragnn_flow.execution.workers.lane import Lane
 lane = Lane({})
 print(lane._process.pid, flush=True)
 spec = json.loads(sys.argv[1])

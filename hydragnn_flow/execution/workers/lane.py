@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Set
 from typing import Any
 
-from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.execution.workers.binding import bound_to
 
 
 class LaneDied(RuntimeError):
@@ -39,7 +39,7 @@ class Lane:
         variables = {**os.environ, **environment}
         with bound_to(cores):
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hydragnn_flow.execution.lane_process"],
+                [sys.executable, "-m", "hydragnn_flow.execution.workers.lane_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

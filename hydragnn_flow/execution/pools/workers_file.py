@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_flow.execution.scheduler import Scheduler
+from hydragnn_flow.execution.pools.scheduler import Scheduler
 from hydragnn_flow.files import write_json
 
 if TYPE_CHECKING:  # reading the file needs no Parsl
-    from hydragnn_flow.execution.blocks import Blocks
+    from hydragnn_flow.execution.pools.blocks import Blocks
 
 WORKERS_FILE = "workers.json"
 SECONDS_BETWEEN_WRITES = 2.0

@@ -15,9 +15,15 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.node_health import NodeHealth
-from hydragnn_flow.execution.parsl_executor import Job, Manager, ParslExecutor, Refused, last_words
-from hydragnn_flow.execution.scheduler import JobState, State
+from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.parsl_executor import (
+    Job,
+    Manager,
+    ParslExecutor,
+    Refused,
+    last_words,
+)
+from hydragnn_flow.execution.pools.scheduler import JobState, State
 
 # The workers of a block connect one by one; after so long, those that have not are not coming.
 SECONDS_TO_CONNECT = 120.0

@@ -24,11 +24,11 @@ from parsl.launchers import MpiExecLauncher, SrunLauncher
 from parsl.providers import PBSProProvider, SlurmProvider
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import worker_pool
-from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Node, Scheduler, Site
-from hydragnn_flow.execution.staging import SCRIPT, pack_environment, place_of
+from hydragnn_flow.execution.pools import worker_pool
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Node, Scheduler, Site
+from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
+from hydragnn_flow.execution.workers.binding import address_of
 
 HEARTBEAT = 15
 """Seconds between signs of life of workers, where a site says nothing else."""

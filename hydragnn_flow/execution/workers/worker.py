@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.binding import cores_of, environment
-from hydragnn_flow.execution.lane import Lane
-from hydragnn_flow.execution.part import Job, Part
-from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.sites.site import Node
+from hydragnn_flow.execution.workers.binding import cores_of, environment
+from hydragnn_flow.execution.workers.lane import Lane
+from hydragnn_flow.execution.workers.part import Job, Part
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 # Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.

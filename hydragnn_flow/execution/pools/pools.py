@@ -24,13 +24,12 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.blocks import Blocks, share
-from hydragnn_flow.execution.node_health import NodeHealth
-from hydragnn_flow.execution.parsl_executor import ParslExecutor
-from hydragnn_flow.execution.scheduler import JobState, State, scheduler_named
-from hydragnn_flow.execution.site import Site
-from hydragnn_flow.execution.worker_pool import run_in_block
-from hydragnn_flow.execution.workers_file import (
+from hydragnn_flow.execution.pools.blocks import Blocks, share
+from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
+from hydragnn_flow.execution.pools.scheduler import JobState, State, scheduler_named
+from hydragnn_flow.execution.pools.worker_pool import run_in_block
+from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
     cancel_left_behind,
     count,
@@ -38,6 +37,7 @@ from hydragnn_flow.execution.workers_file import (
     in_queue,
     read_workers,
 )
+from hydragnn_flow.execution.sites.site import Site
 
 PoolName = Literal["gcd", "node"]
 

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Sequence
 
 PARSLS = "parsl.executors.high_throughput.process_worker_pool"
-# Before the end of its job a pool takes nothing new for so long [s], a tenth of a short one: segments
-# stop a little before the end, and would otherwise be sent to the same job again.
+# Before the end of its job a pool takes nothing new for so long [s], a tenth of a short one:
+# segments stop a little before the end, and would otherwise be sent to the same job again.
 MOST_TO_DRAIN, LEAST_TO_DRAIN = 90, 20
 _DRAIN = "--drain_period"
 

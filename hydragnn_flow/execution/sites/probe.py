@@ -13,10 +13,10 @@ import torch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.lane import LaneDied
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.worker import lane_for
+from hydragnn_flow.execution.sites.site import Node
+from hydragnn_flow.execution.workers.binding import address_of
+from hydragnn_flow.execution.workers.lane import LaneDied
+from hydragnn_flow.execution.workers.worker import lane_for
 
 # Enough arithmetic to see that a device computes, and computes right.
 _SIDE = 256

@@ -1,4 +1,4 @@
-"""The process at the far end of a lane: `python -m hydragnn_flow.execution.lane_process`."""
+"""The process at the far end of a lane, run as a module."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import run_task
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.gang import forget_earlier_notes
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
-from hydragnn_flow.execution.meeting import Meeting, NotMet, met
-from hydragnn_flow.execution.probe import probe
+from hydragnn_flow.execution.sites.probe import probe
+from hydragnn_flow.execution.workers.gang import forget_earlier_notes
+from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.training.distributed import joined, lost_a_rank
 from hydragnn_flow.training.memory import keep_freed_memory

@@ -23,8 +23,8 @@ from parsl.jobs.states import TERMINAL_STATES
 from parsl.jobs.states import JobState as ParslState
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.scheduler import JobState
-from hydragnn_flow.execution.worker_pool import PARSLS, node_of
+from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.worker_pool import PARSLS, node_of
 
 SECONDS_TO_ANSWER = 60.0
 
@@ -121,11 +121,11 @@ class ParslExecutor:
             Where Parsl keeps its logs and certificates.
         """
         executor = self._executor
-        interchange = "hydragnn_flow.execution.interchange"
+        interchange = "hydragnn_flow.execution.pools.interchange"
         executor.interchange_launch_cmd = [sys.executable, "-m", interchange]
         executor.launch_cmd = executor.launch_cmd.replace(
             "process_worker_pool.py", f"python -m {PARSLS}"
-        ).replace(f"-m {PARSLS}", "-m hydragnn_flow.execution.worker_pool")
+        ).replace(f"-m {PARSLS}", "-m hydragnn_flow.execution.pools.worker_pool")
         executor.run_id, executor.run_dir = run, str(directory)
         scripts = directory / "submit_scripts"
         scripts.mkdir(exist_ok=True)

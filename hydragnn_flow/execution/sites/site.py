@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.options import (
+from hydragnn_flow.execution.sites.options import (
     Device,
     NodeOptions,
     Options,
@@ -99,7 +99,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 def shipped_sites() -> dict[str, Path]:
     """The site files that come with the package, by name."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     for folder in (package / "_sites", package.parent / "sites"):
         if folder.is_dir():
             return {file.stem: file for file in sorted(folder.glob("*.py"))}
@@ -116,7 +116,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
         (`sites/mine.py`), or a `site.yaml` that names one of these and gives options. A site file
         defines a function `site(options)` that returns a :class:`Site`.
     **options
-        Fields of :class:`~hydragnn_flow.execution.options.Options`; each overrides that of a
+        Fields of :class:`~hydragnn_flow.execution.sites.options.Options`; each overrides that of a
         `site.yaml`, and None leaves it alone.
 
     Raises

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydragnn_flow.errors import StoreError
-from hydragnn_flow.execution.gang import ANOTHER_PART, abort, abort_reason, whole
-from hydragnn_flow.execution.lane import Lane, LaneDied
 from hydragnn_flow.execution.lease import Fence
-from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.sites.site import Node
+from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
+from hydragnn_flow.execution.workers.lane import Lane, LaneDied
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 1.0

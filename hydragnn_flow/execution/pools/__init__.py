@@ -1,0 +1,1 @@
+"""Workers and the batch jobs that hold them: started, watched, given back."""
