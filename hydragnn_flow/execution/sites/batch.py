@@ -34,7 +34,6 @@ HEARTBEAT = 15
 """Seconds between signs of life of workers, where a site says nothing else."""
 MISSED_HEARTBEATS = 4
 """After so many a node counts as lost."""
-_DRAIN_SECONDS = 90
 
 
 class _AskedOften:
@@ -225,7 +224,9 @@ class Executors:
             heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
             # Segments end by themselves at the end of the job; from a little before it on, a worker
             # takes nothing new.
-            drain_period=walltime - min(_DRAIN_SECONDS, walltime // 10) if walltime else None,
+            drain_period=walltime - min(worker_pool.MOST_TO_DRAIN, walltime // 10)
+            if walltime
+            else None,
             # Parsl would give a pool up for good when its first job fails.
             block_error_handler=False,
             provider=self.provider(**self._block(directory)),
