@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from slurm_cases import UNSHARED, write_campaign, write_site
-
-from runs import Campaign, assert_nothing_lost_or_repeated
+from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
 

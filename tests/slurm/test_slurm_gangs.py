@@ -14,9 +14,9 @@ import pytest
 from cluster import INTERFACE, Cluster
 from segment_cases import make_spec
 from slurm_cases import SPACE, write_campaign, write_site
+from slurm_runs import Campaign, places_of
 
 from hydragnn_flow.data import GraphStore
-from runs import Campaign, places_of
 
 pytestmark = pytest.mark.slurm
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import GCDS, Cluster
 from slurm_cases import SPACE, UNSHARED, write_campaign, write_site
-
-from runs import (
+from slurm_runs import (
     Campaign,
     assert_nothing_lost_or_repeated,
     assert_one_at_a_time,

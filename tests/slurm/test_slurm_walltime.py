@@ -7,25 +7,34 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from slurm_cases import UNSHARED, write_campaign, write_site
-
-from runs import Campaign, assert_nothing_lost_or_repeated
+from slurm_runs import PATIENCE, Campaign
 
 pytestmark = pytest.mark.slurm
 
 
 def test_three_blocks_in_a_row_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    trials, epochs = 2, 1400
-    config = write_campaign(tmp_path, trials, epochs)
-    site = write_site(tmp_path, nodes=1, blocks=1, gcds=2, site=UNSHARED, walltime="00:01:00")
+    trials, blocks = 2, 3
+    config = write_campaign(tmp_path, trials, epochs=100_000)
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, site=UNSHARED, walltime="00:01:00")
     campaign = Campaign(cluster, config, site)
     campaign.start()
-    campaign.finish(seconds=1200)
-    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+    campaign.wait_for(
+        "the end of three blocks",
+        lambda: len(campaign.blocks("ended")) >= blocks,
+        seconds=3 * PATIENCE,
+    )
+    first = cluster.jobs()[:blocks]
+    assert {job.state for job in first} <= {"COMPLETED", "COMPLETING"}, "did not end by itself"
+    campaign.wait_for(
+        "a fourth", lambda: sum(len(lanes) for lanes in campaign.at_work().values()) == trials
+    )
+    assert campaign.interrupt() == 130
+    campaign.assert_queue_is_empty()
     for number in range(trials):
-        *before, last = campaign.of_trial(number)
-        assert len(before) >= 3
-        assert {result.status for result in before} == {"interrupted"}, "a retry was spent"
+        results = campaign.of_trial(number)
+        assert {result.status for result in results} == {"interrupted"}, "a retry was spent"
         # A process that was not ready when its block ended has come to no epoch.
-        trained = [result for result in (*before, last) if result.to_epoch]
+        trained = [result for result in results if result.to_epoch]
         reached = [0, *(result.to_epoch for result in trained)]
         assert [result.from_epoch for result in trained] == reached[:-1], "trained twice"
+        assert reached[-1] > 0
