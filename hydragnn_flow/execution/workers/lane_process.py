@@ -175,7 +175,6 @@ def _logging_to(path: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
