@@ -71,6 +71,16 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
         yield token
 
 
+def is_driven(run_directory: Path) -> bool:
+    """Whether a driver holds the run's lock, which goes with its process."""
+    try:
+        with (run_directory / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    return False
+
+
 class Fence:
     """Tells a segment whether its work is still its own.
 

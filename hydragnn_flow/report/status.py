@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.execution.lease import DRIVER_FILE, LOCK_FILE
+from hydragnn_flow.execution.lease import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.tables import closing_table
 from hydragnn_flow.run_directory import RunDirectory
@@ -58,7 +56,7 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
 
 def _driver(run_directory: Path) -> Iterator[str]:
     """Who works on a run that is not finished, and on what."""
-    if not _is_driven(run_directory):
+    if not is_driven(run_directory):
         yield "no driver is at work on it; `hydragnn-flow run` goes on"
         return
     driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
@@ -83,13 +81,3 @@ def _blocks(blocks: list[Mapping[str, Any]]) -> list[str]:
         first = min(waiting, key=lambda block: float(block["since"]))
         words.append(in_queue(len(waiting), first["since"], first["reason"]))
     return words
-
-
-def _is_driven(run_directory: Path) -> bool:
-    """Whether a driver holds the run's lock, which goes with its process."""
-    try:
-        with (run_directory / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    return False

@@ -67,7 +67,6 @@ def test_the_pools_of_shipped_sites_are_as_training_needs_them(name: str, tmp_pa
         assert provider.max_blocks == site.blocks
         assert provider.nodes_per_block == site.nodes // site.blocks
         if site.scheduler:
-            assert provider.status_polling_interval == 15
             assert executor.drain_period < 3600 * 2
 
 

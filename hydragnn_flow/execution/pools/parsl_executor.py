@@ -23,8 +23,8 @@ from parsl.jobs.states import TERMINAL_STATES
 from parsl.jobs.states import JobState as ParslState
 
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.pools import worker_pool
 from hydragnn_flow.execution.pools.scheduler import JobState
-from hydragnn_flow.execution.pools.worker_pool import PARSLS, node_of
 
 SECONDS_TO_ANSWER = 60.0
 
@@ -45,7 +45,7 @@ class Manager(NamedTuple):
     @property
     def node(self) -> str:
         """The name of its node."""
-        return node_of(self.id)
+        return worker_pool.node_of(self.id)
 
     @property
     def usable(self) -> bool:
@@ -123,9 +123,10 @@ class ParslExecutor:
         executor = self._executor
         interchange = "hydragnn_flow.execution.pools.interchange"
         executor.interchange_launch_cmd = [sys.executable, "-m", interchange]
+        # A site of the user's own may have left Parsl's command as it was.
         executor.launch_cmd = executor.launch_cmd.replace(
-            "process_worker_pool.py", f"python -m {PARSLS}"
-        ).replace(f"-m {PARSLS}", "-m hydragnn_flow.execution.pools.worker_pool")
+            "process_worker_pool.py", f"python -m {worker_pool.__name__}"
+        )
         executor.run_id, executor.run_dir = run, str(directory)
         scripts = directory / "submit_scripts"
         scripts.mkdir(exist_ok=True)

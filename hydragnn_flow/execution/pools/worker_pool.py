@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
-PARSLS = "parsl.executors.high_throughput.process_worker_pool"
+_PARSLS = "parsl.executors.high_throughput.process_worker_pool"
 # Before the end of its job a pool takes nothing new for so long [s], a tenth of a short one:
 # segments stop a little before the end, and would otherwise be sent to the same job again.
 MOST_TO_DRAIN, LEAST_TO_DRAIN = 90, 20
@@ -68,4 +68,4 @@ if __name__ == "__main__":
     sys.argv[1:] = in_time(sys.argv[1:], time.time())
     sys.argv += ["--uid", f"{platform.node()}-{uuid.uuid4().hex[:12]}"]
     # Altered, for the worker processes to find the pool's main module.
-    runpy.run_module(PARSLS, run_name="__main__", alter_sys=True)
+    runpy.run_module(_PARSLS, run_name="__main__", alter_sys=True)

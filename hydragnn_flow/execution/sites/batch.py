@@ -36,23 +36,6 @@ MISSED_HEARTBEATS = 4
 """After so many a node counts as lost."""
 
 
-class _AskedOften:
-    """Asks the scheduler for the states of jobs every 15 s; Parsl's own does every minute, and a
-    block that has ended would be missed for as long."""
-
-    @property
-    def status_polling_interval(self) -> int:
-        return 15
-
-
-class SlurmJobs(_AskedOften, SlurmProvider):
-    """Parsl's provider for Slurm."""
-
-
-class PbsJobs(_AskedOften, PBSProProvider):
-    """Parsl's provider for PBS Pro."""
-
-
 def slurm_jobs(
     options: Options,
     *,
@@ -60,7 +43,7 @@ def slurm_jobs(
     cores_per_node: int | None = None,
     directives: Sequence[str] = (),
     **arguments: Any,
-) -> Callable[..., SlurmJobs]:
+) -> Callable[..., SlurmProvider]:
     """How blocks are asked for on a Slurm machine.
 
     Parameters
@@ -77,8 +60,8 @@ def slurm_jobs(
         More arguments of Parsl's `SlurmProvider`, or other values for those set here.
     """
 
-    def provider(**block: Any) -> SlurmJobs:
-        return SlurmJobs(
+    def provider(**block: Any) -> SlurmProvider:
+        return SlurmProvider(
             **{
                 "account": options.account,
                 "partition": options.partition,
@@ -102,7 +85,7 @@ def slurm_jobs(
 
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
-) -> Callable[..., PbsJobs]:
+) -> Callable[..., PBSProProvider]:
     """How blocks are asked for on a PBS Pro machine.
 
     Parameters
@@ -117,8 +100,8 @@ def pbs_jobs(
         More arguments of Parsl's `PBSProProvider`, or other values for those set here.
     """
 
-    def provider(**block: Any) -> PbsJobs:
-        return PbsJobs(
+    def provider(**block: Any) -> PBSProProvider:
+        return PBSProProvider(
             **{
                 "account": options.account,
                 "queue": options.partition,
@@ -192,7 +175,7 @@ class Executors:
                 self._pool("node", 1, address, directory),
             ],
             run_dir=str(directory),
-            # Blocks follow the campaign's need (execution/blocks.py), not the tasks it has sent.
+            # Blocks follow the campaign's need (pools/blocks.py), not the tasks it has sent.
             strategy="none",
             # What is lost goes back to the campaign, which knows its checkpoint.
             retries=0,
