@@ -8,7 +8,9 @@ mount --bind "$home/etc/hosts" /etc/hosts
 mount --bind "$home/etc/nsswitch.conf" /etc/nsswitch.conf
 mount -t tmpfs -o size=64m tmpfs "$home/disk"
 ip link set lo up
-ip link add "$interface" type bridge
+# With an address of its own: it would take that of a port, another when that node loses power, and
+# be unreachable to the others until they notice.
+ip link add "$interface" address 02:00:00:00:00:fe type bridge
 ip addr add "$address/24" dev "$interface"
 ip link set "$interface" up
 touch "$home/run/login.ready"
