@@ -208,6 +208,8 @@ def resolve_config(
     network = values.get("network")
     if isinstance(network, str):
         file = source.parent / network
+        if not file.exists():
+            raise InputError(f"{source}: network: there is no file {file}; correct the path")
         values["network"] = network_section(_mapping(read_json(file), file), file)
         load_network(values["network"], file)
     elif isinstance(network, dict):

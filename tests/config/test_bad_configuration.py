@@ -293,7 +293,7 @@ def test_a_missing_network_file_is_named(
 ) -> None:
     path = write({**quickstart, "network": "network.json"})
     message = refusal(lambda: load_config(path))
-    assert message.startswith(f"{tmp_path / 'network.json'}: cannot be read")
+    assert message.startswith(f"{path}: network: there is no file {tmp_path / 'network.json'};")
 
 
 def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -79,7 +79,7 @@ def test_shipped_sites_give_each_gcd_cores_of_its_own(name: str) -> None:
     assert all(len(group) in (node.cores_per_gcd, 2 * node.cores_per_gcd) for group in groups)
 
 
-@pytest.mark.parametrize("name", set(NEEDED) - {"local", "allocation", "slurm"})
+@pytest.mark.parametrize("name", sorted(set(NEEDED) - {"local", "allocation", "slurm"}))
 def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
     with pytest.raises(InputError, match="needs `account`; give --account, or account in a site"):
         load_site(name)
