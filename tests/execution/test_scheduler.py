@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from hydragnn_flow.execution.pools import scheduler as module
-from hydragnn_flow.execution.pools.scheduler import JobState, Pbs, Scheduler, Slurm, scheduler_named
+from hydragnn_flow.execution.pools.scheduler import (
+    JobState,
+    Pbs,
+    Scheduler,
+    Slurm,
+    number_of,
+    scheduler_named,
+)
 from hydragnn_flow.execution.pools.workers_file import (
     WORKERS_FILE,
-    cancel_left_behind,
     elapsed,
     in_queue,
     read_workers,
@@ -75,42 +81,45 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     tmp_path: Path, install: Install
 ) -> None:
     install("squeue", printing(tmp_path, QUEUE))
-    states = Slurm().states(["101", "102", "103", "104", "105", "106", "107"])
-    assert states["101"] == JobState("pending", "Priority", "parsl.gcd.block-0.1795300124.82")
-    assert states["105"] == JobState("pending", "", "somebody|'s job")
-    ended = JobState("ended")
-    assert [states[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
-    assert states["106"] == states["107"] == ended
+    jobs = Slurm().jobs()
+    assert jobs is not None
+    assert sorted(jobs) == ["101", "102", "103", "104", "105"]
+    assert jobs["101"] == JobState("pending", "Priority", "parsl.gcd.block-0.1795300124.82")
+    assert jobs["105"] == JobState("pending", "", "somebody|'s job")
+    assert [jobs[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
 
 
 def test_names_that_are_no_utf8_do_no_harm(install: Install) -> None:
     install("squeue", r"printf '101|PENDING|Priority|na\351ve\n'")
-    assert Slurm().states(["101"])["101"].reason == "Priority"
+    jobs = Slurm().jobs()
+    assert jobs is not None
+    assert jobs["101"].reason == "Priority"
 
 
 def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, install: Install) -> None:
     install("qselect", "echo 201.polaris-pbs-01; echo 202.polaris-pbs-01; echo 203.polaris-pbs-01")
     # One has ended between the two questions, which makes qstat end with an error.
     install("qstat", f"{printing(tmp_path, json.dumps(JOBS))}; exit 153")
-    states = Pbs().states(["201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov", "202", "203"])
-    assert states == {
-        "201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov": JobState(
+    assert Pbs().jobs() == {
+        "201": JobState(
             "pending", "Not Running: Insufficient amount of resource: ngpus", "parsl.gcd.block-0"
         ),
         "202": JobState("running", "", "parsl.gcd.block-1"),
-        "203": JobState("ended"),
     }
+    assert number_of("201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov") == "201"
 
 
 def test_raw_line_breaks_in_what_qstat_prints_do_no_harm(tmp_path: Path, install: Install) -> None:
     install("qselect", "echo 201.polaris-pbs-01")
     install("qstat", printing(tmp_path, json.dumps(JOBS).replace(r"\n\t", "\n\t")))
-    assert Pbs().states(["201"])["201"].state == "pending"
+    jobs = Pbs().jobs()
+    assert jobs is not None
+    assert jobs["201"].state == "pending"
 
 
 def test_an_empty_pbs_queue_has_no_jobs(install: Install) -> None:
     install("qselect", "true")
-    assert Pbs().states(["201"]) == {"201": JobState("ended")}
+    assert Pbs().jobs() == {}
 
 
 SILENCE = ["exit 1", "exec sleep 60", None]
@@ -136,7 +145,7 @@ def test_silence_is_not_taken_for_an_answer(
         install("qstat", script)
     system = scheduler_named(name)
     assert system is not None
-    assert system.states(["101"]) == {}
+    assert system.jobs() is None
 
 
 @pytest.mark.parametrize(("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel")])
@@ -147,26 +156,6 @@ def test_jobs_are_cancelled_in_one_go(
     system.cancel([])
     system.cancel(["101", "102"])
     assert (tmp_path / "cancelled").read_text() == "101 102\n"
-
-
-def test_a_new_driver_cancels_what_the_last_one_left_and_nothing_else(
-    tmp_path: Path, install: Install
-) -> None:
-    left = {
-        "101": ("parsl.gcd.block-0.1795300124.82", "pending"),
-        "102": ("parsl.gcd.block-1.of-another-machine", "pending"),
-        "103": ("parsl.node.block-0.1795300126.4", "ended"),
-        "999": ("parsl.gcd.block-7.long-gone", "running"),
-    }
-    blocks = [{"job": job, "name": name, "state": s} for job, (name, s) in left.items()]
-    workers = {"pools": {"gcd": {"blocks": blocks}, "node": {"blocks": []}}}
-    (tmp_path / WORKERS_FILE).write_text(json.dumps(workers))
-    install("squeue", printing(tmp_path, QUEUE))
-    install("scancel", f"echo $* >> {tmp_path}/cancelled")
-    cancel_left_behind(read_workers(tmp_path), Slurm())
-    assert (tmp_path / "cancelled").read_text() == "101\n"
-    cancel_left_behind({}, Slurm())
-    assert (tmp_path / "cancelled").read_text() == "101\n"
 
 
 def test_a_damaged_workers_file_is_like_none(tmp_path: Path) -> None:

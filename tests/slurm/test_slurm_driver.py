@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,33 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
     cluster.scancel(other)
     campaign.start()
     campaign.finish()
+
+
+# The second job is taken, and nobody told.
+VAGUE = """\
+#!/bin/sh
+set -e
+{sbatch} "$@"
+echo job >> {folder}/submitted
+[ "$(wc -l < {folder}/submitted)" != 2 ] || {{
+    echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv" >&2
+    exit 1
+}}
+"""
+
+
+def test_a_job_that_was_taken_and_called_refused_is_cancelled(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    sbatch = commands / "sbatch"
+    sbatch.write_text(VAGUE.format(sbatch=shutil.which("sbatch"), folder=tmp_path))
+    sbatch.chmod(0o755)
+    config = write_campaign(tmp_path, 6, 60)
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=1, site=UNSHARED)
+    campaign = Campaign(cluster, config, site)
+    campaign.start("sh", "-c", f'PATH={commands}:$PATH exec "$@"', "driver")
+    campaign.finish()
+    stray = cluster.jobs()[1]
+    assert stray.state == "CANCELLED"

@@ -142,11 +142,13 @@ class Blocks:
         """Workers the campaign could use."""
         self.trouble = ""
         """Why the next block has to wait, in words."""
-        self.has_had_workers = False
+        self.was_granted = self.was_refused = False
+        """Whether the scheduler has ever taken a job, and whether it has refused one or gave no
+        answer."""
         self._asked: list[Future[Job]] = []
         self._not_before = 0.0
         self._fruitless = self._refused = 0
-        self._has_submitted = self._has_excluded = False
+        self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
         self._at_look = self._sent_since = 0
@@ -258,7 +260,6 @@ class Blocks:
         block.enter("running")
         block.seen.update(manager.id for manager in block.managers)
         block.connected, block.gone = block.connected or now, None
-        self.has_had_workers = True
         block.was_given_work |= block.tasks > 0
         block.was_draining = all(manager.draining for manager in block.managers)
         if all(manager.held for manager in block.managers):
@@ -285,7 +286,7 @@ class Blocks:
         Parameters
         ----------
         patient
-            Whether to try again where the scheduler refuses a job.
+            Whether to try again where the scheduler refuses the first job.
 
         Raises
         ------
@@ -300,9 +301,9 @@ class Blocks:
             try:
                 self.blocks.append(Block(job.result(), self._first_state))
             except Refused as refusal:
-                self._refuse(str(refusal), patient)
+                self._refuse(str(refusal), patient or self.was_granted)
             else:
-                self._refused, self._has_submitted, self.trouble = 0, True, ""
+                self._refused, self.was_granted, self.trouble = 0, True, ""
         cancelled = [block for block in self.blocks if _succeeded(block.cancelling)]
         for block in cancelled:
             self._file(block)
@@ -336,7 +337,7 @@ class Blocks:
         """Have blocks submitted, as far as the last ones give no reason to wait."""
         if time.monotonic() < self._not_before:
             return
-        most = MOST_ASKED_AT_ONCE if self._has_submitted and not self._refused else 1
+        most = MOST_ASKED_AT_ONCE if self.was_granted and not self._refused else 1
         for _ in range(min(blocks, most - len(self._asked))):
             self._asked.append(self._clerk.submit(self.parsl.launch))
 
@@ -456,6 +457,7 @@ class Blocks:
         self.trouble = f"the last block ended without having done anything ({said})"
 
     def _refuse(self, said: str, patient: bool) -> None:
+        self.was_refused = True
         if self._has_excluded:  # which may leave fewer nodes than a block needs
             self.exclude(())
             return

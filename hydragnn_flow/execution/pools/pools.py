@@ -27,15 +27,13 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks, share
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
-from hydragnn_flow.execution.pools.scheduler import JobState, State, scheduler_named
+from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
 from hydragnn_flow.execution.pools.worker_pool import run_in_block
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
-    cancel_left_behind,
     count,
     elapsed,
     in_queue,
-    read_workers,
 )
 from hydragnn_flow.execution.sites.site import Site
 
@@ -78,8 +76,7 @@ class Pools:
                 f"site {site.name}: its Parsl configuration has the executors {labels}; it needs "
                 "'gcd' and 'node', both a HighThroughputExecutor"
             )
-        self._run_directory = directory.parent
-        self._file = WorkersFile(self._run_directory)
+        self._file = WorkersFile(directory.parent)
         self._scheduler = scheduler_named(site.scheduler)
         self._clerk = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
@@ -102,8 +99,7 @@ class Pools:
         if programs not in os.environ.get("PATH", "").split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
         if self._scheduler is not None:
-            left = read_workers(self._run_directory)
-            self._clerk.submit(cancel_left_behind, left, self._scheduler)
+            self._clerk.submit(self._cancel_strays)
         try:
             self._start()
         except BaseException:
@@ -131,7 +127,10 @@ class Pools:
             # number yet by which it could be cancelled.
             self._clerk.shutdown(cancel_futures=True)
             pools = [*self._pools.values()]
-            steps = [pool.cancel_all for pool in pools] + [pool.parsl.shut_down for pool in pools]
+            steps: list[Callable[[], object]] = [pool.cancel_all for pool in pools]
+            steps += [pool.parsl.shut_down for pool in pools]
+            if any(pool.was_refused for pool in pools):
+                steps.append(self._cancel_strays)
             for step in steps:
                 try:
                     step()
@@ -236,15 +235,16 @@ class Pools:
             label, block = self._worked.popleft()
             self._pools[label].worked(block)
         pools = [*self._pools.values()]
-        patient = any(pool.has_had_workers for pool in pools)
-        news = [pool.hear(patient) for pool in pools]
+        # A scheduler that has taken one job knows account and queue.
+        news = [pool.hear(any(each.was_granted for each in pools)) for pool in pools]
         if self._states is not None and self._states.done():
             states, self._states = self._states.result(), None
             for pool in pools:
                 pool.update(states)
         jobs = {pool.parsl.label: [block.job.number for block in pool.blocks] for pool in pools}
         now = time.monotonic()
-        if self._states is None and any(jobs.values()) and now >= self._next_question:
+        has_jobs = any(jobs.values()) or any(pool.was_refused for pool in pools)
+        if self._states is None and has_jobs and now >= self._next_question:
             self._next_question = now + self._seconds_between_questions
             self._states = self._clerk.submit(self._ask_states, jobs)
         if any(news):  # what waits, and why, is soon known
@@ -258,13 +258,35 @@ class Pools:
         return min(pool.parsl.seconds_between_questions for pool in self._pools.values())
 
     def _ask_states(self, jobs: dict[str, list[str]]) -> dict[str, JobState]:
-        """Run by the clerk."""
-        if self._scheduler is not None:
-            return self._scheduler.states([job for pool in jobs.values() for job in pool])
-        states: dict[str, JobState] = {}
-        for label, mine in jobs.items():
-            states |= self._pools[label].parsl.states(mine)
-        return states
+        """How jobs stand, those left out of which nothing is known; run by the clerk."""
+        if self._scheduler is None:
+            states: dict[str, JobState] = {}
+            for label, mine in jobs.items():
+                states |= self._pools[label].parsl.states(mine)
+            return states
+        listed = self._cancel_strays()
+        if listed is None:
+            return {}
+        numbers = [job for pool in jobs.values() for job in pool]
+        return {job: listed.get(number_of(job), JobState("ended")) for job in numbers}
+
+    def _cancel_strays(self) -> dict[str, JobState] | None:
+        """Cancel jobs of this run that nobody waits for; returns what the scheduler lists.
+
+        A driver that was killed has left some. And of a job that is refused because the scheduler
+        does not answer in time, it may well have taken the job. Jobs bear the names of their
+        scripts, which hold the time: no other run has such names.
+        """
+        listed = self._scheduler.jobs() if self._scheduler is not None else None
+        if listed is None or self._scheduler is None:
+            return None
+        scripts = Path(self._config.run_dir).glob("*/submit_scripts/*")
+        ours = {script.name for script in scripts}
+        pools = self._pools.values()
+        known = {number_of(job) for pool in pools for job in pool.parsl.submitted()}
+        strays = [j for j, state in listed.items() if state.name in ours and j not in known]
+        self._scheduler.cancel(strays)
+        return listed
 
     def _keep_off_bad_nodes(self, now: float) -> None:
         for lost, (label, node, when) in [*self._lost.items()]:

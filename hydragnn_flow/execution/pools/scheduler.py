@@ -1,7 +1,7 @@
 """What a batch scheduler says of jobs: Slurm and PBS Pro.
 
 A scheduler that is asked may be busy, restarting or out of reach. Silence is never taken for an
-answer: of a job it says nothing about, nothing is known.
+answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -30,8 +30,8 @@ class JobState(NamedTuple):
 class Scheduler(Protocol):
     """A batch system."""
 
-    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
-        """How jobs of this user stand; those of which nothing is known are left out."""
+    def jobs(self) -> dict[str, JobState] | None:
+        """The jobs of this user that have not ended, by number; None where there is no answer."""
         ...
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -57,12 +57,12 @@ _SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 class Slurm:
     """Slurm, asked by `squeue` and `scancel`."""
 
-    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
-        """How jobs of this user stand; empty where Slurm does not answer."""
+    def jobs(self) -> dict[str, JobState] | None:
+        """The jobs of this user that have not ended."""
         # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
         answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%j")
         if answer is None or answer.returncode != 0:
-            return {}
+            return None
         listed = {}
         for line in answer.stdout.splitlines():
             job, _, rest = line.partition("|")
@@ -72,7 +72,7 @@ class Slurm:
                 listed[job.strip()] = JobState("pending", "" if reason == "None" else reason, name)
             elif state in _SLURM_RUNNING:
                 listed[job.strip()] = JobState("running", "", name)
-        return {job: listed.get(job, JobState("ended")) for job in jobs}
+        return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel jobs."""
@@ -83,11 +83,11 @@ class Slurm:
 class Pbs:
     """PBS Pro, asked by `qselect`, `qstat` and `qdel`."""
 
-    def states(self, jobs: Iterable[str]) -> dict[str, JobState]:
-        """How jobs of this user stand; empty where PBS does not answer."""
+    def jobs(self) -> dict[str, JobState] | None:
+        """The jobs of this user that have not ended."""
         mine = _run("qselect", "-u", getpass.getuser())
         if mine is None or mine.returncode != 0:
-            return {}
+            return None
         listed: dict[str, JobState] = {}
         if mine.stdout.split():
             # Its exit code says only that one of them has ended since.
@@ -100,15 +100,15 @@ class Pbs:
             except (ValueError, KeyError):
                 found = None
             if found is None:
-                return {}
+                return None
             for job, facts in found.items():
                 pending = facts.get("job_state") in ("Q", "H", "W", "T")
-                listed[_number(job)] = JobState(
+                listed[number_of(job)] = JobState(
                     "pending" if pending else "running",
                     " ".join(str(facts.get("comment", "")).split()) if pending else "",
                     str(facts.get("Job_Name", "")),
                 )
-        return {job: listed.get(_number(job), JobState("ended")) for job in jobs}
+        return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """Delete jobs."""
@@ -147,6 +147,6 @@ def _run(*command: str) -> _Answer | None:
     return _Answer(done.returncode, done.stdout)
 
 
-def _number(job: str) -> str:
+def number_of(job: str) -> str:
     """`123` of `123.polaris-pbs-01.hsn.alcf.anl.gov`, which PBS itself abbreviates in places."""
     return job.partition(".")[0]

@@ -1,8 +1,4 @@
-"""`workers.json` of a run directory: what blocks the driver has, for looking and for cleaning up.
-
-A driver that is killed cannot cancel its jobs. Those that run end by themselves, as their workers
-miss it; those that wait in the queue would start for nothing, so the next driver cancels them.
-"""
+"""`workers.json` of a run directory: what blocks the driver has, for looking."""
 
 from __future__ import annotations
 
@@ -10,11 +6,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_flow.execution.pools.scheduler import Scheduler
 from hydragnn_flow.files import write_json
 
 if TYPE_CHECKING:  # reading the file needs no Parsl
@@ -52,31 +47,6 @@ def elapsed(since: float) -> str:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
-
-
-def cancel_left_behind(workers: Mapping[str, Any], scheduler: Scheduler) -> None:
-    """Cancel the jobs that an earlier driver left in the queue.
-
-    Parameters
-    ----------
-    workers
-        What the earlier driver wrote.
-    scheduler
-        The site's.
-    """
-    left = {
-        str(block["job"]): block["name"]
-        for pool in workers.get("pools", {}).values()
-        for block in pool["blocks"]
-        if block["state"] != "ended"
-    }
-    if not left:
-        return
-    states = scheduler.states(left)
-    # By name too: a run directory may have come from another machine, whose jobs had the same
-    # numbers.
-    mine = [job for job, state in states.items() if state.name and state.name == left[job]]
-    scheduler.cancel(mine)
 
 
 class WorkersFile:
