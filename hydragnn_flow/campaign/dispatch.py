@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from hydragnn_flow.execution.pools.pools import PoolName, Pools
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5
+# Nodes in a row, or times for one segment, until it is not the nodes.
+MOST_REFUSING = 3
 # Ends that all parts of a gang come to together.
 _AGREED = ("ok", "diverged", "interrupted")
 
@@ -41,7 +44,7 @@ class _Sending:
     jobs: list[list[Job]]
     """Of each worker."""
     started: float = field(default_factory=time.monotonic)
-    ended: dict[int, list[SegmentResult] | InputError] = field(default_factory=dict)
+    ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
 
     @property
     def is_gang(self) -> bool:
@@ -71,6 +74,7 @@ class Dispatch:
         self._running: set[_Sending] = set()
         self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
         self._failures: set[tuple[str, str, int]] = set()
+        self._refusals: list[SegmentResult] = []
         self._waited_for = ""
 
     @property
@@ -130,23 +134,17 @@ class Dispatch:
         Raises
         ------
         InputError
-            If a segment could not read the store, or its node has fewer devices than the site says:
-            no trial is to blame, and none could go on.
+            If node after node cannot read the store, or has fewer devices than the site says: no
+            trial is to blame, and none could go on.
         """
         ended: list[Ended] = []
-        refused: InputError | None = None
         for sending in self._finished():
             self._running.remove(sending)
             self._note_health(sending)
-            errors = [end for end in sending.ended.values() if isinstance(end, InputError)]
-            if errors:
-                refused = errors[0]
-                continue
             alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
             ended += [Ended(task, result, alone) for task, result in _results(sending)]
         self._context.record(ended)
-        if refused is not None:
-            raise refused
+        self._stop_if_refused_everywhere()
         return ended
 
     def _note_health(self, sending: _Sending) -> None:
@@ -157,12 +155,28 @@ class Dispatch:
         for result in chain.from_iterable(_answers(sending)):
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
-            worked = result.status not in ("killed", "error")
+            worked = result.status not in ("killed", "refused", "error")
             failure = (result.node, result.kind, result.number)
-            if worked or failure not in self._failures:
+            if worked or result.status == "refused" or failure not in self._failures:
                 self._pools.note(result.node, worked)
-            if not worked:
+            if result.status == "refused":
+                self._refusals.append(result)
+            elif worked:
+                self._refusals.clear()
+            else:
                 self._failures.add(failure)
+
+    def _stop_if_refused_everywhere(self) -> None:
+        """Give up where the nodes are not to blame either.
+
+        A single bad node refuses what it gets until it gets nothing more, which is after two
+        refusals: what is refused for the third time has been elsewhere, or can go nowhere else.
+        """
+        nodes = {result.node for result in self._refusals}
+        segments = Counter((result.kind, result.number) for result in self._refusals)
+        most_nodes = min(MOST_REFUSING, self._context.site.nodes)
+        if len(nodes) >= most_nodes or max(segments.values(), default=0) >= MOST_REFUSING:
+            raise InputError(self._refusals[-1].reason)
 
     def _finished(self) -> list[_Sending]:
         """What has ended whole; a gang of which a part ended badly is called off."""
@@ -178,8 +192,6 @@ class Dispatch:
             end = sending.ended[position] = results_of(future, specs)
             if len(sending.ended) == len(sending.jobs):
                 finished.append(sending)
-            elif isinstance(end, InputError):
-                self._call_off(specs[0], str(end))
             elif end[0].status not in _AGREED:
                 self._call_off(specs[0], end[0].reason)
 
@@ -188,9 +200,8 @@ class Dispatch:
 
 
 def _answers(sending: _Sending) -> list[list[SegmentResult]]:
-    """The results of each worker, in the order of their jobs; none of one that refused."""
-    parts = [sending.ended[position] for position in range(len(sending.jobs))]
-    return [part for part in parts if not isinstance(part, InputError)]
+    """The results of each worker, in the order of their jobs."""
+    return [sending.ended[position] for position in range(len(sending.jobs))]
 
 
 def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
@@ -200,13 +211,9 @@ def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
     return list(zip(sending.tasks, lists[0], strict=True))
 
 
-def results_of(
-    future: Future[Any], specs: Sequence[SegmentSpec]
-) -> list[SegmentResult] | InputError:
+def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
     """What a worker answered; where it was lost, results that say so."""
     error = future.exception()
-    if isinstance(error, InputError):
-        return error
     if error is None:
         results: list[SegmentResult] = future.result()
         return results

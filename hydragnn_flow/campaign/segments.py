@@ -59,7 +59,7 @@ class Task:
     tries: int = 0
     """How often it ended badly and had got no further."""
     losses: int = 0
-    """How often what it ran on was taken away and it had got no further."""
+    """How often what it ran on was taken away, or of no use, and it had got no further."""
     checkpoint_seen: float = field(init=False)
     """When the checkpoint was written that it begins with."""
 
@@ -79,7 +79,7 @@ class Task:
         """The segment once more after a bad end; getting further starts the count anew."""
         further = self._checkpoint_time() != self.checkpoint_seen
         tries, losses = (0, 0) if further else (self.tries, self.losses)
-        if end.status in ("lost", "interrupted"):
+        if end.status in ("lost", "refused", "interrupted"):
             return replace(self, tries=tries, losses=losses + 1)
         return replace(self, tries=tries + 1, losses=losses)
 

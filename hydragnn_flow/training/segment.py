@@ -9,7 +9,9 @@ from typing import Any, Literal
 from hydragnn_flow.config.data import Mode
 
 Kind = Literal["trial", "member"]
-Status = Literal["ok", "diverged", "out_of_memory", "killed", "lost", "interrupted", "error"]
+Status = Literal[
+    "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
+]
 
 
 @dataclass(frozen=True)

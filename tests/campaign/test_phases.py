@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import Gcd
@@ -44,10 +45,12 @@ class FakePools:
         self.machine, self.workers = machine, workers
         self.sent: list[SegmentSpec] = []
         self.jobs: list[Job] = []
+        self.noted: list[tuple[str, bool]] = []
 
     def tend(self, gcd: int = 0, node: int = 0) -> None: ...
 
-    def note(self, node: str, worked: bool) -> None: ...
+    def note(self, node: str, worked: bool) -> None:
+        self.noted.append((node, worked))
 
     def waiting(self) -> str:
         return ""
@@ -66,7 +69,7 @@ class FakePools:
             for result in results:
                 result.bundle = bundle
             future.set_result(results)
-        except (ConnectionError, StoreError, ManagerLost, WorkerLost) as error:
+        except (ConnectionError, ManagerLost, WorkerLost) as error:
             future.set_exception(error)
         return future
 
@@ -95,6 +98,11 @@ def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
     return SegmentResult(
         spec.kind, spec.number, spec.rung, 0, 0, status, "disk full", started=1.0, ended=2.0
     )
+
+
+def refused(spec: SegmentSpec, node: str) -> SegmentResult:
+    reason = "store.gs/shard-00000.bp/data.0 has changed; restore a copy"
+    return replace(badly(spec, "refused"), reason=reason, node=node)
 
 
 @pytest.fixture(scope="module")
@@ -385,21 +393,47 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     campaign: Campaign,
 ) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        raise StoreError("store.gs/shard-00000.bp/data.0 has changed; restore a copy")
+        return refused(spec, "frontier00001")
 
     context = campaign()
-    with pytest.raises(StoreError, match="restore a copy"):
+    with pytest.raises(InputError, match="restore a copy"):
         run(context, machine)
-    assert list(context.directory.results()) == []
+    assert {result.status for result in context.directory.results()} == {"refused"}
     trials, _ = run(campaign(), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    context = campaign()
-    recorded = list(context.directory.results())
-    with pytest.raises(StoreError, match="restore a copy"):
-        MemberPhase(context, trials[:MEMBERS]).run(FakePools(machine))  # type: ignore[arg-type]
-    assert list(context.directory.results()) == recorded
+    with pytest.raises(InputError, match="restore a copy"):
+        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(machine))  # type: ignore[arg-type]
     members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
     assert all(not member.reason for member in members)
+
+
+def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign: Campaign) -> None:
+    context = campaign()
+    context.site = replace(SITE, nodes=4)
+    sent = itertools.count()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        # Two of three get to a bad node, until the pools keep off it.
+        if next(sent) % 3 and pools.noted.count(("bad", False)) < 2:
+            return refused(spec, "bad")
+        return replace(well(spec), node="good")
+
+    pools = FakePools(machine)
+    trials = TrialPhase(context).run(pools)  # type: ignore[arg-type]
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert pools.noted.count(("bad", False)) == 2
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_node_after_node_that_refuses_stops_the_run(campaign: Campaign, nodes: int) -> None:
+    context = campaign()
+    context.site = replace(SITE, nodes=nodes)
+    sent = itertools.count()
+    with pytest.raises(InputError, match="restore a copy"):
+        run(context, lambda spec: refused(spec, f"frontier{next(sent) % nodes:05d}"))
+    results = list(context.directory.results())
+    assert len({result.node for result in results}) >= min(nodes, 3)
+    assert len(results) <= 8, "it went on all the same"
 
 
 def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:

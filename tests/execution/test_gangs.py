@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,7 @@ class Worker:
 
     def result(self) -> SegmentResult:
         assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 120)[0], "no answer"
         return SegmentResult(**json.loads(self.process.stdout.readline()))
 
     @property
@@ -150,11 +152,13 @@ def test_a_lost_worker_ends_the_other_part(
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     until(spec.folder / FILE)
+    lanes = workers[0].lanes
     workers[1].end()
     begin = time.monotonic()
     left = workers[0].result()
     assert time.monotonic() - begin < 30
     assert left.status == "lost", left.reason
+    assert not any(lane.is_running() for lane in lanes), "torch may hang in it"
     gone = SegmentResult(
         spec.kind, spec.number, spec.rung, 0, 0, "lost", "its worker was lost: no heartbeat"
     )

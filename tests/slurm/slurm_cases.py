@@ -26,6 +26,7 @@ def write_campaign(
     architecture: dict[str, Any] | None = None,
     structures: int = 32,
     atoms: int = 8,
+    mode: str = "memory",
     **search: Any,
 ) -> Path:
     """A search whose trials each train ``epochs`` in one segment, and two members.
@@ -40,6 +41,8 @@ def write_campaign(
         Keys of `Architecture` to set.
     structures, atoms
         How many there are, half of them to train on, and atoms of each.
+    mode
+        How the store is read.
     **search
         More keys of `search`, or other values for those set here.
     """
@@ -51,7 +54,7 @@ def write_campaign(
     source = {"format": "emt_alloys", "structures": structures, "atoms": [atoms, atoms]}
     return write_config(
         folder,
-        data={"source": source, "split": {"val": 0.25, "test": 0.25}},
+        data={"source": source, "split": {"val": 0.25, "test": 0.25}, "mode": mode},
         network=network,
         search={"trials": trials, "rungs": "none", "space": space or SPACE} | search,
         ensemble={"size": 2, "epochs": epochs + member_epochs, "level": 0.8},
@@ -66,6 +69,7 @@ def write_site(
     gcds: int = GCDS,
     site: str | Path = "slurm",
     walltime: str = "00:30:00",
+    scratch: Path | None = None,
     **options: Any,
 ) -> Path:
     """A site.yaml for the test cluster; a node that says nothing counts as lost after 12 s."""
@@ -80,5 +84,7 @@ def write_site(
         "heartbeat": 3,
         "node": {"gcds": gcds, "device": "cpu", "memory_gib": 4, "gpus": gcds},
     }
+    if scratch is not None:
+        values["node"] |= {"scratch": str(scratch)}
     path.write_text(yaml.safe_dump(values | options))
     return path

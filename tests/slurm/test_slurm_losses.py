@@ -94,6 +94,29 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
+def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    trials, epochs = 8, 30
+    config = write_campaign(tmp_path, trials, epochs, mode="random")
+    site = write_site(
+        tmp_path, nodes=2, blocks=2, gcds=2, site=UNSHARED, scratch=cluster.scratch / "ours"
+    )
+    campaign = Campaign(cluster, config, site)
+    bad = cluster.nodes[0]
+    cluster.on_node(bad, "touch", cluster.scratch / "ours")  # where a directory should be
+    campaign.start()
+    campaign.finish()
+    cluster.power_off(bad)  # as good as new when it comes back
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+    refused = [result for result in campaign.results() if result.status == "refused"]
+    assert refused
+    assert {result.node for result in refused} == {bad}
+    assert len(refused) <= 4, "work was sent there after it had refused twice"
+    assert all("cannot be created" in result.reason for result in refused)
+    assert campaign.workers()["bad_nodes"] == [bad]
+
+
 def test_a_worker_that_is_killed_costs_its_own_segment_only(
     cluster: Cluster, tmp_path: Path
 ) -> None:

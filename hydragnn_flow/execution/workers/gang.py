@@ -97,7 +97,7 @@ def _rank_of_blame(result: SegmentResult) -> int:
         return 1  # the worker itself was lost
     if result.reason.startswith(ANOTHER_PART):
         return 6
-    return {"killed": 2, "error": 3, "lost": 4}.get(result.status, 5)
+    return {"killed": 2, "refused": 2, "error": 3, "lost": 4}.get(result.status, 5)
 
 
 def _note(spec: SegmentSpec) -> Path:

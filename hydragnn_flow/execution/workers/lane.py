@@ -17,6 +17,9 @@ from typing import Any
 
 from hydragnn_flow.execution.workers.binding import bound_to
 
+LAST = "last"
+"""Key of an answer after which the process ends."""
+
 
 class LaneDied(RuntimeError):
     """The process ended without an answer."""
@@ -72,6 +75,8 @@ class Lane:
         if not line.endswith("\n"):
             raise LaneDied(_ending(self._process.wait()))
         answer: dict[str, Any] = json.loads(line)
+        if answer.pop(LAST, False):
+            self._process.wait()  # it ends by itself; the next request is for another
         return answer
 
     def kill(self) -> None:

@@ -24,6 +24,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.execution.sites.probe import probe
 from hydragnn_flow.execution.workers.gang import forget_earlier_notes
+from hydragnn_flow.execution.workers.lane import LAST
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.training.distributed import joined, lost_a_rank
@@ -32,6 +33,7 @@ from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import Stopped
 
+_never_freed: list[Exception] = []
 # Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
 # warning.
 SECONDS_TO_SAVE = 20.0
@@ -66,8 +68,12 @@ def _serve() -> None:
     while not stop.is_set():
         request = requests.get()
         if request:
-            replies.write(json.dumps(_answer(json.loads(request), stop, safe)) + "\n")
+            answer = _answer(json.loads(request), stop, safe)
+            replies.write(json.dumps(answer) + "\n")
             replies.flush()
+            if LAST in answer:
+                release_all()
+                os._exit(0)
 
 
 def _answer(
@@ -136,10 +142,18 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
         with suppress(OSError), (spec.folder / "log").open("a") as log:
             traceback.print_exc(file=log)
         if isinstance(error, OSError) and error.errno in PASSING:
-            return ended(cut_short, f"the disk failed ({_one_line(error)})")
-        if size > 1 and lost_a_rank(error):
-            return ended("lost", f"the connection to another rank broke ({_one_line(error)})")
-        return {"error": _one_line(error)}
+            answer = ended(cut_short, f"the disk failed ({_one_line(error)})")
+        elif size > 1 and lost_a_rank(error):
+            answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
+        else:
+            answer = {"error": _one_line(error)}
+        if size == 1:
+            return answer
+        # Freed with an all-reduce on its way, DDP's reducer waits for gloo's thread while it holds
+        # the lock of Python that this thread wants (torch 2.13). So it is not freed: what the error
+        # refers to stays, and the process ends when it has answered.
+        _never_freed.append(error)
+        return answer | {LAST: True}
 
 
 @contextmanager

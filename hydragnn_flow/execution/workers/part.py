@@ -12,7 +12,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hydragnn_flow.errors import StoreError
 from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
@@ -73,13 +72,7 @@ class Part:
         self._why_ended = ANOTHER_PART
 
     def run(self) -> SegmentResult:
-        """Run the ranks to their end; when one ends badly the others are ended as well.
-
-        Raises
-        ------
-        StoreError
-            If a rank cannot read the store, which is no fault of the segment.
-        """
+        """Run the ranks to their end; when one ends badly the others are ended as well."""
         alone = len(self._lanes) == 1 or self._in_gang
         with (
             nullcontext("") if alone else tempfile.TemporaryDirectory() as folder,
@@ -104,11 +97,7 @@ class Part:
     def _run(self, rank: int, folder: str) -> SegmentResult:
         """Have a lane run a rank, counted within this part."""
         started = time.time()
-        try:
-            result = self._ask(rank, folder, started)
-        except StoreError as error:
-            self._end_badly(str(error))
-            raise
+        result = self._ask(rank, folder, started)
         called_off = abort_reason(self._spec) if self._in_gang else None
         if result.status == "lost" and called_off is not None:
             # It saw the connection break before it saw the note.
@@ -122,16 +111,17 @@ class Part:
         return result
 
     def _ask(self, rank: int, folder: str, started: float) -> SegmentResult:
-        """A rank's result; however it ends is one, unless the store is at fault."""
+        """A rank's result, however it ends."""
         lane = self._lanes[rank]
         status: Status
         try:
             answer = lane.call(self._request(rank, folder))
-            if "refused" in answer:
-                raise StoreError(answer["reason"])
-            if "error" not in answer:
+            if "refused" in answer:  # by the store, which is no fault of the segment
+                status, reason = "refused", str(answer["reason"])
+            elif "error" in answer:
+                status, reason = "error", str(answer["error"])
+            else:
                 return SegmentResult(**answer)
-            status, reason = "error", str(answer["error"])
         except LaneDied as death:
             if lane.was_killed:
                 status, reason = "interrupted", self._why_ended

@@ -18,7 +18,7 @@ from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.binding import cores_of, environment
 from hydragnn_flow.execution.workers.lane import Lane
 from hydragnn_flow.execution.workers.part import Job, Part
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 # Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
 _lanes: dict[tuple[int, int], Lane] = {}
@@ -41,21 +41,16 @@ def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
     Returns
     -------
     list of SegmentResult
-        In the order of ``jobs``; a segment whose process dies has a result that says so.
-
-    Raises
-    ------
-    StoreError
-        If a segment cannot read the store, which is no fault of its own. What the others have
-        done is in their checkpoints.
-    InputError
-        If the batch job was given fewer devices than the site's nodes have.
+        In the order of ``jobs``; a segment whose process dies has a result that says so, and one
+        that the node could not begin: without the store, a device, or room for processes.
     """
     try:
         results = _run_side_by_side(node, jobs)
+    except InputError as error:
+        results = [_not_run(job.spec, "refused", str(error)) for job in jobs]
     except OSError as error:
         # A node without room for files or processes spoils whatever it is sent, and must be known.
-        results = [_not_run(job.spec, f"{type(error).__name__}: {error}") for job in jobs]
+        results = [_not_run(job.spec, "error", f"{type(error).__name__}: {error}") for job in jobs]
     for result in results:
         result.bundle = bundle
     return results
@@ -81,9 +76,9 @@ def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     return results
 
 
-def _not_run(spec: SegmentSpec, reason: str) -> SegmentResult:
+def _not_run(spec: SegmentSpec, status: Status, reason: str) -> SegmentResult:
     return SegmentResult(
-        *(spec.kind, spec.number, spec.rung, 0, 0, "error", reason),
+        *(spec.kind, spec.number, spec.rung, 0, 0, status, reason),
         started=time.time(),
         ended=time.time(),
         node=socket.gethostname(),

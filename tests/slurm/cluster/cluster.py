@@ -84,6 +84,8 @@ class Cluster:
         self.home = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.disk = self.home / "disk"
         """A small shared disk that all nodes see."""
+        self.scratch = self.home / "scratch"
+        """A disk of each node's own, by the same name."""
         self.environment = {
             "SLURM_CONF": str(self.home / "etc/slurm.conf"),
             "PATH": os.pathsep.join([str(_HERE / "bin"), os.environ["PATH"]]),
@@ -160,6 +162,11 @@ class Cluster:
         process = self._running.pop(node)
         process.kill()
         process.wait()
+
+    def on_node(self, node: str, *command: str | Path) -> None:
+        """Run a command that sees what a node sees of the disks."""
+        where = ["nsenter", "-t", str(self._running[node].pid), "--mount"]
+        subprocess.run([*where, *map(str, command)], check=True)
 
     def processes(self, node: str) -> list[psutil.Process]:
         """The processes of a node."""
