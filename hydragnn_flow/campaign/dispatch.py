@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from hydragnn_flow.execution.pools.pools import PoolName, Pools
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5
-# Nodes in a row, or times for one segment, until it is not the nodes.
+# Nodes that refuse work while none does any: they are not to blame, then.
 MOST_REFUSING = 3
 # Ends that all parts of a gang come to together.
 _AGREED = ("ok", "diverged", "interrupted")
@@ -74,7 +73,7 @@ class Dispatch:
         self._running: set[_Sending] = set()
         self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
         self._failures: set[tuple[str, str, int]] = set()
-        self._refusals: list[SegmentResult] = []
+        self._refusals: dict[str, str] = {}
         self._waited_for = ""
 
     @property
@@ -144,7 +143,8 @@ class Dispatch:
             alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
             ended += [Ended(task, result, alone) for task, result in _results(sending)]
         self._context.record(ended)
-        self._stop_if_refused_everywhere()
+        if len(self._refusals) >= min(MOST_REFUSING, self._context.site.nodes):
+            raise InputError([*self._refusals.values()][-1])
         return ended
 
     def _note_health(self, sending: _Sending) -> None:
@@ -155,28 +155,23 @@ class Dispatch:
         for result in chain.from_iterable(_answers(sending)):
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
-            worked = result.status not in ("killed", "refused", "error")
-            failure = (result.node, result.kind, result.number)
-            if worked or result.status == "refused" or failure not in self._failures:
-                self._pools.note(result.node, worked)
             if result.status == "refused":
-                self._refusals.append(result)
-            elif worked:
+                self._avoid(result)
+                continue
+            worked = result.status not in ("killed", "error")
+            failure = (result.node, result.kind, result.number)
+            if worked or failure not in self._failures:
+                self._pools.note(result.node, worked)
+            if worked:
                 self._refusals.clear()
             else:
                 self._failures.add(failure)
 
-    def _stop_if_refused_everywhere(self) -> None:
-        """Give up where the nodes are not to blame either.
-
-        A single bad node refuses what it gets until it gets nothing more, which is after two
-        refusals: what is refused for the third time has been elsewhere, or can go nowhere else.
-        """
-        nodes = {result.node for result in self._refusals}
-        segments = Counter((result.kind, result.number) for result in self._refusals)
-        most_nodes = min(MOST_REFUSING, self._context.site.nodes)
-        if len(nodes) >= most_nodes or max(segments.values(), default=0) >= MOST_REFUSING:
-            raise InputError(self._refusals[-1].reason)
+    def _avoid(self, refusal: SegmentResult) -> None:
+        if refusal.node not in self._refusals:
+            self._context.view.say(f"{refusal.node} gets no more work: {refusal.reason}")
+        self._refusals[refusal.node] = refusal.reason
+        self._pools.avoid(refusal.node)
 
     def _finished(self) -> list[_Sending]:
         """What has ended whole; a gang of which a part ended badly is called off."""

@@ -349,6 +349,18 @@ def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
     assert pool.keep_off(health) == []  # it is all there is
 
 
+def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
+    pool: Blocks, machine: Machine
+) -> None:
+    health = NodeHealth()
+    have(pool, machine, 1)
+    for node in ("node0", "node1"):
+        health.condemn(node)
+        health.note(node, True)  # what was there before may still come to a good end
+    assert pool.keep_off(health) == ["node0", "node1"]
+    assert pool.workers == 0
+
+
 def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> None:
     have(pool, machine, 2)
     health = NodeHealth()

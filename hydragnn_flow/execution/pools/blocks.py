@@ -385,11 +385,14 @@ class Blocks:
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
-        """Send no more tasks to suspect nodes where there are others; returns their names."""
+        """Send no more tasks to nodes of no use, and to suspect ones where there are others.
+
+        Returns their names.
+        """
         usable = self.usable
         suspect = [manager for manager in usable if health.is_suspect(manager.node)]
         if len(suspect) == len(usable):
-            return []
+            suspect = [manager for manager in suspect if health.is_of_no_use(manager.node)]
         for manager in suspect:
             self.hold(manager)
         return [manager.node for manager in suspect]

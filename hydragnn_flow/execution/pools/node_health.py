@@ -16,6 +16,7 @@ class NodeHealth:
 
     def __init__(self) -> None:
         self._bad_ends: Counter[str] = Counter()
+        self._of_no_use: set[str] = set()
 
     def note(self, node: str, worked: bool) -> None:
         """Take down how a segment on a node ended."""
@@ -24,6 +25,14 @@ class NodeHealth:
         else:
             self._bad_ends[node] += 1
 
+    def condemn(self, node: str) -> None:
+        """Take down that a node cannot do any work."""
+        self._of_no_use.add(node)
+
+    def is_of_no_use(self, node: str) -> bool:
+        """Whether it is known to be unable to do any work."""
+        return node in self._of_no_use
+
     def is_suspect(self, node: str) -> bool:
-        """Whether work has ended badly there several times in a row."""
-        return self._bad_ends[node] >= MOST_BAD_ENDS
+        """Whether that is known, or work has ended badly there several times in a row."""
+        return self.is_of_no_use(node) or self._bad_ends[node] >= MOST_BAD_ENDS

@@ -215,6 +215,11 @@ class Pools:
         """
         self._health.note(node, worked)
 
+    def avoid(self, node: str) -> None:
+        """Send nothing more to a node that cannot do any work."""
+        self._health.condemn(node)
+        self._keep_off_bad_nodes(time.monotonic())
+
     def waiting(self) -> str:
         """What work waits for that has too few workers; empty where there is none."""
         pools = [pool for pool in self._pools.values() if pool.wanted > pool.workers]
