@@ -35,7 +35,9 @@ def test_four_nodes_have_eight_gcds_each_and_addresses_of_their_own(cluster: Clu
 
 
 def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> None:
-    job = cluster.ask("sbatch", "--parsable", "--no-kill", "-N2", "--wrap", "srun sleep 600")
+    job = cluster.ask(
+        "sbatch", "--parsable", "--no-kill", "-N2", "--output=/dev/null", "--wrap", "srun sleep 600"
+    )
     assert cluster.wait_until(lambda: cluster.squeue()[0].state == "RUNNING")
     node = cluster.nodes[1]
     assert cluster.wait_until(lambda: any(p.name() == "sleep" for p in cluster.processes(node)))
@@ -50,7 +52,7 @@ def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> 
 
 
 def test_the_stand_in_for_sacct_knows_ended_jobs(cluster: Cluster) -> None:
-    job = cluster.ask("sbatch", "--parsable", "--wrap", "true").strip()
+    job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip()
     asked = ("sacct", "-X", "--noheader", "--format=jobid,state%20", "--job", job)
     assert cluster.wait_until(lambda: cluster.ask(*asked).split() == [job, "COMPLETED"])
 

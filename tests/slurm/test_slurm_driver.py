@@ -44,7 +44,9 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     everything = f"--nodes={len(cluster.nodes)}"
-    other = cluster.ask("sbatch", "--parsable", everything, "--wrap", "sleep 600").strip()
+    other = cluster.ask(
+        "sbatch", "--parsable", everything, "--output=/dev/null", "--wrap", "sleep 600"
+    ).strip()
     campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
     campaign.start()
     campaign.wait_for(
