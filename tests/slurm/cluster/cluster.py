@@ -92,6 +92,7 @@ class Cluster:
         }
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[bytes]] = []
+        self._cleared = frozenset[str]()
 
     def __enter__(self) -> Cluster:
         try:
@@ -143,8 +144,9 @@ class Cluster:
         return self._jobs()
 
     def jobs(self) -> list[Job]:
-        """Every job there has been, in the order of submission."""
-        return self._jobs("--states=all", "--sort=i")
+        """Every job there has been since the last clearing, in the order of submission."""
+        jobs = self._jobs("--states=all", "--sort=i")
+        return [job for job in jobs if job.number not in self._cleared]
 
     def nodes_of(self, job: Job) -> list[str]:
         """The nodes a job has."""
@@ -196,6 +198,8 @@ class Cluster:
             if node not in self._running:
                 self._start_node(node)
         self._wait("cancelled jobs to leave", lambda: not self.squeue())
+        # Slurm goes on listing them for minutes.
+        self._cleared = frozenset(job.number for job in self._jobs("--states=all"))
         self._wait_for_nodes(self.nodes)
 
     def _jobs(self, *options: str) -> list[Job]:
