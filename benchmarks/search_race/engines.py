@@ -89,9 +89,13 @@ class DeepHyperEngine:
         An interpreter that has DeepHyper.
     seed
         Of the search.
+    quick
+        Whether to spare its time, with the same suggestions; not where that is measured.
     """
 
-    def __init__(self, space: Mapping[str, Parameter], python: Path, seed: int) -> None:
+    def __init__(
+        self, space: Mapping[str, Parameter], python: Path, seed: int, *, quick: bool = False
+    ) -> None:
         self.seconds = 0.0
         self._learnt: list[tuple[dict[str, Any], float]] = []
         self._told: list[tuple[int, float]] = []
@@ -99,7 +103,7 @@ class DeepHyperEngine:
             [python, _PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._write({"space": domains, "seed": seed})
+        self._write({"space": domains, "seed": seed, "quick": quick})
 
     def learn(self, history: list[tuple[dict[str, Any], float]]) -> None:
         """Results of configurations that it did not suggest; of a space without conditions."""
@@ -148,7 +152,7 @@ def make_engine(
     """
     if name == "deephyper":
         assert deephyper is not None
-        return DeepHyperEngine(function.space, deephyper, seed)
+        return DeepHyperEngine(function.space, deephyper, seed, quick=True)
     return OptunaEngine(function, _sampler(name, function, in_flight, seed))
 
 
@@ -174,9 +178,8 @@ def _sampler(name: str, function: Function, in_flight: int, seed: int) -> BaseSa
 def fingerprint(name: str, deephyper: Path | None) -> str:
     """Changes with the code of the engine: its package's version, or the text of our modules."""
     if name in _MODULES:
-        folder = Path(hydragnn_flow.__file__).parent / "search" / "samplers" / "samplers"
-        files = [folder / f"{module}.py" for module in _MODULES[name]]
-        text = b"".join(file.read_bytes() for file in files if file.exists())
+        folder = Path(hydragnn_flow.__file__).parent / "search" / "samplers"
+        text = b"".join((folder / f"{module}.py").read_bytes() for module in _MODULES[name])
         return hashlib.sha256(text).hexdigest()[:12]
     if name == "deephyper":
         return f"deephyper {deephyper_version(deephyper)}" if deephyper else "deephyper"
