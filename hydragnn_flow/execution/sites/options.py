@@ -111,8 +111,8 @@ class Options(Section):
     blocks: int | None = Field(default=None, ge=1)
     """Batch jobs at a time, of `nodes / blocks` nodes each. Small ones start sooner."""
     interface: str | None = None
-    """Network interface of the login node, and of the nodes, on which driver, workers and ranks
-    meet; as `ip addr` names it."""
+    """Network interface, as `ip addr` names it, of the login node, where driver and workers meet;
+    with `slurm` and `allocation` also of the nodes, where ranks meet."""
     worker_init: str | None = None
     """Shell lines before the workers start, such as `module load rocm`."""
     environment: str | None = None
