@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.objectives import is_final, outcome_of, times_too_large
 from hydragnn_flow.campaign.segments import Context, Task
-from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Placeable, next_bundles, too_large
@@ -19,6 +19,8 @@ from hydragnn_flow.training.segment import SegmentResult
 
 # Of a step whose size is a budget of atoms or edges, and so says nothing of its graphs.
 _MOST_PARTS = 64
+# Networks that cannot be, while nothing else has come of the search: its space is to blame.
+_MOST_IMPOSSIBLE = 20
 
 
 class TrialPhase:
@@ -45,6 +47,7 @@ class TrialPhase:
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
         self._troubled: set[int] = set()
+        self._impossible = 0
         self._results: defaultdict[int, list[SegmentResult]] = defaultdict(list)
         for result in context.history:
             if result.kind == "trial":
@@ -113,7 +116,17 @@ class TrialPhase:
         """Begin a new trial, where the budget has one left."""
         if self.search.asked >= self.context.config.search.trials:
             return False
-        self._queue(self.search.ask(), rung=0)
+        trial = self.search.ask()
+        self._queue(trial, rung=0)
+        if (
+            self._impossible >= _MOST_IMPOSSIBLE
+            and self.search.states.get("failed") == self.search.asked
+        ):
+            raise InputError(
+                f"search.space: none of the {self.search.asked} trials asked for has a network "
+                f"that can be ({self.search.record(trial.number).reason}); correct the space and "
+                f"search in another run directory"
+            )
         return True
 
     def _promote(self, dispatch: Dispatch) -> bool:
@@ -129,18 +142,31 @@ class TrialPhase:
         return True
 
     def _queue(self, trial: TrialRecord, rung: int) -> None:
-        """Make a trial's next segment ready, or fail the trial where none could fit."""
+        """Make a trial's next segment ready, or fail the trial where there can be none."""
+        try:
+            task = self._fitting(trial, rung)
+        except StoreError:
+            raise
+        except InputError as error:  # values that go together in pairs need not do so all at once
+            self._impossible += 1
+            self.search.fail(trial.number, f"error: {error}")
+            return
+        gcd = self.context.gcd
+        if too_large(task.estimate, gcd):
+            needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
+            self.search.fail(trial.number, f"out_of_memory: needs about {needs}")
+        else:
+            self._ready.append(task)
+
+    def _fitting(self, trial: TrialRecord, rung: int) -> Task:
+        """A trial's next segment, in as many parts as its memory asks for."""
         failures, gcd = self.context.config.search.failures, self.context.gcd
         parts = 2 ** times_too_large(failures, self._results[trial.number])
         task = self._task(trial, rung, parts)
         while too_large(task.estimate, gcd) and self._can_resize(task):
             parts *= 2
             task = self._task(trial, rung, parts)
-        if too_large(task.estimate, gcd):
-            needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
-            self.search.fail(trial.number, f"out_of_memory: needs about {needs}")
-        else:
-            self._ready.append(task)
+        return task
 
     def _task(self, trial: TrialRecord, rung: int, parts: int) -> Task:
         epochs = self.search.rungs.epochs(trial.number)

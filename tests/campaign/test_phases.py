@@ -382,6 +382,50 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
     assert trials[0].state in ("complete", "pruned")
 
 
+# Each goes with the data by itself; `mlp_per_node` only where all structures are of one size.
+NODE_HEADS = {"Architecture.output_heads.node.type": {"choices": ["mlp", "mlp_per_node"]}}
+# Each pair goes together; all three do not.
+HEADS = {
+    "Architecture.hidden_dim": {"choices": [32, 33]},
+    "Architecture.global_attn_heads": {"choices": [1, 4]},
+    "Architecture.global_attn_engine": {"choices": ["", "GPS"]},
+}
+
+
+@pytest.mark.parametrize("space", [NODE_HEADS, HEADS], ids=["for the data", "at all"])
+def test_a_network_that_cannot_be_fails_its_trial_alone(
+    campaign: Campaign, space: dict[str, Any]
+) -> None:
+    changes = {"space": space, "sampler": "random", "trials": 24}
+    trials, pools = run(campaign(**changes), well)
+    failed = {trial.number for trial in trials if trial.state == "failed"}
+    assert 0 < len(failed) < 24
+    assert failed.isdisjoint(spec.number for spec in pools.sent)
+    assert all(trials[number].reason.startswith("error: network") for number in failed)
+    assert {trial.state for trial in trials} <= {"complete", "pruned", "failed"}
+
+
+def test_a_driver_takes_up_trials_that_cannot_be(campaign: Campaign) -> None:
+    """As the driver leaves them that is killed before it has seen that."""
+    changes = {"space": NODE_HEADS, "sampler": "random"}
+    phase = TrialPhase(campaign(**changes))
+    asked = [phase.search.ask() for _ in range(TRIALS)]
+    phase.search.close()
+    trials, _ = run(campaign(**changes), well)
+    assert [trial.state == "failed" for trial in trials] == [
+        "mlp_per_node" in trial.parameters.values() for trial in asked
+    ]
+    assert any(trial.state == "failed" for trial in trials)
+
+
+def test_where_no_network_can_be_the_search_says_so(campaign: Campaign) -> None:
+    space = {"Architecture.output_heads.node.type": {"choices": ["mlp_per_node"]}}
+    context = campaign(space=space, trials=1000)
+    with pytest.raises(InputError, match=r"search\.space: none of the .* network.*mlp_per_node"):
+        run(context, well)
+    assert len(TrialPhase(campaign(space=space, trials=1000)).search.records) < 100
+
+
 def test_where_nothing_ever_works_the_trials_keep_their_chance(
     campaign: Campaign,
 ) -> None:
