@@ -12,7 +12,7 @@ from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
 from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.placement import Placeable, next_bundles, too_large
+from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.training.segment import SegmentResult
@@ -85,14 +85,27 @@ class TrialPhase:
         more = left + sum(task.width for task in self._ready)
         dispatch.want(min(more, self._gcds - dispatch.running))
         free = min(dispatch.free, self._gcds - dispatch.running)
-        # Where nothing runs one is kept ready: it says that there is work for a machine to come.
-        enough = max(free * self.context.gcd.share, 0 if dispatch.running else 1)
-        while len(self._ready) < enough and (self._promote(dispatch) or self._ask()):
-            pass
+        self._gather(dispatch, free)
         self.context.write(self.search.commit)
         if free > 0 and self._ready:
             self._send(dispatch, free)
         return bool(dispatch.running or self._ready)
+
+    def _gather(self, dispatch: Dispatch, free: int) -> None:
+        """Make segments ready until they fill the free GCDs.
+
+        No more than that: a trial that is asked for later is chosen with more results. Where
+        nothing runs one is kept ready: it says that there is work for a machine to come.
+        """
+        filling, seen = Filling(self.context.gcd, free), 0
+        while True:
+            for task in self._ready[seen:]:
+                filling.add(task.estimate, task.width)
+            seen = len(self._ready)
+            if filling.is_full and (seen or dispatch.running):
+                return
+            if not (self._promote(dispatch) or self._ask()):
+                return
 
     def _send(self, dispatch: Dispatch, free: int) -> None:
         queue = [

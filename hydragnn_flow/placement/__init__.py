@@ -2,12 +2,13 @@
 
 from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Work
 from hydragnn_flow.placement.members import Wave, plan_members
-from hydragnn_flow.placement.placer import Placeable, next_bundles, too_large
+from hydragnn_flow.placement.placer import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.placement.weighing import Weighing
 
 __all__ = [
     "CostModel",
     "Estimate",
+    "Filling",
     "Gcd",
     "Placeable",
     "Wave",

@@ -121,6 +121,42 @@ class _Reservation:
         return True
 
 
+@dataclass
+class Filling:
+    """How many of the free GCDs some segments need at least, however they are bundled.
+
+    Parameters
+    ----------
+    gcd
+        The GCD, as all others of the site.
+    free_gcds
+        GCDs with nothing to do.
+    """
+
+    gcd: Gcd
+    free_gcds: int
+    _places: float = 0.0
+    _busy: float = 0.0
+    _memory: float = 0.0
+
+    def add(self, estimate: Estimate, width: int) -> None:
+        """Count one more; of more GCDs than are free it waits, and others run meanwhile."""
+        if 1 < width <= self.free_gcds:
+            self._places += width
+            self._busy += width
+            self._memory += width
+            return
+        self._places += 1 / self.gcd.share
+        if width == 1:
+            self._busy += estimate.busy
+            self._memory += min(1, estimate.memory_gib / (MEMORY_SHARE * self.gcd.memory_gib))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no GCD would be left for another."""
+        return max(self._places, self._busy, self._memory) >= self.free_gcds
+
+
 def _joining(
     queue: Sequence[Placeable[T]], head: int, taken: Collection[int], gcd: Gcd, most: int
 ) -> list[int]:

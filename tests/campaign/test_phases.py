@@ -25,7 +25,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.placement import Gcd
+from hydragnn_flow.placement import CostModel, Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome
@@ -211,6 +211,26 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
     assert lost[2] == MOST_TRIES
     assert trials[3].state == "failed" and "node8 was lost" in trials[3].reason
     assert lost[3] == MOST_LOSSES
+
+
+@pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 8)])
+def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
+    campaign: Campaign, launch_seconds: float, asked: int
+) -> None:
+    """What computes all the time fills a GCD; of what waits for its launches four share one."""
+    context = campaign(trials=20)
+    context.gcd = replace(context.gcd, share=4, launch_seconds=launch_seconds)
+    context.costs = CostModel(context.gcd)
+    before: list[int] = []
+
+    class Counting(FakePools):
+        def submit(self, *args: Any) -> Future[list[SegmentResult]]:
+            before.append(phase.search.asked)
+            return super().submit(*args)
+
+    phase = TrialPhase(context)
+    phase.run(Counting(well))  # type: ignore[arg-type]
+    assert before[0] == asked
 
 
 def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:

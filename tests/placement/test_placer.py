@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.placement import Estimate, Gcd, Placeable, next_bundles
+from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
 from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_SHARE
 
 
@@ -164,3 +164,38 @@ def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
     bundles, rest = next_bundles([gang, one], gcd(), 2, [5.0])
     assert [[p.item for p in bundle] for bundle in bundles] == [[one.item]]
     assert rest == [gang]
+
+
+@pytest.mark.parametrize(
+    ("gib", "busy", "width", "enough"),
+    [
+        (1.0, 0.1, 1, 32),  # four side by side, as many as there may be
+        (1.0, 0.5, 1, 16),
+        (1.0, 1.0, 1, 8),
+        (MEMORY_SHARE * 8.0, 0.1, 1, 16),
+        (16.0, 0.1, 1, 8),
+        (1.0, 0.1, 4, 2),
+        (1.0, 0.1, 9, 32),  # while they wait, others run
+    ],
+)
+def test_how_many_alike_fill_the_free_gcds(
+    gib: float, busy: float, width: int, enough: int
+) -> None:
+    filling, count = Filling(gcd(16.0, 4), 8), 0
+    while not filling.is_full:
+        filling.add(Estimate(10.0, gib, uncorrected_seconds=10.0, busy=busy), width)
+        count += 1
+    assert count == enough
+
+
+@settings(deadline=None)
+@given(ready=ready, share=st.integers(1, 6), free=st.integers(2, 12))
+def test_what_runs_on_some_gcds_does_not_fill_more(
+    ready: list[Placeable[int]], share: int, free: int
+) -> None:
+    site = gcd(share=share)
+    bundles, _ = next_bundles(ready, site, free - 1)
+    filling = Filling(site, free)
+    for placeable in (p for bundle in bundles for p in bundle):
+        filling.add(placeable.estimate, placeable.width)
+    assert not filling.is_full
