@@ -17,6 +17,8 @@ FULL = 1.05
 MEMORY_SHARE = 0.9
 # A bundle ends with its longest segment, so segments share a GCD only with others about as long.
 LONGEST_TO_SHORTEST = 3.0
+# How far behind the first of a bundle others are looked for, so that thousands take no minutes.
+_MOST_LOOKED_AT = 512
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ def next_bundles(
     """Choose what the free GCDs run.
 
     What was cut short goes first, then the longest (Graham, SIAM J. Appl. Math. 17, 416 (1969)).
-    Others join it while there are more segments than free GCDs, and while memory, computing time
-    and similar length allow; a segment that fills a GCD keeps it to itself. The first segment of
-    several GCDs that finds too few free has a reservation for the moment when enough will be; what
-    would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295).
+    Others near it in that order join it while there are more segments than free GCDs, and while
+    memory, computing time and similar length allow; a segment that fills a GCD keeps it to itself.
+    The first segment of several GCDs that finds too few free has a reservation for the moment when
+    enough will be; what would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS
+    949, 295).
 
     Parameters
     ----------
@@ -67,6 +70,7 @@ def next_bundles(
     """
     queue = sorted(ready, key=lambda p: (not p.urgent, -p.seconds))
     narrow = sum(placeable.width == 1 for placeable in queue)
+    least = _Least.of(queue)
     bundles: list[list[Placeable[T]]] = []
     rest: list[Placeable[T]] = []
     joined: set[int] = set()
@@ -88,7 +92,7 @@ def next_bundles(
         free_gcds -= head.width
         if head.width == 1:
             narrow -= 1
-            members = _joining(queue, position, joined, gcd, most=narrow - free_gcds)
+            members = _joining(queue, position, joined, least, gcd, most=narrow - free_gcds)
             joined.update(members)
             narrow -= len(members)
             bundle += [queue[member] for member in members]
@@ -119,6 +123,28 @@ class _Reservation:
             return False
         self.spare -= other.width
         return True
+
+
+@dataclass
+class _Least:
+    """What any segment from each position of the queue on adds to a GCD that it shares."""
+
+    busy: list[float]
+    memory: list[float]
+
+    @classmethod
+    def of(cls, queue: Sequence[Placeable[Any]]) -> _Least:
+        least = cls([], [])
+        busy = memory = math.inf
+        for placeable in reversed(queue):
+            if placeable.width == 1:
+                busy = min(busy, placeable.estimate.busy)
+                memory = min(memory, placeable.estimate.memory_gib)
+            least.busy.append(busy)
+            least.memory.append(memory)
+        least.busy.reverse()
+        least.memory.reverse()
+        return least
 
 
 @dataclass
@@ -158,27 +184,39 @@ class Filling:
 
 
 def _joining(
-    queue: Sequence[Placeable[T]], head: int, taken: Collection[int], gcd: Gcd, most: int
+    queue: Sequence[Placeable[T]],
+    head: int,
+    taken: Collection[int],
+    least: _Least,
+    gcd: Gcd,
+    most: int,
 ) -> list[int]:
     """Positions in the queue of those that share the GCD of its ``head``."""
-    bundle, members = [queue[head].estimate], list[int]()
-    shortest = bundle[0].seconds / LONGEST_TO_SHORTEST
-    for position in range(head + 1, len(queue)):
-        if len(members) >= most or len(bundle) == gcd.share:
+    first, members = queue[head], list[int]()
+    busy, memory = first.estimate.busy, first.estimate.memory_gib
+    room = MEMORY_SHARE * gcd.memory_gib
+    shortest = first.seconds / LONGEST_TO_SHORTEST
+    longest = first.seconds * LONGEST_TO_SHORTEST
+    for position in range(head + 1, min(len(queue), head + 1 + _MOST_LOOKED_AT)):
+        if len(members) >= most or len(members) + 1 == gcd.share:
+            break
+        if busy + least.busy[position] > FULL or memory + least.memory[position] > room:
             break
         candidate = queue[position]
-        if candidate.seconds < shortest:
-            if candidate.urgent:
-                continue
+        if candidate.seconds < shortest and not candidate.urgent:
             break  # and so is every one behind it
-        if position in taken or candidate.width > 1:
-            continue
-        together = [*bundle, candidate.estimate]
+        estimate = candidate.estimate
         if (
-            sum(estimate.busy for estimate in together) <= FULL
-            and sum(estimate.memory_gib for estimate in together) <= MEMORY_SHARE * gcd.memory_gib
+            position not in taken
+            and candidate.width == 1
+            and shortest <= candidate.seconds <= longest
+            and busy + estimate.busy <= FULL
+            and memory + estimate.memory_gib <= room
         ):
-            bundle = together
+            busy += estimate.busy
+            memory += estimate.memory_gib
+            shortest = max(shortest, candidate.seconds / LONGEST_TO_SHORTEST)
+            longest = min(longest, candidate.seconds * LONGEST_TO_SHORTEST)
             members.append(position)
     return members
 

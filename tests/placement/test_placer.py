@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -157,6 +158,40 @@ def test_what_was_cut_short_goes_first() -> None:
     assert not bundles, "the long one would delay the gang"
     bundles, rest = next_bundles([brief, gang], gcd(), 2, [5.0])
     assert bundles[0][0].item == brief.item and rest == [gang]
+
+
+def test_what_was_cut_short_does_not_wait_for_what_takes_much_longer() -> None:
+    brief, alike, long = segments((10.0, 1.0, 0.1), (25.0, 1.0, 0.1), (3600.0, 1.0, 0.1))
+    urgent = replace(brief, urgent=True)
+    (bundle,), rest = next_bundles([urgent, alike, long], gcd(), 1)
+    assert bundle == [urgent, alike]
+    assert rest == [long]
+
+
+@settings(deadline=None)
+@given(ready=ready, urgent=st.sets(st.integers(0, 11)), free=st.integers(1, 4))
+def test_segments_of_a_bundle_are_about_as_long(
+    ready: list[Placeable[int]], urgent: set[int], free: int
+) -> None:
+    bundles, _ = next_bundles([replace(p, urgent=p.item in urgent) for p in ready], gcd(), free)
+    for bundle in bundles:
+        shortest, longest = min(p.seconds for p in bundle), max(p.seconds for p in bundle)
+        assert longest <= LONGEST_TO_SHORTEST * shortest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "heavy",
+    [(30.0, 1.0, 0.9), (30.0, 13.0, 0.1), (30.0, 1.0, 0.55)],
+    ids=["busy", "large", "two kinds"],
+)
+def test_thousands_of_gcds_are_shared_out_at_once(heavy: tuple[float, float, float]) -> None:
+    """Where each walks along the whole queue this takes more than ten seconds."""
+    light = (15.0, 1.0, 0.45) if heavy[2] == 0.55 else heavy
+    queue = segments(*[heavy] * 4096, *[light] * 4096)
+    start = time.process_time()
+    bundles, _ = next_bundles(queue, gcd(), 2048)
+    assert time.process_time() - start < 4
+    assert len(bundles) == 2048
 
 
 def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
