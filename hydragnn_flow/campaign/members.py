@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.objectives import times_too_large
-from hydragnn_flow.campaign.segments import FAILURES, Context, Task
+from hydragnn_flow.campaign.failures import takes_more
+from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job
@@ -34,7 +34,7 @@ class MemberPhase:
         self._ended = {
             result.number: result
             for result in context.history
-            if result.kind == "member" and result.status in ("ok", *FAILURES)
+            if result.kind == "member" and self._has_ended(result)
         }
 
     def run(self, pools: Pools) -> list[Member]:
@@ -70,8 +70,7 @@ class MemberPhase:
 
     def _send(self, dispatch: Dispatch, wave: Wave, tasks: Sequence[Task]) -> None:
         per_node = len(self.context.site.node.gcds)
-        for task, width in zip(tasks, wave.widths, strict=True):
-            task.width = width
+        tasks = [self._sized(task, width) for task, width in zip(tasks, wave.widths, strict=True)]
         if wave.nodes > 1:
             (task,), (width,) = tasks, wave.widths
             sent = task.sent()
@@ -105,8 +104,12 @@ class MemberPhase:
             done_epochs=max(epochs.values()),
             start_from=context.directory.trial(trial.number) / FILE,
             decay=(epochs["trial"], context.config.ensemble.epochs),
-            parts=2 ** times_too_large(context.config.search.failures, self._of("trial", member)),
         )
+
+    def _sized(self, task: Task, width: int) -> Task:
+        member = task.spec.number
+        before = [*self._of("trial", member), *self._of("member", member)]
+        return self.context.sized(task, width, before)
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
         """What became of a member, or of its trial before it."""
@@ -116,13 +119,15 @@ class MemberPhase:
     def _widest(self, task: Task) -> int:
         """Ranks that can all be given a graph in every step."""
         n_train = self.context.store.manifest.splits["trainset"].graphs
-        return max(1, n_train // self.context.steps_per_epoch(task.spec))
+        return max(1, n_train // self.context.steps_per_epoch(task.spec.network))
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Take note of what became of a member; the task again where it should be repeated."""
-        if result.status in ("ok", *FAILURES):
+        if self._has_ended(result):
             self._ended[task.spec.number] = result
             return []
+        if result.status == "out_of_memory":
+            return [task]
         task = task.again(result)
         if not task.is_hopeless:
             return [task]
@@ -130,6 +135,14 @@ class MemberPhase:
             f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "
             f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
         )
+
+    def _has_ended(self, result: SegmentResult) -> bool:
+        """Whether a member is trained, or ended for what lies in itself and would come again."""
+        if result.status == "out_of_memory":
+            config, trial = self.context.config, self.trials[result.number]
+            network = config.network_values(trial.parameters)
+            return not takes_more(config.search.failures, network, result.parts)
+        return result.status in ("ok", "diverged")
 
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]

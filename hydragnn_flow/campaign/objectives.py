@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.config.search import Failures
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import Outcome
-from hydragnn_flow.training.segment import SegmentResult, Status
+from hydragnn_flow.training.segment import SegmentResult
 
 _ON_VALIDATION = "val."
 
@@ -61,19 +60,3 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         return sum(result.joules or 0.0 for result in results)
     seconds = sum(result.seconds * max(1, len(result.gcds)) for result in results)
     return seconds / 3600 if name == "gcd_hours" else seconds
-
-
-def is_final(failures: Failures, status: Status) -> bool:
-    """Whether a bad end is the trial's own, to be recorded and not tried again."""
-    if status == "diverged":
-        return failures.diverged == "record"
-    if status == "out_of_memory":
-        return failures.out_of_memory == "record"
-    return failures.lost == "record" and status not in ("ok", "interrupted")
-
-
-def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int:
-    """How often a trial ran out of memory and is now to need less."""
-    if failures.out_of_memory != "resize":
-        return 0
-    return sum(result.status == "out_of_memory" for result in results)

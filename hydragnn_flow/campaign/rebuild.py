@@ -14,7 +14,8 @@ import yaml
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from hydragnn_flow.campaign.objectives import is_final, outcome_of
+from hydragnn_flow.campaign.failures import is_final
+from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.network import read_json
@@ -230,7 +231,8 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
         for result in results:
             number, rung = result.number, result.rung
             so_far[number].append(result)
-            if search.record(number).state != "running":
+            trial = search.record(number)
+            if trial.state != "running":
                 continue
             if result.status == "ok" and result.best_val_loss is not None:
                 outcome = outcome_of(config.search, so_far[number])
@@ -238,7 +240,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
                     search.went_on(number, rung, outcome.objectives[0])
                 else:
                     search.report(number, rung, outcome)
-            elif result is last[number] and is_final(config.search.failures, result.status):
+            elif result is last[number] and is_final(config, trial.parameters, result):
                 search.fail(number, f"{result.status}: {result.reason}")
     finally:
         search.close()

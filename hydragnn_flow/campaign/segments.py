@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hydragnn_flow.campaign.failures import takes_more, times_too_large
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import GraphStore
@@ -19,7 +20,7 @@ from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
 from hydragnn_flow.files import patiently
 from hydragnn_flow.models import build_model, network_cost
-from hydragnn_flow.placement import CostModel, Estimate, Gcd, Weighing, Work
+from hydragnn_flow.placement import CostModel, Estimate, Gcd, Weighing, Work, too_large
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
@@ -30,9 +31,6 @@ from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
 MOST_TRIES = 3
 # A lost node or an ended batch job is no fault of the segments there, unless it never ends.
 MOST_LOSSES = 10
-# Ends that lie in the network itself and would come again. Every other bad end may be the fault of
-# what is around it, so the segment is repeated.
-FAILURES = ("diverged", "out_of_memory")
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
 _TOLD_BY_THE_BATCH = (
     "Batching",
@@ -70,6 +68,11 @@ class Task:
     def mpnn_type(self) -> str:
         """Segments of one message-passing type share a correction of their estimates."""
         return str(self.spec.network["Architecture"]["mpnn_type"])
+
+    @property
+    def parts(self) -> int:
+        """In which each rank computes its share of a step."""
+        return int(self.spec.network["Training"].get("accumulation_steps", 1))
 
     def sent(self) -> SegmentSpec:
         """The segment as it goes out, with a claim of its own."""
@@ -137,14 +140,9 @@ class Context:
         done_epochs: int,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
-        parts: int = 1,
-        width: int = 1,
     ) -> Task:
-        """A segment of a trial or member; its steps are taken in ``parts`` times as many parts."""
+        """A segment of a trial or member, yet to be :meth:`sized`."""
         network = self.config.network_values(trial.parameters)
-        if parts > 1:
-            training = network["Training"]
-            training["accumulation_steps"] = training.get("accumulation_steps", 1) * parts
         spec = SegmentSpec(
             kind=kind,
             number=number,
@@ -164,17 +162,48 @@ class Context:
             scratch=self.site.node.scratch,
         )
         epochs = until_epoch - done_epochs
-        mpnn_type = str(network["Architecture"]["mpnn_type"])
-        steps = self.steps_per_epoch(spec)
-        work = self._step_work(network, steps, width)
-        estimate = self.costs.estimate(mpnn_type, work, steps * epochs)
-        return Task(spec, estimate, epochs, trial.parameters, width)
+        return Task(spec, self._estimate(network, epochs, 1), epochs, trial.parameters)
 
-    def steps_per_epoch(self, spec: SegmentSpec) -> int:
+    def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
+        """A segment for so many GCDs, in as many parts as its memory asks for.
+
+        Those are the fewest that it is expected to fit in, and twice as many for each time that it
+        did not fit all the same.
+
+        Parameters
+        ----------
+        task
+            The segment.
+        width
+            GCDs it is to have.
+        results
+            Of all segments before it, those of a member's trial included.
+        """
+        failures = self.config.search.failures
+        network = self.config.network_values(task.parameters)
+        training = network["Training"]
+        parts = training.get("accumulation_steps", 1)
+        estimate = self._estimate(network, task.epochs, width)
+        while too_large(estimate, self.gcd) and takes_more(failures, network, parts):
+            training["accumulation_steps"] = parts = 2 * parts
+            estimate = self._estimate(network, task.epochs, width)
+        times = times_too_large(failures, results)
+        if times:
+            training["accumulation_steps"] = parts * 2**times
+            estimate = self._estimate(network, task.epochs, width)
+        spec = replace(task.spec, network=network)
+        return replace(task, spec=spec, estimate=estimate, width=width)
+
+    def steps_per_epoch(self, network: Mapping[str, Any]) -> int:
         """Optimiser steps of an epoch."""
         sizes = self.store.manifest.splits["trainset"]
-        budget = Budget.of(load_network(spec.network))
-        return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+        return Budget.of(load_network(network)).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+
+    def _estimate(self, network: Mapping[str, Any], epochs: int, width: int) -> Estimate:
+        steps = self.steps_per_epoch(network)
+        work = self._step_work(network, steps, width)
+        mpnn_type = str(network["Architecture"]["mpnn_type"])
+        return self.costs.estimate(mpnn_type, work, steps * epochs)
 
     def _gcd(self) -> Gcd:
         """The site's GCD, less its share of the store where both are in the node's memory."""
@@ -204,6 +233,7 @@ class Context:
         """
         for task, result, _ in ended:
             result.parameters, result.planned_epochs = task.parameters, task.epochs
+            result.parts = task.parts
             result.predicted_seconds = task.estimate.seconds / task.width
             result.uncorrected_seconds = task.estimate.uncorrected_seconds
         results = [result for _, result, _ in ended]

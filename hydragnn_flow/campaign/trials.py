@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.objectives import is_final, outcome_of, times_too_large
+from hydragnn_flow.campaign.failures import is_final, times_too_large
+from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
@@ -17,8 +18,6 @@ from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.training.segment import SegmentResult
 
-# Of a step whose size is a budget of atoms or edges, and so says nothing of its graphs.
-_MOST_PARTS = 64
 # Networks that cannot be, while nothing else has come of the search: its space is to blame.
 _MOST_IMPOSSIBLE = 20
 
@@ -157,7 +156,7 @@ class TrialPhase:
     def _queue(self, trial: TrialRecord, rung: int) -> None:
         """Make a trial's next segment ready, or fail the trial where there can be none."""
         try:
-            task = self._fitting(trial, rung)
+            task = self._task(trial, rung)
         except StoreError:
             raise
         except InputError as error:  # values that go together in pairs need not do so all at once
@@ -171,19 +170,9 @@ class TrialPhase:
         else:
             self._ready.append(task)
 
-    def _fitting(self, trial: TrialRecord, rung: int) -> Task:
-        """A trial's next segment, in as many parts as its memory asks for."""
-        failures, gcd = self.context.config.search.failures, self.context.gcd
-        parts = 2 ** times_too_large(failures, self._results[trial.number])
-        task = self._task(trial, rung, parts)
-        while too_large(task.estimate, gcd) and self._can_resize(task):
-            parts *= 2
-            task = self._task(trial, rung, parts)
-        return task
-
-    def _task(self, trial: TrialRecord, rung: int, parts: int) -> Task:
+    def _task(self, trial: TrialRecord, rung: int) -> Task:
         epochs = self.search.rungs.epochs(trial.number)
-        return self.context.task(
+        task = self.context.task(
             "trial",
             trial.number,
             self.context.directory.trial(trial.number),
@@ -191,24 +180,20 @@ class TrialPhase:
             rung=rung,
             until_epoch=epochs[rung],
             done_epochs=epochs[rung - 1] if rung else 0,
-            parts=parts,
-            width=min(self.context.config.gcds(trial.parameters), self._gcds),
         )
+        width = min(self.context.config.gcds(trial.parameters), self._gcds)
+        return self.context.sized(task, width, self._results[trial.number])
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
-        number, rung = task.spec.number, task.spec.rung
-        failures = self.context.config.search.failures
+        number, rung, config = task.spec.number, task.spec.rung, self.context.config
         if result.status == "ok" and result.best_val_loss is not None:
             self._succeeded = True
             if self._report(number, rung, self._results[number]) == "goes_on":
                 self._queue(self.search.record(number), rung + 1)
-        elif result.status == "out_of_memory" and failures.out_of_memory == "resize":
-            if self._can_resize(task):
-                self._queue(self.search.record(number), rung)
-            else:
-                self.search.fail(number, f"out_of_memory, one graph at a time: {result.reason}")
-        elif is_final(failures, result.status):
+        elif is_final(config, task.parameters, result):
             self.search.fail(number, f"{result.status}: {result.reason}")
+        elif times_too_large(config.search.failures, [result]):
+            self._queue(self.search.record(number), rung)
         else:
             self._repeat(task.again(result), result)
 
@@ -218,15 +203,6 @@ class TrialPhase:
             self.search.fail(number, f"diverged: objectives are {outcome.objectives}")
             return "stops"
         return self.search.report(number, rung, outcome)
-
-    def _can_resize(self, task: Task) -> bool:
-        """Whether a step can be taken in more parts, which changes nothing but its memory."""
-        training = task.spec.network["Training"]
-        parts: int = training.get("accumulation_steps", 1)
-        most = _MOST_PARTS if training.get("Batching") else training["batch_size"]
-        wanted = self.context.config.search.failures.out_of_memory == "resize"
-        # The root of a step's mean square is not made of its parts' roots.
-        return wanted and parts < most and training.get("loss_function_type") != "rmse"
 
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
@@ -265,14 +241,13 @@ class TrialPhase:
                 self._take_up_trial(trial)
 
     def _take_up_trial(self, trial: TrialRecord) -> None:
-        failures = self.context.config.search.failures
         history, rung = self._results[trial.number], 0
         for position, result in enumerate(history, start=1):
             if result.status == "ok" and result.best_val_loss is not None:
                 if self._report(trial.number, result.rung, history[:position]) != "goes_on":
                     return
                 rung = result.rung + 1
-            elif is_final(failures, result.status):
+            elif is_final(self.context.config, trial.parameters, result):
                 self.search.fail(trial.number, f"{result.status}: {result.reason}")
                 return
         self._queue(trial, rung)

@@ -89,6 +89,8 @@ class SegmentResult:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_gib: float = 0.0
+    parts: int = 1
+    """In which each rank computed its share of a step, one after the other."""
     joules: float | None = None
     """Energy that the first rank's counters saw [J], of everything they see; None without any."""
     started: float = 0.0

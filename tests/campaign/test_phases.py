@@ -18,6 +18,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from rich.console import Console
 
 from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.rebuild import study_from_ledger
 from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
@@ -28,7 +29,7 @@ from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import CostModel, Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import Outcome
+from hydragnn_flow.search import Outcome, TrialRecord, read_trials
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
@@ -108,6 +109,10 @@ def refused(spec: SegmentSpec, node: str) -> SegmentResult:
     return replace(badly(spec, "refused"), reason=reason, node=node)
 
 
+def parts(spec: SegmentSpec) -> int:
+    return int(spec.network["Training"].get("accumulation_steps", 1))
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
     config = RunConfig.model_validate(CONFIG)
@@ -116,11 +121,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 
 @pytest.fixture
 def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
-    """A campaign's context, with changes to `search`; called again, that of the next driver."""
+    """A campaign's context, with changes to the network's `Training` and to `search`.
 
-    def start(**search: Any) -> Context:
+    Called again, that of the next driver.
+    """
+
+    def start(training: dict[str, Any] | None = None, **search: Any) -> Context:
         values = copy.deepcopy(CONFIG)
         values["search"] |= search
+        values["network"]["Training"] |= training or {}
         config = RunConfig.model_validate(values)
         directory = RunDirectory(tmp_path / "run")
         directory.claim(config)
@@ -319,9 +328,6 @@ def test_a_diverged_trial_may_be_tried_again(campaign: Campaign) -> None:
 def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
     """As often as it helps, also across a restart; what is learnt stays the same."""
 
-    def parts(spec: SegmentSpec) -> int:
-        return int(spec.network["Training"].get("accumulation_steps", 1))
-
     def machine(spec: SegmentSpec) -> SegmentResult:
         if parts(spec) < needed(spec):
             return badly(spec, "out_of_memory")
@@ -337,7 +343,113 @@ def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> N
     batch = trials[2].parameters["Training.batch_size"]
     tried = [parts(spec) for spec in pools.sent if spec.number == 2]
     assert tried == [1, 2, 4][: len(tried)] and tried[-1] == batch
-    assert trials[2].state == "failed" and "one graph at a time" in trials[2].reason
+    assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
+
+
+def of_little_memory(context: Context) -> Context:
+    """With GCDs that a third of a step fills."""
+    context.gcd = replace(context.gcd, process_gib=0.0)
+    context.costs = CostModel(context.gcd)
+    trial = TrialRecord(0, "running", {}, None)
+    folder = context.directory.trial(0)
+    task = context.task("trial", 0, folder, trial, rung=0, until_epoch=2, done_epochs=0)
+    context.gcd = replace(context.gcd, memory_gib=task.estimate.memory_gib / 3)
+    return context
+
+
+SPACE_OF_ONE_SIZE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+LARGE_STEPS = {"training": {"batch_size": 16}, "space": SPACE_OF_ONE_SIZE}
+
+
+def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expected(
+    campaign: Campaign,
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        needed = 8 if spec.number == 1 else 99 if spec.number == 2 else 1
+        return badly(spec, "out_of_memory") if parts(spec) < needed else well(spec)
+
+    context = of_little_memory(campaign(**LARGE_STEPS))
+    trials, pools = run(context, machine)
+    tried = {n: [parts(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
+    assert set(tried[0]) == {4}
+    assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8}
+    assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
+    results = [r for r in context.directory.results() if r.number == 2]
+    assert [result.parts for result in results] == tried[2]
+
+
+def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:
+    """Two GCDs have half of a step each."""
+    context = of_little_memory(campaign(**LARGE_STEPS))
+    trials, _ = run(context, well)
+    pools = FakePools(well)
+    MemberPhase(context, trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
+    assert {job.spec.network["Training"]["accumulation_steps"] for job in pools.jobs} == {2}
+
+
+def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+    """Of member 1 the steps cannot be small enough; the driver dies after its first end."""
+    trials, _ = run(campaign(), well)
+    chosen = sorted(trials, key=lambda trial: -trial.parameters["Training.batch_size"])[:MEMBERS]
+    sent: list[tuple[int, int]] = []
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if len(sent) == MEMBERS:
+            raise KeyboardInterrupt
+        return enough(spec)
+
+    def enough(spec: SegmentSpec) -> SegmentResult:
+        sent.append((spec.number, parts(spec)))
+        if parts(spec) < (99 if spec.number else 2):
+            return badly(spec, "out_of_memory")
+        return well(spec)
+
+    with pytest.raises(KeyboardInterrupt):
+        MemberPhase(campaign(), chosen).run(FakePools(machine))  # type: ignore[arg-type]
+    members = MemberPhase(campaign(), chosen).run(FakePools(enough))  # type: ignore[arg-type]
+    assert [p for number, p in sent if number == 0] == [1, 2]
+    most = chosen[1].parameters["Training.batch_size"]
+    assert [p for number, p in sent if number == 1] == [1, 2, 4][: most // 2 + 1]
+    assert [member.reason for member in members] == ["", "out_of_memory: disk full"]
+
+
+@pytest.mark.parametrize(
+    ("training", "failures", "parts", "state"),
+    [
+        ({}, "resize", 1, "running"),
+        ({}, "resize", 4, "failed"),
+        ({"loss_function_type": "rmse"}, "resize", 1, "failed"),
+        ({}, "record", 1, "failed"),
+        ({}, "retry", 1, "running"),
+    ],
+)
+def test_every_judge_of_what_did_not_fit_comes_to_the_same(
+    campaign: Campaign, training: dict[str, Any], failures: str, parts: int, state: str
+) -> None:
+    """The driver at work, the next one, and who makes the study anew."""
+    changes = {
+        "training": {"batch_size": 4, **training},
+        "space": SPACE_OF_ONE_SIZE,
+        "failures": {"out_of_memory": failures},
+    }
+    phase = TrialPhase(campaign(**changes))
+    trial, directory = phase.search.ask(), phase.context.directory
+    phase.search.commit()
+    task = phase._task(trial, 0)
+    task.spec.network["Training"]["accumulation_steps"] = parts
+    result = badly(task.spec, "out_of_memory")
+    phase.context.record([(task, result, True)])
+    before = directory.journal.read_bytes()
+    phase._judge(task, result)
+    assert phase.search.record(0).state == state
+    phase.search.close()
+    directory.journal.write_bytes(before)
+    again = TrialPhase(campaign(**changes))
+    assert again.search.record(0).state == state
+    again.search.close()
+    directory.journal.unlink()
+    study_from_ledger(directory.path)
+    assert [trial.state for trial in read_trials(directory.path)] == [state]
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
