@@ -31,7 +31,8 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
     if end.status == "out_of_memory":
         network = config.network_values(parameters)
         return failures.out_of_memory != "retry" and not takes_more(failures, network, end.parts)
-    return failures.lost == "record" and end.status not in ("ok", "interrupted")
+    # What ends a segment early, or has no place for it, says nothing of it.
+    return failures.lost == "record" and end.status not in ("ok", "interrupted", "refused")
 
 
 def takes_more(failures: Failures, network: Mapping[str, Any], parts: int) -> bool:

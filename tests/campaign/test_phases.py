@@ -586,8 +586,11 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     assert all(not member.reason for member in members)
 
 
-def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign: Campaign) -> None:
-    context = campaign()
+@pytest.mark.parametrize("lost", ["retry", "record"])
+def test_a_node_that_refuses_among_others_costs_no_trial_anything(
+    campaign: Campaign, lost: str
+) -> None:
+    context = campaign(failures={"lost": lost})
     context.site = replace(SITE, nodes=4)
     sent = itertools.count()
 
