@@ -140,9 +140,13 @@ class Context:
         done_epochs: int,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
+        width: int = 1,
+        results: Sequence[SegmentResult] = (),
     ) -> Task:
-        """A segment of a trial or member, yet to be :meth:`sized`."""
+        """A segment of a trial or member, :meth:`sized` for ``width`` GCDs after ``results``."""
         network = self.config.network_values(trial.parameters)
+        epochs = until_epoch - done_epochs
+        estimate = self._divide(network, epochs, width, results)
         spec = SegmentSpec(
             kind=kind,
             number=number,
@@ -161,8 +165,7 @@ class Context:
             mode=self.config.data.mode,
             scratch=self.site.node.scratch,
         )
-        epochs = until_epoch - done_epochs
-        return Task(spec, self._estimate(network, epochs, 1), epochs, trial.parameters)
+        return Task(spec, estimate, epochs, trial.parameters, width)
 
     def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
         """A segment for so many GCDs, in as many parts as its memory asks for.
@@ -179,20 +182,27 @@ class Context:
         results
             Of all segments before it, those of a member's trial included.
         """
-        failures = self.config.search.failures
         network = self.config.network_values(task.parameters)
-        training = network["Training"]
+        estimate = self._divide(network, task.epochs, width, results)
+        return replace(
+            task, spec=replace(task.spec, network=network), estimate=estimate, width=width
+        )
+
+    def _divide(
+        self, network: dict[str, Any], epochs: int, width: int, results: Sequence[SegmentResult]
+    ) -> Estimate:
+        """Have a network's steps taken in as many parts as needed, and estimate that."""
+        failures, training = self.config.search.failures, network["Training"]
         parts = training.get("accumulation_steps", 1)
-        estimate = self._estimate(network, task.epochs, width)
+        estimate = self._estimate(network, epochs, width)
         while too_large(estimate, self.gcd) and takes_more(failures, network, parts):
             training["accumulation_steps"] = parts = 2 * parts
-            estimate = self._estimate(network, task.epochs, width)
+            estimate = self._estimate(network, epochs, width)
         times = times_too_large(failures, results)
         if times:
             training["accumulation_steps"] = parts * 2**times
-            estimate = self._estimate(network, task.epochs, width)
-        spec = replace(task.spec, network=network)
-        return replace(task, spec=spec, estimate=estimate, width=width)
+            estimate = self._estimate(network, epochs, width)
+        return estimate
 
     def steps_per_epoch(self, network: Mapping[str, Any]) -> int:
         """Optimiser steps of an epoch."""

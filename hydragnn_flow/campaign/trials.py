@@ -172,7 +172,7 @@ class TrialPhase:
 
     def _task(self, trial: TrialRecord, rung: int) -> Task:
         epochs = self.search.rungs.epochs(trial.number)
-        task = self.context.task(
+        return self.context.task(
             "trial",
             trial.number,
             self.context.directory.trial(trial.number),
@@ -180,9 +180,9 @@ class TrialPhase:
             rung=rung,
             until_epoch=epochs[rung],
             done_epochs=epochs[rung - 1] if rung else 0,
+            width=min(self.context.config.gcds(trial.parameters), self._gcds),
+            results=self._results[trial.number],
         )
-        width = min(self.context.config.gcds(trial.parameters), self._gcds)
-        return self.context.sized(task, width, self._results[trial.number])
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
         number, rung, config = task.spec.number, task.spec.rung, self.context.config
