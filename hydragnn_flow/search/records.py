@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,10 @@ FIXED = "fixed_params"
 """System attribute in which Optuna keeps the parameters of an enqueued trial."""
 ORIGIN = "origin"
 """User attribute of a trial that another study has made: where it was read."""
+PASSED = "passed"
+"""User attribute: the last rung from which the trial went on."""
+PROMOTES = "promotes"
+"""User attribute of a study whose trials wait at each rung to be promoted."""
 
 TrialWord = Literal["running", "complete", "pruned", "failed"]
 WORDS: dict[TrialState, TrialWord] = {
@@ -57,6 +62,20 @@ class Outcome:
     objectives: tuple[float, ...]
     excess: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[Sequence[float]] = ()
+
+
+def waits(trial: FrozenTrial) -> bool:
+    """Whether a trial of a study that promotes waits: Optuna calls it running, but nothing runs."""
+    reported = len(trial.intermediate_values)
+    return trial.state == TrialState.RUNNING and reported > trial.user_attrs.get(PASSED, -1) + 1
+
+
+def as_pruned(trial: FrozenTrial) -> FrozenTrial:
+    """A copy of a trial that waits, as if it had ended where it does."""
+    pruned = copy(trial)
+    pruned.state = TrialState.PRUNED
+    pruned.value = trial.intermediate_values[max(trial.intermediate_values)]
+    return pruned
 
 
 def record_of(trial: FrozenTrial) -> TrialRecord:

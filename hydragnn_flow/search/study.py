@@ -19,6 +19,8 @@ from hydragnn_flow.search.earlier import BEGUN, add_earlier, enqueue
 from hydragnn_flow.search.journal import read_journal
 from hydragnn_flow.search.records import (
     ORIGIN,
+    PASSED,
+    PROMOTES,
     REASON,
     WORDS,
     Outcome,
@@ -31,9 +33,9 @@ from hydragnn_flow.search.samplers import make_sampler
 from hydragnn_flow.search.space import active, suggest
 from hydragnn_flow.search.storage import StudyStorage
 
+__all__ = ["PASSED", "STUDY", "Search", "read_trials"]
+
 STUDY = "search"
-PASSED = "passed"
-"""User attribute: the last rung from which the trial went on."""
 
 
 class Search:
@@ -104,6 +106,8 @@ class Search:
                 directions=[StudyDirection.MINIMIZE] * len(self.config.objectives),
             )
             add_earlier(study, self.config)
+        if self.config.rungs == "promotion" and PROMOTES not in study.user_attrs:
+            study.set_user_attr(PROMOTES, True)
         enqueue(study, self.config.enqueue)
         self._storage.commit()
         return study

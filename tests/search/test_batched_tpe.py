@@ -18,6 +18,7 @@ from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from hydragnn_flow.search.records import PASSED, PROMOTES
 from hydragnn_flow.search.samplers import parzen
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.history import Groups, History
@@ -248,6 +249,51 @@ def test_a_running_trial_counts_with_what_it_was_promised_on_the_branch_it_takes
     study.tell(trial, state=TrialState.FAIL)
     history.synchronise()
     assert trial.number not in having(history)
+
+
+def test_a_trial_that_waits_counts_as_pruned_where_it_waits():
+    study, twin = (optuna.create_study(sampler=RandomSampler(seed=0)) for _ in range(2))
+    study.set_user_attr(PROMOTES, True)
+    history, expected = History(study), History(twin)
+    for number in range(40):
+        trial, other = study.ask(), twin.ask()
+        history.synchronise()  # it runs first
+        value = loss(suggest(trial))
+        suggest(other)
+        if number % 4:
+            for one in (trial, other):
+                one.report(value, 2)
+                one.set_constraint("memory", value - 2)
+            twin.tell(other, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, value)
+            twin.tell(other, value)
+        history.synchronise()
+        expected.synchronise()
+        assert history.finished == expected.finished == number + 1
+        for mine, others in zip(history.split(), expected.split(), strict=True):
+            np.testing.assert_array_equal(mine, others)
+    assert history.in_flight == 0
+    first = having(history, *NAMES)
+    trial = optuna.Trial(study, 1)
+    for rung, step in enumerate((6, 18)):
+        trial.set_user_attr(PASSED, rung)
+        history.synchronise()
+        assert (history.finished, history.in_flight) == (39, 1)
+        assert 1 in history.split()[1]
+        assert having(history, *NAMES) == first
+        trial.report(-1.0, step)
+        history.synchronise()
+        assert (history.finished, history.in_flight) == (40, 0)
+    trial.set_user_attr(PASSED, 2)  # on to the next rung between two looks
+    trial.report(-2.0, 54)
+    history.synchronise()
+    assert history._last[1].tolist() == [-54.0, -2.0]
+    trial.set_user_attr(PASSED, 3)
+    study.tell(1, state=TrialState.FAIL)
+    history.synchronise()
+    assert 1 not in having(history)
+    assert history.finished == 39
 
 
 def test_one_fit_serves_a_batch_unless_too_much_has_happened_since():

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from study_cases import CONFIG, came_to, fits, open_search
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord, read_trials
+from hydragnn_flow.search.records import waits
 
 
 def some_trials(path: Path) -> Search:
@@ -168,6 +171,33 @@ def test_promotion_across_restarts(tmp_path: Path) -> None:
     assert promoted == [5, 3]
     search.end_waiting()
     assert search.states == {"running": 2, "pruned": 4}
+
+
+def test_a_search_learns_from_trials_that_wait(tmp_path: Path) -> None:
+    """Also one that was opened again; and Optuna reads what it wrote."""
+    path, config = tmp_path / JOURNAL, CONFIG.model_copy(update={"rungs": "promotion"})
+    search = open_search(path, config)
+    losses = []
+    for number in range(60):
+        if number % 20 == 10:
+            search.close()
+            search = open_search(path, config)
+        trial = search.ask()
+        losses.append(abs(trial.parameters["Training.Optimizer.learning_rate"] - 3e-3))
+        assert search.report(number, 0, came_to(losses[-1])) == "waits"
+        while (promoted := search.promote()) is not None:
+            record, rung = promoted
+            search.report(record.number, rung + 1, came_to(losses[record.number]))
+    waiting = search.rungs.waiting()
+    assert len(waiting) > 30
+    assert sum(losses[30:]) < 2 * sum(losses[:10])
+    search.close()
+    stored = JournalStorage(JournalFileBackend(str(path))).get_all_trials(0)
+    assert [trial.number for trial in stored if waits(trial)] == waiting
+    search = open_search(path, config)
+    search.ask()
+    history = search._sampler._history
+    assert (history.finished, history.in_flight) == (60, 1)
 
 
 def test_a_study_begins_with_what_is_enqueued(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ import pytest
 from optuna.trial import TrialState
 
 from hydragnn_flow.config import Parameter
+from hydragnn_flow.search.records import PASSED, PROMOTES
 from hydragnn_flow.search.samplers import auto
 from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.make import make_sampler
+from hydragnn_flow.search.samplers.proposer import Proposer
 from hydragnn_flow.search.space import active, suggest
 
 SPACE = {
@@ -113,6 +115,32 @@ def test_a_pruned_trial_counts_as_no_better_than_the_median() -> None:
     study.tell(study.ask(), state=TrialState.FAIL)
     finished = auto._finished(study.get_trials(), study.direction)
     assert [value for _, value in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
+
+
+def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[list[float], int]] = []
+    propose = Proposer.propose
+
+    def noted(self: Proposer, finished: Any, running: Any, *rest: int) -> Any:
+        asked.append(([value for _, value in finished], len(running)))
+        return propose(self, finished, running, *rest)
+
+    monkeypatch.setattr(Proposer, "propose", noted)
+    study = optuna.create_study(sampler=AutoSampler(SPACE, seed=0, wait=True))
+    study.set_user_attr(PROMOTES, True)
+    for number in range(12):
+        trial = study.ask()
+        suggest(trial, SPACE)
+        if number < 2:
+            study.tell(trial, 1.0 + number)
+        elif number < 10:
+            trial.report(0.5 * number, step=2)
+    assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5], 1)
+    optuna.Trial(study, 9).set_user_attr(PASSED, 0)
+    suggest(study.ask(), SPACE)
+    assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0], 3)
 
 
 def test_given_values_are_kept() -> None:

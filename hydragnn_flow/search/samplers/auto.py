@@ -16,7 +16,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
-from hydragnn_flow.search.records import FIXED
+from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
 from hydragnn_flow.search.samplers.background import BackgroundProposer, ProposerDied
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
@@ -126,6 +126,8 @@ class AutoSampler(BaseSampler):
         if trial.number < self._n_start:
             return self._start(trial.number)
         trials = study.get_trials(deepcopy=False)
+        if PROMOTES in study.user_attrs:
+            trials = [as_pruned(other) if waits(other) else other for other in trials]
         finished = _finished(trials, study.direction)
         early = len(finished) < self._n_start
         if finished and (early or trial.number % TPE_EVERY):

@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from hydragnn_flow.search.records import PROMOTES, waits
 from hydragnn_flow.search.samplers.pareto import best_of
 
 Index = NDArray[np.intp]
@@ -53,7 +54,7 @@ class History:
     """What a study knows, in arrays whose row is the number of the trial.
 
     Values and parameters are looked at once, when a trial has ended; of a running trial, whenever
-    it has got more parameters.
+    it has got more parameters. One that waits to be promoted counts as pruned where it waits.
 
     Parameters
     ----------
@@ -66,6 +67,7 @@ class History:
         self._signs = np.array(
             [-1.0 if way is StudyDirection.MAXIMIZE else 1.0 for way in study.directions]
         )
+        self._promotes = PROMOTES in study.user_attrs
         self.groups = Groups()
         self._size = 0
         self._columns: dict[str, Array] = {}
@@ -202,12 +204,18 @@ class History:
         return -float(step), math.inf if math.isnan(value) else float(self._signs[0] * value)
 
     def _follow(self, trial: FrozenTrial) -> None:
-        number, stored = trial.number, len(trial.params)
-        if self._state[number] == RUNNING and stored == self._stored.get(number):
+        number, state, stored = trial.number, RUNNING, len(trial.params)
+        if self._promotes and waits(trial):
+            state, stored = PRUNED, len(trial.intermediate_values)
+        if self._state[number] == state and stored == self._stored.get(number):
             return
-        self._clear(number)
-        self._state[number], self._stored[number] = RUNNING, stored
-        self._write(number, {**self._promise_kept(trial), **_internal(trial)})
+        if state == PRUNED:
+            self._finish(trial)
+        else:
+            self._clear(number)
+            self._state[number] = RUNNING
+            self._write(number, {**self._promise_kept(trial), **_internal(trial)})
+        self._stored[number] = stored
 
     def _promise_kept(self, trial: FrozenTrial) -> dict[str, float]:
         """What was suggested to a running trial, less the branches that it seems not to take."""
