@@ -18,21 +18,26 @@ from hydragnn_flow.search.space import active, distributions
 
 BEGUN = "begun"
 """User attribute of a study that has all it was to begin with: the names of its objectives."""
+LIMITS = "limits"
+"""User attribute of a study: the limits that its trials' excesses are told from."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     """Add the trials of the studies named in `search.warm_start`, and say that all are there.
 
     They have numbers before those of the study's own trials, are shown as trials of their origin,
-    and never become members.
+    and never become members. They are held to the limits of this search.
 
     Raises
     ------
     InputError
-        If a study has other objectives, or no trial that lies in the space.
+        If a study has other objectives, limits that it does not tell, or no trial that lies in the
+        space.
     """
+    study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
-        found = [trial for trial in _trials_of(Path(name), config) if _fits(trial, config)]
+        earlier = _open(Path(name), config)
+        found = [trial for trial in _trials_of(earlier) if _fits(trial, config)]
         if not found:
             raise InputError(
                 f"search.warm_start: no trial of {name} lies in search.space; remove it or widen "
@@ -51,7 +56,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
                     },
                     intermediate_values=trial.intermediate_values,
                     user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
-                    constraints=trial.constraints,
+                    constraints=_excess(trial, earlier, name, config),
                 )
             )
     study.set_user_attr(BEGUN, list(config.objectives))
@@ -65,7 +70,7 @@ def enqueue(study: optuna.Study, wanted: Sequence[Mapping[str, Any]]) -> None:
             study.enqueue_trial(dict(parameters))
 
 
-def _trials_of(path: Path, config: SearchConfig) -> list[FrozenTrial]:
+def _open(path: Path, config: SearchConfig) -> optuna.Study:
     journal = path / JOURNAL if path.is_dir() else path
     storage = read_journal(journal)
     studies = storage.get_all_studies()
@@ -85,9 +90,30 @@ def _trials_of(path: Path, config: SearchConfig) -> list[FrozenTrial]:
             f"search.warm_start: {path} searched for {', '.join(objectives)}, and this search does "
             f"for {', '.join(config.objectives)}; remove it"
         )
+    return study
+
+
+def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     # Those it had learnt from itself are named by whoever wants them.
     return [trial for trial in ended if ORIGIN not in trial.user_attrs]
+
+
+def _excess(
+    trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
+) -> dict[str, float]:
+    """By how much a trial of an earlier study is above the limits of this search."""
+    before, excess = study.user_attrs.get(LIMITS, {}), {}
+    for key, limit in config.constraints.items():
+        if key not in trial.constraints:
+            continue
+        if key not in before:
+            raise InputError(
+                f"search.warm_start: the trials of {name} were held to a limit of {key!r} that it "
+                f"does not tell; remove it, or search.constraints.{key}"
+            )
+        excess[key] = trial.constraints[key] + (before[key] - limit)
+    return excess
 
 
 def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:

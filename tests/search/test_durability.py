@@ -289,6 +289,35 @@ def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
         open_search(tmp_path / "other", other)
 
 
+def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path: Path) -> None:
+    first = tmp_path / "first" / JOURNAL
+    first.parent.mkdir()
+    limited = CONFIG.model_copy(update={"constraints": {"gcd_hours": 2.0}, "rungs": "none"})
+    search = open_search(first, limited)
+    for number in range(8):
+        search.ask()
+        search.report(number, 0, Outcome((1.0,), {"gcd_hours": number - 2.0}))
+    search.close()
+
+    def known(name: str, constraints: dict[str, float]) -> list[dict[str, float]]:
+        changes = {"warm_start": (first,), "constraints": constraints}
+        config = CONFIG.model_copy(update=changes)
+        with open_search(tmp_path / name, config) as second:
+            trials = second._study.get_trials()
+        return [trial.constraints for trial in trials]
+
+    for limit in (2.0, 5.0, 0.5):
+        expected = [{"gcd_hours": number - limit} for number in range(8)]
+        assert known(f"limit {limit}", {"gcd_hours": limit}) == expected
+    assert known("other", {"seconds": 5.0}) == known("none", {}) == [{}] * 8
+    told = b'"limits":{"gcd_hours":2.0}'
+    assert first.read_bytes().count(told) == 1
+    first.write_bytes(first.read_bytes().replace(told, b'"limits":{}'))
+    with pytest.raises(InputError, match="held to a limit of 'gcd_hours' that it does not tell"):
+        known("untold", {"gcd_hours": 2.0})
+    assert known("untold none", {}) == [{}] * 8
+
+
 def test_a_value_that_is_no_number_is_not_stored(tmp_path: Path) -> None:
     search = open_search(tmp_path / JOURNAL)
     search.ask()
