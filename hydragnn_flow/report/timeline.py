@@ -67,15 +67,18 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
         return Timeline((), (), (), (), 0.0, untimed)
     running = _union([(s.started, s.ended) for s in timed])
     axis = _Axis(running)
-    rows = sorted({place for s in timed for place in s.places}, key=_by_number)
+    on: dict[tuple[str, str], list[SegmentResult]] = {}
+    for segment in timed:
+        for place in set(segment.places):
+            on.setdefault(place, []).append(segment)
+    rows = sorted(on, key=_by_number)
     bars: list[Bar] = []
     idle = []
     for index, row in enumerate(rows):
-        here = [s for s in timed if row in s.places]
-        for segment, lane, lanes in _lanes(here):
+        for segment, lane, lanes in _lanes(on[row]):
             ends = axis.at(segment.started), axis.at(segment.ended)
             bars.append(Bar(segment, index, lane, lanes, *ends))
-        busy = sum(end - start for start, end in _union([(s.started, s.ended) for s in here]))
+        busy = sum(end - start for start, end in _union([(s.started, s.ended) for s in on[row]]))
         idle.append(1 - busy / axis.counted if axis.counted else 0.0)
     pauses = tuple(axis.pauses)
     return Timeline(tuple(rows), tuple(bars), tuple(idle), pauses, axis.at(running[-1][1]), untimed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,13 @@ def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> No
     assert timeline.length == pytest.approx(206.0)
     figure = gcd_occupancy([bar.segment for bar in timeline.bars], {})
     assert "stopped for 9 h" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_thousands_of_gcds_are_laid_out_at_once() -> None:
+    segments = [segment(n, 1.0 + n, 2.0 + n, str(n % 4000)) for n in range(20_000)]
+    began = time.process_time()
+    assert len(lay_out(segments).rows) == 4000
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("lost", [segment(1, 0, 0, "0"), segment(1, 150, 150, node="")])
