@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.search.records import best_first
 
 
 def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
@@ -32,5 +33,4 @@ def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
             f"ensemble.size = {size} is more than the {len(finished)} trials that finished{why}; "
             f"lower ensemble.size or raise search.trials"
         )
-    ranked = sorted(finished, key=lambda record: (not record.feasible, record.value, record.number))
-    return ranked[:size]
+    return sorted(finished, key=best_first)[:size]

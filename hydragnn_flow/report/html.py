@@ -22,8 +22,9 @@ from hydragnn_flow.report.files import RunFiles, read_run
 from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.targets import TargetValues, targets_of
-from hydragnn_flow.report.text import number, percent
+from hydragnn_flow.report.text import number, objective_label, percent
 from hydragnn_flow.report.trials_frame import study_frame_of
+from hydragnn_flow.search.records import best_first
 
 REPORT = "report.html"
 # Beyond so many drawn elements a picture of pixels is smaller and opens faster.
@@ -89,11 +90,13 @@ def render(run: RunFiles) -> str:
     trial_types = {number: name for (kind, number), name in types.items() if kind == "trial"}
     members = {member["trial"] for member in (run.ensemble or {}).get("members", ())}
     targets = test_targets(run)
+    objective = run.config.search.objectives[0]
     level = float(run.ensemble["level"]) if run.ensemble else run.config.ensemble.level
     pictures: dict[str, Picture] = {}
     if run.trials:
-        drawn = figures.optimisation_history(run.trials, trial_types, members)
-        pictures["history"] = embed(drawn, "Validation loss of every trial against its number")
+        drawn = figures.optimisation_history(run.trials, trial_types, members, objective)
+        text = f"Every trial's {objective_label(objective)} against its number"
+        pictures["history"] = embed(drawn, text)
     if run.trials:
         study, frame = study_frame_of(run.directory)
         figures_of = search_figures(study, frame, run.segments, run.config.rungs)
@@ -112,6 +115,7 @@ def render(run: RunFiles) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         name=run.config.name,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        objective=objective_label(objective),
         missing=missing(run, targets),
         facts=facts(run),
         level=f"{level * 100:g} %",
@@ -119,7 +123,7 @@ def render(run: RunFiles) -> str:
         members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
         parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
         pictures=pictures,
-        trials=as_text(tables.trials_table(run.trials, run.segments, trial_types)),
+        trials=as_text(tables.trials_table(run.trials, run.segments, trial_types, objective)),
         cost=cost(run),
         configuration=run.configuration,
     )
@@ -179,9 +183,11 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
     counts = {s: states.count(s) for s in ("complete", "pruned", "failed", "running")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     found = [("trials" + (f": {told}" if told else ""), f"{len(states)}")]
-    losses = [t.value for t in run.trials if t.state == "complete" and t.value is not None]
-    if losses:
-        found.append(("best validation loss of a complete trial", number(min(losses))))
+    complete = [trial for trial in run.trials if trial.state == "complete"]
+    best = min(complete, key=best_first, default=None)
+    if best is not None and best.value is not None:
+        label = objective_label(run.config.search.objectives[0])
+        found.append((f"best {label} of a complete trial", number(best.value)))
     if run.ensemble is not None:
         for row in tables.accuracy_table(run.ensemble).to_dict("records"):
             if f"{row['target']} per atom" not in _names(run.ensemble):

@@ -34,6 +34,8 @@ def parallel_coordinates(
 ) -> Figure:
     """Every trial as a line through its parameters to its value; the darker, the better.
 
+    Those that broke a constraint are the palest.
+
     Parameters
     ----------
     frame
@@ -57,7 +59,8 @@ def parallel_coordinates(
     for position, (_, ticks) in enumerate(drawn):
         _draw_axis(axes, position, ticks)
     height = np.stack([heights for heights, _ in drawn], axis=1)  # [n_lines, n_axes]
-    share = pd.Series(values[chosen]).rank(pct=True).to_numpy(np.float64)
+    beyond = ~rows["feasible"] if "feasible" in rows else pd.Series(False, rows.index)
+    share = order.iloc[chosen].mask(beyond, np.inf).rank(pct=True).to_numpy(np.float64)
     strong = chosen < _STRONG_LINES  # they are in the order of the ranking
     worst_first = np.argsort(-share, kind="stable")
     colours = mpl.colormaps["viridis"](np.clip(share, 0, 1))

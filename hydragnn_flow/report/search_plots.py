@@ -32,7 +32,7 @@ from hydragnn_flow.report.style import (
     new_figure,
     tidy,
 )
-from hydragnn_flow.report.text import percent
+from hydragnn_flow.report.text import objective_label, percent
 from hydragnn_flow.report.trials_frame import ranking, value_columns
 
 # More lines than this hide each other; the best are always among those drawn.
@@ -185,7 +185,7 @@ def pareto_front(frame: pd.DataFrame) -> Figure:
         axes.scatter(front[x], front[y], s=46, color=BLUE, ec="white", lw=0.8, zorder=4)
         _value_axis(axes, "x", complete[x].to_numpy(np.float64))
         _value_axis(axes, "y", complete[y].to_numpy(np.float64))
-        axes.set(xlabel=_label(objectives[one]), ylabel=_label(objectives[other]))
+        axes.set(xlabel=objective_label(objectives[one]), ylabel=objective_label(objectives[other]))
         tidy(axes)
         if len(pairs) == 1:
             _name_some(axes, front, x, y)
@@ -220,11 +220,6 @@ def _name_some(axes: Axes, front: pd.DataFrame, x: str, y: str) -> None:
             color=INK,
             zorder=5,
         )
-
-
-def _label(objective: str) -> str:
-    units = {"seconds": "training time [s]", "joules": "energy [J]", "val_loss": "validation loss"}
-    return units.get(objective, objective)
 
 
 def _by_rank(frame: pd.DataFrame) -> list[int]:

@@ -13,9 +13,12 @@ from rich.table import Table
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.execution.lease import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
-from hydragnn_flow.report.tables import closing_table
+from hydragnn_flow.report.tables import closing_table, told_state
+from hydragnn_flow.report.text import objective_label
+from hydragnn_flow.report.trials_frame import objectives_of
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
+from hydragnn_flow.search.records import best_first
 
 
 def status_table(run_directory: Path, best: int = 5) -> RenderableType:
@@ -34,12 +37,13 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     epochs = {r.number: r.to_epoch for r in results if r.kind == "trial" and r.status == "ok"}
     count = Counter(record.state for record in records)
     states = ", ".join(f"{n} {state}" for state, n in sorted(count.items())) or "none yet"
-    table = Table("trial", "state", "validation loss", "epochs", title=f"trials: {states}")
-    ranked = sorted((r for r in records if r.value is not None), key=lambda r: r.value or 0.0)
+    objective = objective_label((objectives_of(directory.path) or ["val_loss"])[0])
+    table = Table("trial", "state", objective, "epochs", title=f"trials: {states}")
+    ranked = sorted((r for r in records if r.value is not None), key=best_first)
     for record in ranked[:best]:
         table.add_row(
             str(record.number),
-            record.state,
+            told_state(record),
             f"{record.value:.4g}",
             str(epochs.get(record.number, 0)),
         )

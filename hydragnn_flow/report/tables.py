@@ -10,17 +10,21 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.report.text import number, percent
+from hydragnn_flow.report.text import number, objective_label, percent
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.search.records import best_first
 from hydragnn_flow.training.segment import SegmentResult
 
 MPNN_TYPE = "Architecture.mpnn_type"
 
 
 def trials_table(
-    trials: Sequence[TrialRecord], segments: Sequence[SegmentResult], types: Mapping[int, str]
+    trials: Sequence[TrialRecord],
+    segments: Sequence[SegmentResult],
+    types: Mapping[int, str],
+    objective: str = "val_loss",
 ) -> pd.DataFrame:
-    """One row per trial, the best first, those without a loss last.
+    """One row per trial: the best first, then those beyond a limit, those without a value last.
 
     Parameters
     ----------
@@ -28,35 +32,42 @@ def trials_table(
         Of the run.
     types
         Message-passing type of each trial, by number.
+    objective
+        The first of the search's.
 
     Returns
     -------
     pandas.DataFrame
         ``trial``, ``state``, ``mpnn_type``, a column per other searched parameter named by the
-        last part of its path, ``epochs`` reached, ``best val loss``, ``seconds``, ``reason``.
+        last part of its path, ``epochs`` reached, ``best`` and the objective in words,
+        ``seconds``, ``reason``.
     """
     short = _short_names({path: None for trial in trials for path in trial.parameters})
     own: dict[int, list[SegmentResult]] = {trial.number: [] for trial in trials}
     for segment in segments:
         if segment.kind == "trial" and segment.number in own:
             own[segment.number].append(segment)
+    best = f"best {objective_label(objective)}"
     rows = [
         {
             "trial": trial.number,
-            "state": trial.state,
+            "state": told_state(trial),
             "mpnn_type": types.get(trial.number, ""),
             **{short[path]: value for path, value in trial.parameters.items() if path in short},
             "epochs": max((s.to_epoch for s in own[trial.number]), default=0),
-            "best val loss": math.nan if trial.value is None else trial.value,
+            best: math.nan if trial.value is None else trial.value,
             "seconds": sum(s.seconds for s in own[trial.number]),
             "reason": trial.reason,
         }
-        for trial in trials
+        for trial in sorted(trials, key=best_first)
     ]
     columns = ["trial", "state", "mpnn_type", *short.values()]
-    columns += ["epochs", "best val loss", "seconds", "reason"]
-    table = pd.DataFrame(rows, columns=columns)
-    return table.sort_values(["best val loss", "trial"], ignore_index=True)
+    return pd.DataFrame(rows, columns=[*columns, "epochs", best, "seconds", "reason"])
+
+
+def told_state(trial: TrialRecord) -> str:
+    """A trial's state, and whether it broke a constraint."""
+    return trial.state if trial.feasible else f"{trial.state}, beyond a limit"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -106,7 +117,7 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
             "member": member["member"],
             "trial": member["trial"],
             "weight": member["weight"],
-            "best val loss": member["best_val_loss"],
+            "best validation loss": member["best_val_loss"],
             "GCDs": ", ".join(str(gcd) for gcd in member["gcds"]),
             "seconds": member["seconds"],
             "reason": member.get("reason", ""),

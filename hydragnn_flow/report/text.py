@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ def number(value: float) -> str:
 def percent(value: float) -> str:
     """A share as a percentage with one decimal."""
     return f"{value * 100:.1f} %"
+
+
+def objective_label(name: str) -> str:
+    """An objective of `search.objectives` in words."""
+    words = {
+        "val_loss": "validation loss",
+        "train_loss": "training loss",
+        "seconds": "training time [s]",
+        "joules": "energy [J]",
+    }
+    return words.get(name, name)

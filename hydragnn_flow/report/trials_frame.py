@@ -43,7 +43,8 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
         ``started`` and ``ended``.
 
         With several objectives there is a column ``value.<objective>`` each, and ``pareto``:
-        whether no other trial is better in all of them. Under constraints there is ``feasible``.
+        whether no other trial is better in all of them. Under constraints there are ``feasible``
+        and ``violation``: by how much limits were exceeded, added up.
 
         ``attrs`` holds ``units`` of columns, the ``objectives``, and ``parameters``: the domain of
         each (``choices``, or ``low``, ``high``, ``log``).
@@ -66,7 +67,7 @@ def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
     """
     study = read_study(run_directory)
     results = RunDirectory(run_directory).results()
-    return study, study_frame(study, results, _objectives(run_directory))
+    return study, study_frame(study, results, objectives_of(run_directory))
 
 
 def read_study(run_directory: Path) -> optuna.Study:
@@ -116,9 +117,9 @@ def study_frame(
         front = {trial.number for trial in study.best_trials}
         columns["pareto"] = pd.Series([trial.number in front for trial in trials], dtype=bool)
     if any(trial.constraints for trial in trials):
-        columns["feasible"] = [
-            all(excess <= 0 for excess in trial.constraints.values()) for trial in trials
-        ]
+        excess = [list(trial.constraints.values()) for trial in trials]
+        columns["feasible"] = [all(above <= 0 for above in of) for of in excess]
+        columns["violation"] = [sum(above for above in of if not above <= 0) + 0.0 for of in excess]
     domains: dict[str, BaseDistribution] = {}
     for trial in trials:
         domains.update(trial.distributions)
@@ -149,7 +150,7 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     """The trials that can be compared, best first, as TPE ranks them.
 
     Complete trials by their value, then the pruned ones: who trained longer comes first, at the
-    same epoch who had the smaller value.
+    same epoch who had the smaller value. Last those that broke a constraint, the least so first.
 
     Returns
     -------
@@ -160,17 +161,18 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     ended = frame[frame["state"].isin(["complete", "pruned"]) & np.isfinite(frame[column])]
     keys = pd.DataFrame(
         {
+            "violation": ended.get("violation", 0.0),
             "pruned": ended["state"] == "pruned",
             "epochs": -ended["epochs"].where(ended["state"] == "pruned", 0).fillna(0).astype(int),
             "value": ended[column],
         }
     )
-    order = keys.sort_values(["pruned", "epochs", "value"], kind="stable").index
+    order = keys.sort_values(list(keys.columns), kind="stable").index
     values: pd.Series[float] = ended.loc[order, column]
     return values
 
 
-def _objectives(directory: Path) -> list[str]:
+def objectives_of(directory: Path) -> list[str]:
     """What the run's configuration calls its objectives; none where it does not say."""
     try:
         values = yaml.safe_load((directory / "run.yaml").read_text(encoding="utf-8"))

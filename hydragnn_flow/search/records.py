@@ -45,6 +45,11 @@ class TrialRecord:
     """Whether it kept the limits of ``search.constraints``, as far as is known."""
 
 
+def best_first(record: TrialRecord) -> tuple[bool, bool, float, int]:
+    """Key to sort by: the smallest value first, after all that kept the limits what did not."""
+    return record.value is None, not record.feasible, record.value or 0.0, record.number
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a trial has come to so far.

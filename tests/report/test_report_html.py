@@ -96,6 +96,28 @@ def test_a_search_still_going_says_what_is_missing(searching: Made) -> None:
     assert "Accuracy on the test split" not in Page(page).headings
 
 
+def test_values_are_named_by_the_objective(tmp_path: Path) -> None:
+    made = Made(tmp_path / "run")
+    search = {**CONFIGURATION["search"], "objectives": ["val.forces"]}
+    (made.directory / "run.yaml").write_text(yaml.safe_dump({**CONFIGURATION, "search": search}))
+    page = write_report(made.directory).read_text(encoding="utf-8")
+    assert "best val.forces of a complete trial" in page
+    assert "best val.forces</th>" in page
+    assert "One mark per trial at\nits val.forces;\nlower is better." in page
+    assert "validation loss" not in re.sub('alt="[^"]*"', "", page)  # but the curves are of it
+
+
+def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> None:
+    made = Made(tmp_path / "run")
+    for value, excess in ((1e-9, 1.0), (1e-7, -1.0)):
+        trial = made._study.ask()
+        trial.set_constraint("seconds", excess)
+        trial.report(value, 20)
+        made._study.tell(trial, value)
+    page = write_report(made.directory).read_text(encoding="utf-8")
+    assert "best validation loss of a complete trial</dt><dd>1.00e-07</dd>" in page
+
+
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION))
     page = write_report(tmp_path).read_text(encoding="utf-8")

@@ -30,15 +30,27 @@ def test_trials_best_first_failed_last(finished: Made) -> None:
     run = read_run(finished.directory)
     table = trials_table(run.trials, run.segments, {5: "PNA"})
     assert list(table.columns)[:3] == ["trial", "state", "mpnn_type"]
-    assert list(table.columns)[-4:] == ["epochs", "best val loss", "seconds", "reason"]
+    assert list(table.columns)[-4:] == ["epochs", "best validation loss", "seconds", "reason"]
     assert {"hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
-    losses = table["best val loss"].dropna()
+    losses = table["best validation loss"].dropna()
     assert losses.is_monotonic_increasing and len(losses) == 15
     last = table.iloc[-1]
     assert (last["trial"], last["state"], last["epochs"]) == (5, "failed", 1)
     assert last["reason"] == "training loss is nan in epoch 2"
     spent = sum(s["seconds"] for s in finished.segments if s["kind"] == "trial")
     assert table["seconds"].sum() == pytest.approx(spent)
+
+
+def test_trials_beyond_a_limit_come_after_those_within() -> None:
+    values = [(0.1, False), (0.3, True), (0.2, False), (0.4, True), (None, True)]
+    trials = [
+        TrialRecord(number, "complete", {}, value, feasible=feasible)
+        for number, (value, feasible) in enumerate(values)
+    ]
+    table = trials_table(trials, [], {}, "val.forces")
+    assert list(table["trial"]) == [1, 3, 0, 2, 4]
+    assert list(table["best val.forces"])[:4] == [0.3, 0.4, 0.1, 0.2]
+    assert list(table["state"])[1:3] == ["complete", "complete, beyond a limit"]
 
 
 def test_parameters_of_the_same_last_name_keep_their_paths() -> None:

@@ -57,6 +57,22 @@ def test_coordinates_draw_every_trial_through_all_it_has() -> None:
     assert note(figure) == ""
 
 
+def test_lines_of_trials_beyond_a_limit_are_the_palest() -> None:
+    frame = frame_of(40)
+    frame["violation"] = (frame["value"] < frame["value"].median()).astype(float)
+    frame["feasible"] = frame["violation"] == 0
+    lines = parallel_coordinates(frame, [TYPE, RATE]).axes[0].collections[1]
+    light = lines.get_colors()[:, :3].sum(axis=1)
+    assert light[0] == light[19] == light.max()  # worst first
+    heights = np.array([np.nanmin(path.vertices[-2:, 1]) for path in lines.get_paths()])
+    assert heights[:20].max() < heights[20:].min()
+    figure = rung_curves(frame, {number: {1: 1.0, 2: 0.5} for number in frame["trial"]})
+    kept = frame[frame["feasible"] & (frame["state"] == "complete")]
+    best = kept.nsmallest(5, "value")["trial"]
+    strong = {f"trial {number}" for number in best}
+    assert {key for key in keys(figure) if key.startswith("trial")} >= strong
+
+
 def test_thousands_are_thinned_out_and_it_is_said() -> None:
     frame = frame_of(2000)
     figure = parallel_coordinates(frame)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from report_cases import CONFIGURATION
 from rich.console import Console
@@ -69,6 +70,26 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
     ) in text
     assert "pool node" not in text
     assert "segments ended badly there: frontier00007" in text
+
+
+def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory: Path) -> None:
+    (run_directory / JOURNAL).unlink()
+    backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(study_name="search", storage=storage)
+    for value, excess in ((0.125, 1.0), (0.5, -1.0), (0.25, 0.0)):
+        trial = study.ask()
+        trial.set_constraint("gcd_hours", excess)
+        trial.report(value, 3)
+        study.tell(trial, value)
+    rows = [line for line in shown(run_directory).splitlines() if "│" in line]
+    assert [row.split("│")[3].strip() for row in rows] == ["0.25", "0.5", "0.125"]
+    assert "complete, beyond a limit" in rows[2]
+    assert "validation loss" in shown(run_directory)
+    search = {**CONFIGURATION["search"], "objectives": ["val.forces"]}
+    (run_directory / "run.yaml").write_text(json.dumps({**CONFIGURATION, "search": search}))
+    text = shown(run_directory)
+    assert "val.forces" in text and "validation loss" not in text
 
 
 def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_directory: Path) -> None:

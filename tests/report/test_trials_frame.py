@@ -98,6 +98,25 @@ def test_ranking_is_that_of_tpe() -> None:
     assert list(ranking(study_frame(study, [])).index) == [5, 2, 0, 4, 1]
 
 
+def test_ranking_has_those_beyond_a_limit_last() -> None:
+    study = optuna.create_study()
+    for value, excess, state in (
+        (1.0, {"gcd_hours": 3.0, "seconds": -9.0}, TrialState.COMPLETE),
+        (2.0, {"gcd_hours": 0.5, "seconds": 1.5}, TrialState.PRUNED),
+        (9.0, {"gcd_hours": 0.0, "seconds": -1.0}, TrialState.COMPLETE),
+        (8.0, {"gcd_hours": -2.0, "seconds": -1.0}, TrialState.PRUNED),
+        (7.0, {}, TrialState.COMPLETE),
+    ):
+        reports = {3: value}
+        trial = create_trial(
+            state=state, values=[value], intermediate_values=reports, constraints=excess
+        )
+        study.add_trial(trial)
+    frame = study_frame(study, [])
+    assert list(frame["violation"]) == [3.0, 2.0, 0.0, 0.0, 0.0]
+    assert list(ranking(frame).index) == [4, 2, 3, 1, 0]
+
+
 def test_odd_parameters_go_into_parquet(tmp_path: Path) -> None:
     study = optuna.create_study()
     domains = {

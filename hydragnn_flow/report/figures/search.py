@@ -20,6 +20,7 @@ from hydragnn_flow.report.style import (
     tidy,
     type_keys,
 )
+from hydragnn_flow.report.text import objective_label
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.segment import SegmentResult
 
@@ -37,19 +38,23 @@ def optimisation_history(
     trials: Sequence[TrialRecord],
     types: Mapping[int, str],
     members: Collection[int] = (),
+    objective: str = "val_loss",
 ) -> Figure:
-    """Smallest validation loss of every trial against its number, and the best so far.
+    """Value of every trial against its number, and the best so far.
 
-    The best is that of the complete trials; the others' losses are of fewer epochs.
+    The best is that of the complete trials that kept their limits; the pruned trials' values are of
+    fewer epochs.
 
     Parameters
     ----------
     trials
-        Of the study. One that failed without a loss stands on the upper edge.
+        Of the study. One that failed without a value stands on the upper edge.
     types
         Message-passing type of each trial, by number.
     members
         Numbers of the trials chosen for the ensemble.
+    objective
+        What the values are of.
     """
     figure = new_figure(9.4, 4.2)
     axes = figure.add_subplot()
@@ -73,7 +78,8 @@ def optimisation_history(
         linewidths=1.1,
         zorder=4,
     )
-    _loss_axis(axes, losses.values())
+    axes.set_ylabel(objective_label(objective))
+    _scale(axes, losses.values())
     axes.set_xlabel("trial")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(axes)
@@ -101,7 +107,7 @@ def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, fl
 
 
 def _finished(trial: TrialRecord, losses: Mapping[int, float]) -> bool:
-    return trial.state == "complete" and trial.number in losses
+    return trial.state == "complete" and trial.feasible and trial.number in losses
 
 
 def _crowded(trials: Sequence[TrialRecord]) -> float:
@@ -150,8 +156,7 @@ def _state_keys(trials: Sequence[TrialRecord]) -> list[Line2D | Patch]:
     return keys
 
 
-def _loss_axis(axes: Axes, losses: Iterable[float]) -> None:
-    axes.set_ylabel("validation loss")
+def _scale(axes: Axes, losses: Iterable[float]) -> None:
     values = list(losses)
     if not values or min(values) <= 0 or max(values) < 5 * min(values):
         return
