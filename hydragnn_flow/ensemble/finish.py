@@ -28,7 +28,7 @@ from hydragnn_flow.ensemble.uncertainty import (
     combine_noise,
     coverage,
 )
-from hydragnn_flow.ensemble.weights import stacking_weights
+from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
 from hydragnn_flow.files import write_json, write_text
 from hydragnn_flow.models import NOISE_SUFFIX, STRESS
 from hydragnn_flow.training.losses import Loss
@@ -82,13 +82,15 @@ def finish_ensemble(
     val = store["valset"]
     equal = np.full(len(models), 1 / len(models))
     validation = Ensemble(models, equal, {}, store.manifest, level).member_predictions(val)
-    weights = _weights(validation, val, network, store.manifest)
+    products = _products(validation, val, network, store.manifest)
+    weights = stacking_weights(products)
     additive = network.Architecture.enable_interatomic_potential
     calibrations = _calibrations(validation, weights, val, store.manifest, level, additive)
     ensemble = Ensemble(models, weights, calibrations, store.manifest, level)
 
     test = store["testset"]
-    best = min(range(len(members)), key=lambda k: members[k].best_val_loss)
+    # Not by best_val_loss: members may have been trained with different losses.
+    best = int(np.argmin(np.diag(products)))
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = ensemble.member_predictions(test)
@@ -111,7 +113,7 @@ def finish_ensemble(
     return summary
 
 
-def _weights(
+def _products(
     predictions: dict[str, Floats], val: GraphSplit, network: NetworkConfig, manifest: Manifest
 ) -> Floats:
     terms = Loss(network, manifest).terms
@@ -120,7 +122,7 @@ def _weights(
         for name, members in predictions.items()
         if any(term.target == name for term in terms)
     }
-    return stacking_weights(residuals, terms, val.n_atoms.astype(float)[:, None])
+    return residual_products(residuals, terms, val.n_atoms.astype(float)[:, None])
 
 
 def _calibrations(

@@ -15,13 +15,12 @@ from hydragnn_flow.training.losses import Term
 SMALLEST_SHARE = 0.25
 
 
-def stacking_weights(
+def residual_products(
     residuals: Mapping[str, Floats], terms: Sequence[Term], atoms: Floats
 ) -> Floats:
-    """Convex weights with which the members' mean fits the validation data best.
+    """Mean products of the members' residuals on validation data, ``[n_members, n_members]``.
 
-    Stacked regression (Breiman, Mach. Learn. 24, 49 (1996)) with the squared residuals of the
-    training loss. Equal weights are among the candidates, and so is almost the best member alone.
+    On the diagonal is each member's loss with squared residuals, whatever loss it was trained with.
 
     Parameters
     ----------
@@ -31,11 +30,6 @@ def stacking_weights(
         Targets, scales and weights of the training loss.
     atoms
         Number of atoms of each graph, ``[n_graphs, 1]``.
-
-    Returns
-    -------
-    float64 array
-        ``[n_members]``, adding up to one.
     """
     n_members = len(next(iter(residuals.values())))
     products = np.zeros((n_members, n_members))
@@ -48,7 +42,27 @@ def stacking_weights(
         if not flat.shape[1]:
             continue
         products += term.weight * flat @ flat.T / flat.shape[1]
-    products /= np.trace(products) / n_members
+    return products
+
+
+def stacking_weights(products: Floats) -> Floats:
+    """Convex weights with which the members' mean fits the validation data best.
+
+    Stacked regression (Breiman, Mach. Learn. 24, 49 (1996)) with the squared residuals of the
+    training loss. Equal weights are among the candidates, and so is almost the best member alone.
+
+    Parameters
+    ----------
+    products
+        See :func:`residual_products`.
+
+    Returns
+    -------
+    float64 array
+        ``[n_members]``, adding up to one.
+    """
+    n_members = len(products)
+    products = products / (np.trace(products) / n_members)
     equal = np.full(n_members, 1 / n_members)
 
     def loss(weights: Floats) -> float:
