@@ -28,6 +28,7 @@ from hydragnn_flow.ensemble.tables import Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
+from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 
@@ -36,6 +37,8 @@ SUMMARY = "ensemble.json"
 MANIFEST = "manifest.json"
 VERSION = 1
 _BATCH = 64
+_BRING_EDGES = ("hydragnn", "mesh", "voronoi")
+"""Formats whose graphs have edges before a neighbour list is made."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,10 @@ class Ensemble:
         Raises
         ------
         InputError
-            If a structure has an element the ensemble never saw.
+            If a structure has an element the ensemble never saw, or if the graphs it was trained
+            on had more than elements and neighbours within the cutoff.
         """
+        self._check_structures_will_do()
         if isinstance(structures, Atoms):
             structures = [structures]
         manifest = self.manifest
@@ -244,6 +249,23 @@ class Ensemble:
             )
             for name, calibration in self.calibrations.items()
         }
+
+    def _check_structures_will_do(self) -> None:
+        """Refuse structures where the members read what only graphs have."""
+        embeddings = [
+            part for m in self.models for part in m.modules() if isinstance(part, NodeEmbedding)
+        ]
+        if any(part.element_column != 0 or part.other_columns for part in embeddings):
+            raise InputError(
+                f"the ensemble reads node features of {', '.join(self.manifest.node_features)} "
+                f"that structures do not have; give a GraphStore prepared like its training data"
+            )
+        source = self.manifest.provenance.get("source", {}).get("format")
+        if source in _BRING_EDGES:
+            raise InputError(
+                f"the training data ({source}) brought edges of their own, which are not known of "
+                f"structures; give a GraphStore prepared like them"
+            )
 
     def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:
         predictions = [predict_batches(model, batches()) for model in self.models]

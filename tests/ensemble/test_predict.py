@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ensemble_cases import untrained_ensemble
+from segment_cases import NETWORK
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble.structures import predict_path
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
 
 CUTOFF = 4.0
 
@@ -117,6 +120,66 @@ def test_labels_of_another_kind_are_not_put_beside_predictions(
         return
     with pytest.raises(InputError, match=rf"manifest\.json: targets\.energy is {says}"):
         predict_path(ensemble, path)
+
+
+@pytest.mark.parametrize("source", ["hydragnn", "mesh", "voronoi"])
+def test_structures_are_refused_where_the_training_data_brought_edges(
+    ensemble: Ensemble, alloy_store: GraphStore, source: str
+) -> None:
+    provenance = {"source": {"format": source}}
+    manifest = ensemble.manifest.model_copy(update={"provenance": provenance})
+    other = replace(ensemble, manifest=manifest)
+    with pytest.raises(InputError, match=rf"\({source}\) brought edges .* give a GraphStore"):
+        other.predict(rattled())
+    assert other.predict_store(alloy_store, "valset").graphs is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "inputs"),
+    [
+        (["atomic_number", "charge"], [0, 1]),
+        (["atomic_number", "charge"], [1]),
+        (["charge", "atomic_number"], [1]),
+        (["charge"], [0]),
+        (["atomic_number", "charge"], [0]),
+    ],
+)
+def test_structures_are_refused_where_their_elements_are_not_what_is_read(
+    ensemble: Ensemble, names: list[str], inputs: list[int]
+) -> None:
+    asked = {"input_node_features": inputs, "output_names": ["energy"], "type": ["graph"]}
+    head = {
+        "num_headlayers": 1,
+        "dim_headlayers": [4],
+        "num_sharedlayers": 1,
+        "dim_sharedlayers": 4,
+    }
+    network = {
+        "Architecture": {
+            "mpnn_type": "SchNet",
+            "hidden_dim": 4,
+            "num_conv_layers": 1,
+            "radius": CUTOFF,
+            "output_heads": {"graph": head},
+            "task_weights": [1.0],
+        },
+        "Variables_of_interest": asked,
+        "Training": NETWORK["Training"],
+    }
+    elements = [29] if names[0] == "atomic_number" else []
+    manifest = ensemble.manifest.model_copy(update={"node_features": names, "elements": elements})
+    calibrations = {"energy": ensemble.calibrations["energy"]}
+    other = replace(
+        ensemble,
+        models=tuple(build_model(network, manifest).eval() for _ in range(2)),
+        calibrations=calibrations,
+        manifest=manifest,
+    )
+    if names[0] == "atomic_number" and inputs == [0]:
+        assert other.predict(rattled()).graphs is not None
+        return
+    with pytest.raises(InputError, match=r"reads node features of .*charge.* give a GraphStore"):
+        other.predict(rattled())
 
 
 def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
