@@ -197,8 +197,8 @@ def test_a_value_that_is_no_number_is_refused() -> None:
 
 def test_brackets_skip_rungs_and_share_the_trials() -> None:
     rungs = made(rungs="hyperband", brackets=3)
-    shares = bracket_shares(3, 3)
-    assert shares == [9, 5, 3]
+    shares = bracket_shares(len(RUNGS), 3, 3)
+    assert shares == [27, 12, 6]
     counts = [0, 0, 0]
     for number in range(500):
         bracket = rungs.bracket(number)
@@ -211,7 +211,18 @@ def test_brackets_skip_rungs_and_share_the_trials() -> None:
 def test_shares_are_optunas() -> None:
     pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
     pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
-    assert bracket_shares(5, 3) == pruner._trial_allocation_budgets
+    assert bracket_shares(5, 5, 3) == pruner._trial_allocation_budgets
+
+
+@pytest.mark.parametrize("brackets", [1, 2, 3, 4])
+def test_every_bracket_gets_about_the_same_budget(brackets: int) -> None:
+    rungs = (2, 6, 18, 54)
+    budgets = []
+    for bracket, trials in enumerate(bracket_shares(len(rungs), brackets, 3)):
+        own = rungs[bracket:]
+        spent = [trials / 3**rung * epochs for rung, epochs in enumerate(own)]
+        budgets.append(sum(spent))
+    assert max(budgets) <= 1.01 * min(budgets)
 
 
 def test_brackets_rank_apart() -> None:

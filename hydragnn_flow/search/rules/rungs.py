@@ -96,7 +96,7 @@ class Rungs:
         self._shares = [1]
         if config.rungs == "hyperband":
             brackets = min(config.brackets or len(rungs), len(rungs))
-            self._shares = bracket_shares(brackets, config.reduction_factor)
+            self._shares = bracket_shares(len(rungs), brackets, config.reduction_factor)
         self._config, self._num_epoch = config, num_epoch
         self._pruner, self._size = pruner, ensemble_size
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
@@ -291,13 +291,13 @@ def make_rungs(
     return Rungs(config, num_epoch, pruner, ensemble_size)
 
 
-def bracket_shares(brackets: int, reduction_factor: int) -> list[int]:
+def bracket_shares(rungs: int, brackets: int, reduction_factor: int) -> list[int]:
     """Relative number of trials in each of Hyperband's brackets.
 
     Every bracket gets about the same budget, so the first, which stops most trials early, has
-    most of them: ``ceil(B / (s + 1) * eta**s)`` with s = B - 1 - bracket (Li et al., JMLR 18
-    (2018) 185, algorithm 1, the number n of configurations).
+    most of them: ``ceil(rungs / (s + 1) * eta**s)``, where s is how often trials of the bracket are
+    stopped, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1, the number n of
+    configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
     """
-    return [
-        math.ceil(brackets * reduction_factor**s / (s + 1)) for s in range(brackets - 1, -1, -1)
-    ]
+    halvings = [rungs - 1 - bracket for bracket in range(brackets)]
+    return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in halvings]
