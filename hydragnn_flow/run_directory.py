@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.warm_start import check_earlier
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, write_text
 from hydragnn_flow.search import JOURNAL
@@ -54,11 +55,13 @@ class RunDirectory:
         self.report = self.path / "report.html"
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a directory that belongs to another configuration.
+        """Refuse a directory that belongs to another configuration, and earlier searches to start
+        from that are not there.
 
         Another number of trials, or another ensemble, may be asked for as long as no member has
         been trained, and with more trials after that too; all that the store does not depend on, as
-        long as the search has not begun.
+        long as the search has not begun. Once it has, it holds what it started from, and
+        `search.warm_start` no longer counts.
 
         Raises
         ------
@@ -68,6 +71,8 @@ class RunDirectory:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
+        if not self.journal.exists():
+            check_earlier(config.search.warm_start)
         if not file.exists():
             content = self.path.iterdir() if self.path.is_dir() else []
             # A driver killed at the very start leaves its lock and nothing else.
@@ -87,11 +92,11 @@ class RunDirectory:
                 f"over"
             )
         if self.ensemble.exists():
-            free = {"data.path"}
+            free = {"data.path", "search.warm_start"}
             if self.is_extended(config):
                 free |= {"search.trials", "ensemble"}
         elif self.journal.exists():
-            free = {"data.path", "search.trials", "ensemble"}
+            free = {"data.path", "search.trials", "search.warm_start", "ensemble"}
         elif self.store.exists():
             # Of the network the store has the neighbour lists; prepare_store compares them.
             free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}
@@ -142,8 +147,13 @@ class RunDirectory:
         """Make the directory the run's own, readable by nobody else."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
-        about = {"versions": _versions(), STARTED: [*self._starts(), time.time()]}
-        text = yaml.safe_dump({**_resolved(config), **about}, sort_keys=False, allow_unicode=True)
+        values, before = _resolved(config), self._before()
+        if self.journal.exists():
+            # To rebuild the study takes what it started from, whatever is asked for by now.
+            begun = {**values["search"], **before.get("search", {})}
+            values["search"]["warm_start"] = begun["warm_start"]
+        about = {"versions": _versions(), STARTED: [*before.get(STARTED, []), time.time()]}
+        text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)
 
@@ -166,7 +176,7 @@ class RunDirectory:
 
         One that was killed counts until the last segment it recorded.
         """
-        starts = self._starts()
+        starts = self._before().get(STARTED, [])
         ends = [result.ended for result in self.results()]
         total = 0.0
         for start, following in zip(starts, [*starts[1:], float("inf")], strict=True):
@@ -175,12 +185,13 @@ class RunDirectory:
             total += end - start
         return total
 
-    def _starts(self) -> list[float]:
+    def _before(self) -> dict[str, Any]:
+        """What the last driver wrote into `run.yaml`; nothing where there was none."""
         file = self.path / CONFIG
         if not file.exists():
-            return []
-        starts: list[float] = yaml.safe_load(file.read_text(encoding="utf-8")).get(STARTED, [])
-        return starts
+            return {}
+        values: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return values
 
     def trial(self, number: int) -> Path:
         """The folder of a trial."""

@@ -178,6 +178,26 @@ def test_more_is_allowed_until_a_member_is_trained(
     assert f"({section}.{next(iter(changed))} differs)" in message
 
 
+def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) -> None:
+    earlier, directory = tmp_path / "earlier", RunDirectory(tmp_path / "run")
+    config = configured(search={"warm_start": [str(earlier)]})
+    assert "search.warm_start.0:" in refusal(lambda: directory.check(config))
+    earlier.mkdir()
+    (earlier / "study.journal").write_text('{"op_code": 0}\n')
+    directory.check(config)
+    directory.claim(config)
+    earlier.rename(tmp_path / "moved")
+    assert "does not exist" in refusal(lambda: directory.check(config))
+    directory.journal.touch()
+    for later in (config, CONFIG, configured(search={"warm_start": [str(tmp_path / "moved")]})):
+        directory.check(later)
+        directory.claim(later)
+        values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
+        assert values["search"]["warm_start"] == [str(earlier)]  # for `hydragnn-flow rebuild`
+    directory.ensemble.mkdir()
+    directory.check(CONFIG)
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     message = refusal(lambda: RunDirectory(tmp_path).check(CONFIG))

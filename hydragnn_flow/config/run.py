@@ -17,7 +17,7 @@ from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.sources import GeneratedSource
 from hydragnn_flow.config.space import GCDS, RESOURCES, check_search
-from hydragnn_flow.config.warm_start import find_earlier
+from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 
 
@@ -226,7 +226,7 @@ def resolve_config(
         values["data"] = section
     search = values.get("search")
     if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
-        values["search"] = {**search, "warm_start": find_earlier(search["warm_start"], source)}
+        values["search"] = {**search, "warm_start": absolute(search["warm_start"], source)}
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -13,7 +13,7 @@ JOURNAL = "study.journal"
 """The study's file in a run directory."""
 
 
-def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
+def absolute(names: Sequence[Any], source: Path) -> list[Any]:
     """Paths of earlier searches as a configuration file gives them, made absolute.
 
     Parameters
@@ -22,19 +22,27 @@ def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
         What stands in ``search.warm_start``; what is not text is left for the schema to refuse.
     source
         The configuration file, which they are relative to.
+    """
+    return [
+        str((source.parent / name).resolve()) if isinstance(name, str) else name for name in names
+    ]
+
+
+def check_earlier(paths: Sequence[Path]) -> None:
+    """Refuse what a search cannot start from.
+
+    Parameters
+    ----------
+    paths
+        Absolute; what stands in ``search.warm_start``.
 
     Raises
     ------
     InputError
         If one is neither a run directory whose search has begun nor an Optuna journal.
     """
-    found: list[Any] = []
-    for i, name in enumerate(names):
-        if not isinstance(name, str):
-            found.append(name)
-            continue
-        path = (source.parent / name).resolve()
-        place = f"{source}: search.warm_start.{i}: {path}"
+    for i, path in enumerate(paths):
+        place = f"search.warm_start.{i}: {path}"
         if not path.exists():
             raise InputError(f"{place} does not exist; correct the path or remove it")
         if path.is_dir() and not (path / JOURNAL).is_file():
@@ -46,8 +54,6 @@ def find_earlier(names: Sequence[Any], source: Path) -> list[Any]:
             raise InputError(
                 f"{place} is not an Optuna journal; name one, or the directory of a run"
             )
-        found.append(str(path))
-    return found
 
 
 def _is_journal(path: Path) -> bool:

@@ -72,6 +72,8 @@ def enqueue(study: optuna.Study, wanted: Sequence[Mapping[str, Any]]) -> None:
 
 def _open(path: Path, config: SearchConfig) -> optuna.Study:
     journal = path / JOURNAL if path.is_dir() else path
+    if not journal.exists():
+        raise InputError(f"search.warm_start: {journal} does not exist; restore it from a copy")
     storage = read_journal(journal)
     studies = storage.get_all_studies()
     if not studies:

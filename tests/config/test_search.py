@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
 from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.config.warm_start import check_earlier
 from hydragnn_flow.errors import InputError
 
 SEARCH = ("search",)
@@ -274,9 +275,11 @@ def test_earlier_searches_are_found_beside_the_file(
         "runs": ("has no study.journal", "run whose search has begun"),
         "run.yaml": ("run.yaml is not an Optuna journal",),
     }.items():
-        path = write(change(quickstart, place, ["runs/first", name]))
-        message = refusal(path)
-        assert message.startswith(f"{path}: search.warm_start.1: {tmp_path / name}")
+        config = load_config(write(change(quickstart, place, ["runs/first", name])))
+        with pytest.raises(InputError) as caught:
+            check_earlier(config.search.warm_start)
+        message = str(caught.value)
+        assert message.startswith(f"search.warm_start.1: {tmp_path / name}")
         assert all(word in message for word in words)
     assert "search.warm_start: must be a list" in refusal(write(change(quickstart, place, "runs")))
     assert "search.warm_start.0:" in refusal(write(change(quickstart, place, [3])))

@@ -284,6 +284,9 @@ def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
     search.close()
     three = CONFIG.model_copy(update={"warm_start": tuple(journals[:2])})
     assert open_search(journals[2], three).ask().number == 3
+    lost = CONFIG.model_copy(update={"warm_start": (tmp_path / "lost",)})
+    with pytest.raises(InputError, match="lost does not exist; restore it"):
+        open_search(tmp_path / "other", lost)
     other = three.model_copy(update={"objectives": ("val.energy",)})
     with pytest.raises(InputError, match="searched for val_loss"):
         open_search(tmp_path / "other", other)
