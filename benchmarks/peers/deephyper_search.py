@@ -91,8 +91,8 @@ def spare_time(space: Any) -> None:
                 held = [domain._value_cast(value) for value in held]
             for row, value in zip(rows, held, strict=True):
                 values[row][name] = value
-        for row in range(0, size, 500):
-            check_equal(values[row], dict(found[row]))
+        for checked in range(0, size, 500):
+            check_equal(values[checked], dict(found[checked]))
         return values
 
     pymoo_mixedga.deactivate_inactive_hyperparameters = without_inactive

@@ -33,8 +33,6 @@ from hydragnn_flow.search.samplers import make_sampler
 from hydragnn_flow.search.space import active, suggest
 from hydragnn_flow.search.storage import StudyStorage
 
-__all__ = ["PASSED", "STUDY", "Search", "read_trials"]
-
 STUDY = "search"
 
 
