@@ -136,13 +136,15 @@ class Dispatch:
             If node after node cannot read the store, or has fewer devices than the site says: no
             trial is to blame, and none could go on.
         """
+        finished = self._finished()
         ended: list[Ended] = []
-        for sending in self._finished():
+        for sending in finished:
             self._running.remove(sending)
-            self._note_health(sending)
             alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
             ended += [Ended(task, result, alone) for task, result in _results(sending)]
         self._context.record(ended)
+        for sending in finished:
+            self._note_health(sending)
         if len(self._refusals) >= min(MOST_REFUSING, self._context.site.nodes):
             raise InputError([*self._refusals.values()][-1])
         return ended

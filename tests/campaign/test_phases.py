@@ -606,6 +606,22 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
     assert set(pools.avoided) == {"bad"}
 
 
+def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign) -> None:
+    """To hold a node takes its time, in which the driver may be ended."""
+
+    class Interrupted(FakePools):
+        def avoid(self, node: str) -> None:
+            raise KeyboardInterrupt
+
+    context = campaign()
+    context.site = replace(SITE, nodes=4)
+    pools = Interrupted(lambda spec: refused(spec, "bad") if spec.number == 1 else well(spec))
+    with pytest.raises(KeyboardInterrupt):
+        TrialPhase(context).run(pools)  # type: ignore[arg-type]
+    recorded = Counter(result.number for result in context.directory.results())
+    assert recorded == Counter(spec.number for spec in pools.sent)
+
+
 @pytest.mark.parametrize("nodes", [2, 3, 4])
 def test_node_after_node_that_refuses_stops_the_run(campaign: Campaign, nodes: int) -> None:
     context = campaign()
