@@ -72,7 +72,6 @@ class Dispatch:
         self._context, self._pools, self._pool = context, pools, pool
         self._running: set[_Sending] = set()
         self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
-        self._failures: set[tuple[str, str, int]] = set()
         self._refusals: dict[str, str] = {}
         self._waited_for = ""
 
@@ -150,24 +149,21 @@ class Dispatch:
         return ended
 
     def _note_health(self, sending: _Sending) -> None:
-        """Tell the pools how a node does; that one segment never works there says nothing of it.
+        """Tell the pools how a node does; of a gang each part speaks for its own.
 
-        Of a gang each part speaks for its own node.
+        What worked comes last: the node is good, whatever failed beside it.
         """
-        for result in chain.from_iterable(_answers(sending)):
+        results = chain.from_iterable(_answers(sending))
+        for result in sorted(results, key=_has_worked):
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
             if result.status == "refused":
                 self._avoid(result)
                 continue
-            worked = result.status not in ("killed", "error")
-            failure = (result.node, result.kind, result.number)
-            if worked or failure not in self._failures:
-                self._pools.note(result.node, worked)
+            segment, worked = (result.kind, result.number, result.rung), _has_worked(result)
+            self._pools.note(result.node, segment, worked)
             if worked:
                 self._refusals.clear()
-            else:
-                self._failures.add(failure)
 
     def _avoid(self, refusal: SegmentResult) -> None:
         if refusal.node not in self._refusals:
@@ -194,6 +190,11 @@ class Dispatch:
 
     def _call_off(self, spec: SegmentSpec, reason: str) -> None:
         self._context.write(lambda: abort(spec, reason))
+
+
+def _has_worked(result: SegmentResult) -> bool:
+    """Whether it came to an end that is the segment's own, of which the node is innocent."""
+    return result.status in ("ok", "diverged", "out_of_memory")
 
 
 def _answers(sending: _Sending) -> list[list[SegmentResult]]:

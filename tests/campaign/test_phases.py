@@ -6,7 +6,7 @@ import copy
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Job, Node, Site
+from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import CostModel, Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -50,7 +51,7 @@ class FakePools:
 
     def tend(self, gcd: int = 0, node: int = 0) -> None: ...
 
-    def note(self, node: str, worked: bool) -> None:
+    def note(self, node: str, work: object, worked: bool) -> None:
         assert node not in self.avoided
 
     def avoid(self, node: str) -> None:
@@ -286,7 +287,7 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
     ranks = 0
 
     class Noting(FakePools):
-        def note(self, node: str, worked: bool) -> None:
+        def note(self, node: str, work: object, worked: bool) -> None:
             noted.append((node, worked))
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -620,6 +621,42 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
         TrialPhase(context).run(pools)  # type: ignore[arg-type]
     recorded = Counter(result.number for result in context.directory.results())
     assert recorded == Counter(spec.number for spec in pools.sent)
+
+
+def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign) -> None:
+    health, sent = NodeHealth(), itertools.count()
+
+    class Judging(FakePools):
+        def note(self, node: str, work: Hashable, worked: bool) -> None:
+            health.note(node, work, worked)
+            assert not health.is_suspect(node)
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        node = f"node{next(sent) % 2}"
+        return replace(badly(spec) if spec.number > 1 else well(spec), node=node)
+
+    context = campaign()
+    context.site = replace(SITE, nodes=2)
+    trials = TrialPhase(context).run(Judging(machine))  # type: ignore[arg-type]
+    assert [trial.state for trial in trials[2:]] == ["failed"] * (TRIALS - 2)
+
+
+def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> None:
+    noted: list[bool] = []
+    sent = itertools.count()
+
+    class Noting(FakePools):
+        def note(self, node: str, work: object, worked: bool) -> None:
+            noted.append(worked)
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return replace(badly(spec) if next(sent) == 1 else well(spec), node="node0")
+
+    context = campaign()
+    TrialPhase(context).run(Noting(machine))  # type: ignore[arg-type]
+    first, second, *_ = context.directory.results()
+    assert first.bundle == second.bundle
+    assert noted[:2] == [False, True]
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4])

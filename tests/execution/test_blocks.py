@@ -325,14 +325,11 @@ def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(
     assert machine.cancelled == ["100", "100"]
 
 
-def test_a_bad_node_is_one_where_work_ends_badly_twice_in_a_row() -> None:
-    health = NodeHealth()
-    for worked in (False, True, False):
-        health.note("node1", worked)
-    assert not health.is_suspect("node1")
-    health.note("node1", False)
-    assert health.is_suspect("node1")
-    assert not health.is_suspect("node2")
+def spoil(health: NodeHealth, *nodes: str) -> None:
+    """Have enough fail on each of the nodes."""
+    for node in nodes:
+        while not health.is_suspect(node):
+            health.note(node, object(), False)
 
 
 def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
@@ -340,12 +337,11 @@ def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
 ) -> None:
     health = NodeHealth()
     have(pool, machine, 1)
-    for node in ("node0", "node0", "node1"):
-        health.note(node, False)
+    spoil(health, "node0")
     assert pool.keep_off(health) == ["node0"]
     assert pool.workers == GCDS
     assert machine.connected["node0-abc"].held
-    health.note("node1", False)
+    spoil(health, "node1")
     assert pool.keep_off(health) == []  # it is all there is
 
 
@@ -356,7 +352,7 @@ def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
     have(pool, machine, 1)
     for node in ("node0", "node1"):
         health.condemn(node)
-        health.note(node, True)  # what was there before may still come to a good end
+        health.note(node, "work", True)  # what was there before may still come to a good end
     assert pool.keep_off(health) == ["node0", "node1"]
     assert pool.workers == 0
 
@@ -364,8 +360,7 @@ def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
 def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> None:
     have(pool, machine, 2)
     health = NodeHealth()
-    for node in ("node0", "node1") * 2:
-        health.note(node, False)
+    spoil(health, "node0", "node1")
     pool.keep_off(health)
     pool.look()
     assert machine.cancelled == ["100"]
@@ -394,8 +389,7 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
     """Where the scheduler cannot be told of bad nodes, it would give them again and again."""
     have(pool, machine, 1, tasks=1)
     health = NodeHealth()
-    for node in ("node2", "node3") * 2:
-        health.note(node, False)
+    spoil(health, "node2", "node3")
     pool.ask(1)
     pool.hear(patient=False)
     machine.connect(1)

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Hashable
 
-MOST_BAD_ENDS = 2
+# What has failed on a node, and nothing gone well since, that makes it suspect. With one trial in
+# ten at fault, eight GCDs that begin together seldom have so many of them.
+MOST_BAD_ENDS = 4.0
+# What fails on several nodes is hardly their fault, but two bad nodes must not excuse each other.
+SHARED_BLAME = 0.25
+# A worker pool that is lost alone takes all its work with it.
+BLAME_FOR_LOSS = 2.0
 
 
 class NodeHealth:
     """How work has ended, node by node.
 
     A broken GPU or a full disk ends whatever is sent there within seconds, so that a single bad
-    node gets through a campaign's segments faster than all the good ones.
+    node gets through a campaign's segments faster than all the good ones. A bad segment does the
+    same wherever it is sent, and is sent several times. So a node is judged by how many different
+    segments failed there, and those count little that failed elsewhere as well.
     """
 
     def __init__(self) -> None:
-        self._bad_ends: Counter[str] = Counter()
+        self._nodes: defaultdict[Hashable, set[str]] = defaultdict(set)
+        self._failures: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self._losses: Counter[str] = Counter()
         self._of_no_use: set[str] = set()
 
-    def note(self, node: str, worked: bool) -> None:
-        """Take down how a segment on a node ended."""
+    def note(self, node: str, work: Hashable, worked: bool) -> None:
+        """Take down how work on a node ended.
+
+        Parameters
+        ----------
+        node
+            Its name.
+        work
+            What it was; the same each time it is tried.
+        worked
+            Whether it went well, and so the node is good.
+        """
         if worked:
-            del self._bad_ends[node]
+            self._failures.pop(node, None)
+            self._losses.pop(node, None)
         else:
-            self._bad_ends[node] += 1
+            self._nodes[work].add(node)
+            self._failures[node].add(work)
+
+    def note_loss(self, node: str) -> None:
+        """Take down that a node lost its worker pool, and other nodes did not lose theirs."""
+        self._losses[node] += 1
 
     def condemn(self, node: str) -> None:
         """Take down that a node cannot do any work."""
@@ -34,5 +61,8 @@ class NodeHealth:
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """Whether that is known, or work has ended badly there several times in a row."""
-        return self.is_of_no_use(node) or self._bad_ends[node] >= MOST_BAD_ENDS
+        """Whether that is known, or so much has failed there in a row that it is likely."""
+        blame = BLAME_FOR_LOSS * self._losses[node]
+        for work in self._failures.get(node, ()):
+            blame += 1.0 if len(self._nodes[work]) == 1 else SHARED_BLAME
+        return self.is_of_no_use(node) or blame >= MOST_BAD_ENDS

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -208,12 +208,21 @@ class Pools:
             self._pools[pool].lost(lost)
         answer.set_exception(error)
 
-    def note(self, node: str, worked: bool) -> None:
-        """Take down how a segment on a node ended.
+    def note(self, node: str, work: Hashable, worked: bool) -> None:
+        """Take down how work on a node ended.
 
-        A node on which segments end badly again and again gets no more of them.
+        A node on which one segment after the other ends badly, and well elsewhere, gets no more.
+
+        Parameters
+        ----------
+        node
+            Its name.
+        work
+            What it was; the same each time it is tried.
+        worked
+            Whether it went well, and so the node is good.
         """
-        self._health.note(node, worked)
+        self._health.note(node, work, worked)
 
     def avoid(self, node: str) -> None:
         """Send nothing more to a node that cannot do any work."""
@@ -300,7 +309,7 @@ class Pools:
             if now - when > pool.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_LOOKS:
                 del self._lost[lost]
                 if pool.was_lost_alone(lost):
-                    self._health.note(node, worked=False)
+                    self._health.note_loss(node)
         held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
         new = sorted(held - set(self._bad_nodes))
         self._bad_nodes += new

@@ -1,0 +1,128 @@
+"""Which nodes are held for bad, and which are only unlucky."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from hydragnn_flow.execution.pools.node_health import MOST_BAD_ENDS, NodeHealth
+
+MOST_TRIES = 3
+
+
+def failed(health: NodeHealth, node: str, *work: object) -> None:
+    for each in work:
+        health.note(node, each, False)
+
+
+def test_a_node_is_bad_where_one_thing_after_the_other_fails() -> None:
+    health = NodeHealth()
+    failed(health, "node1", 1, 2, 3)
+    assert not health.is_suspect("node1")
+    failed(health, "node1", 4)
+    assert health.is_suspect("node1")
+    assert not health.is_suspect("node2")
+
+
+def test_work_that_goes_well_clears_a_node() -> None:
+    health = NodeHealth()
+    failed(health, "node1", 1, 2, 3)
+    health.note("node1", 4, True)
+    failed(health, "node1", 5, 6, 7)
+    assert not health.is_suspect("node1")
+
+
+def test_what_fails_again_counts_once() -> None:
+    health = NodeHealth()
+    failed(health, "node1", *[1] * 20)
+    assert not health.is_suspect("node1")
+
+
+def test_what_fails_on_a_second_node_excuses_the_first() -> None:
+    health = NodeHealth()
+    failed(health, "node1", 1, 2, 3)
+    failed(health, "node2", 1)
+    failed(health, "node1", 4)
+    assert not health.is_suspect("node1") and not health.is_suspect("node2")
+
+
+def test_two_bad_nodes_do_not_excuse_each_other_for_long() -> None:
+    health = NodeHealth()
+    for work in range(4 * int(MOST_BAD_ENDS)):
+        assert not health.is_suspect("node1")
+        failed(health, "node1", work)
+        failed(health, "node2", work)
+    assert health.is_suspect("node1") and health.is_suspect("node2")
+
+
+def test_a_node_that_loses_its_workers_twice_is_bad() -> None:
+    health = NodeHealth()
+    health.note_loss("node1")
+    assert not health.is_suspect("node1")
+    health.note_loss("node1")
+    assert health.is_suspect("node1")
+
+
+def campaign(
+    nodes: int, faulty: float, bad: set[str], seed: int = 3
+) -> tuple[set[str], Counter[str], int]:
+    """Five thousand trials of ten minutes or so on nodes of eight GCDs, as the driver sends them.
+
+    On a bad node all fail within seconds, and elsewhere the share of faulty ones.
+
+    Returns
+    -------
+    tuple
+        Nodes that are held, failures of each, and trials that are given up without fault.
+    """
+    chance, health = random.Random(seed), NodeHealth()
+    free = [f"node{number}" for number in range(nodes)] * 8
+    held: set[str] = set()
+    failures: Counter[str] = Counter()
+    tries: Counter[int] = Counter()
+    again: list[int] = []
+    running: list[tuple[float, int, str, int, bool]] = []
+    order, trials, now = itertools.count(), iter(range(5_000)), 0.0
+    is_faulty = [chance.random() < faulty for _ in range(5_000)]
+    while True:
+        chance.shuffle(free)
+        free = [node for node in free if node not in held]
+        while free and (trial := again.pop(0) if again else next(trials, None)) is not None:
+            node = free.pop()
+            works = node not in bad and not is_faulty[trial]
+            seconds = chance.lognormvariate(6.4, 0.6) if works else chance.uniform(5, 20)
+            heapq.heappush(running, (now + seconds, next(order), node, trial, works))
+        if not running:
+            victims = [trial for trial, number in tries.items() if number == MOST_TRIES]
+            return held, failures, sum(not is_faulty[trial] for trial in victims)
+        now = max(now + 0.5, running[0][0])
+        while running and running[0][0] <= now:
+            _, _, node, trial, works = heapq.heappop(running)
+            health.note(node, trial, works)
+            free.append(node)
+            if not works:
+                failures[node] += 1
+                tries[trial] += 1
+                again += [trial] if tries[trial] < MOST_TRIES else []
+        held |= {node for node in {*free} - held if health.is_suspect(node)}
+
+
+@pytest.mark.parametrize(("faulty", "most"), [(0.01, 0), (0.05, 0), (0.1, 2)])
+def test_faulty_trials_cost_hardly_a_good_node(faulty: float, most: int) -> None:
+    held, failures, _ = campaign(128, faulty, set())
+    assert failures.total() > 2 * 5_000 * faulty
+    assert len(held) <= most
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_bad_nodes_are_held_before_they_spoil_much(number: int) -> None:
+    """What has begun on their other GCDs is spoilt as well, by then."""
+    bad = {f"node{each}" for each in range(number)}
+    held, failures, victims = campaign(128, 0.05, bad)
+    assert bad <= held and len(held - bad) <= 1
+    assert max(failures[node] for node in bad) <= MOST_BAD_ENDS + 8
+    assert victims == 0
