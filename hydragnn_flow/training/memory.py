@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import resource
 import sys
 from pathlib import Path
@@ -29,16 +30,18 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
 
 
-def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new measurement: a warm process remembers the peaks of earlier segments.
-
-    It also holds on to what they have freed; that goes back to the system here.
-    """
+def give_back_memory() -> None:
+    """Give back, to the system and to the device, what has been freed and kept."""
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+    torch.cuda.empty_cache()  # does nothing where there is no device
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Begin a new measurement: a warm process remembers the peaks of earlier segments."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
         _CLEAR_REFS.write_text("5")

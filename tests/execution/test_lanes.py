@@ -75,6 +75,31 @@ def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert lane_pids() == before, "a warm lane was not used again"
 
 
+def own_memory_mib(pid: int) -> float:
+    """What a process keeps for itself, pages of files not counted [MiB]."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what it is")
+def test_an_idle_lane_keeps_no_memory_of_its_last_segment(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Others share its GCD, and count on what it has left."""
+    run_together("warm", [make_spec(tmp_path / "w", alloy_store, 1)])
+    (pid,) = lane_pids()
+    time.sleep(1)
+    before = own_memory_mib(pid)
+    network = network_with(Architecture__hidden_dim=512, Training__batch_size=32)
+    (result,) = run_together("b", [make_spec(tmp_path / "t", alloy_store, 1, network=network)])
+    used = 1024 * result.peak_memory_gib - before
+    assert used > 50
+    deadline = time.monotonic() + 10
+    while own_memory_mib(pid) - before > 0.2 * used:
+        assert time.monotonic() < deadline, f"{own_memory_mib(pid) - before:.0f} of {used:.0f} MiB"
+        time.sleep(0.1)
+
+
 def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:

@@ -11,7 +11,9 @@ import pytest
 STEPS = """
 import resource
 import torch
-from hydragnn_flow.training.memory import forget_peak_memory, keep_freed_memory, peak_memory_gib
+from hydragnn_flow.training.memory import (
+    forget_peak_memory, give_back_memory, keep_freed_memory, peak_memory_gib
+)
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,6 +30,7 @@ for number in range(8):
     del step
 after = faults()
 used = held()
+give_back_memory()
 forget_peak_memory(torch.device("cpu"))
 print(after - before, used - begin, held() - begin)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -28,7 +29,7 @@ from hydragnn_flow.execution.workers.lane import LAST
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.training.distributed import joined, lost_a_rank
-from hydragnn_flow.training.memory import keep_freed_memory
+from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import Stopped
@@ -42,6 +43,7 @@ SECONDS_TO_SAVE = 20.0
 def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
     keep_freed_memory()
+    gc.freeze()  # what is imported stays, and would take a quarter of a second to look through
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -74,6 +76,8 @@ def _serve() -> None:
             if LAST in answer:
                 release_all()
                 os._exit(0)
+            # While nobody waits: the lane may stay idle beside others that share its GCD.
+            give_back_memory()
 
 
 def _answer(
