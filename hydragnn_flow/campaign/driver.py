@@ -170,7 +170,7 @@ def _prepare(
         config.seed,
         directory.store,
         view.step,
-        PoolWorkers(site.node, pools),
+        PoolWorkers(site, pools),
     )
     for sentence in left_out(store):
         view.say(sentence)

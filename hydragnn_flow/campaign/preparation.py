@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+
+from hydragnn_flow.campaign.dispatch import MOST_REFUSING
+from hydragnn_flow.data.preparing.workers import TaskFailed
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site
 from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.execution.sites.site import Node
-from hydragnn_flow.execution.workers.worker import run_preparation
+from hydragnn_flow.execution.workers.worker import Prepared, run_preparation
 
 
 class PoolWorkers:
@@ -16,14 +22,18 @@ class PoolWorkers:
 
     Parameters
     ----------
-    node
-        What the site's nodes have.
+    site
+        The machine.
     pools
         Starts the pools, or gives those that run already.
     """
 
-    def __init__(self, node: Node, pools: Callable[[], Pools]) -> None:
-        self._node, self._pools = node, pools
+    def __init__(self, site: Site, pools: Callable[[], Pools]) -> None:
+        self.nodes = site.nodes
+        self._node, self._pools = site.node, pools
+        self._refusals: dict[str, str] = {}
+        # Written by the threads that receive results.
+        self._ended: SimpleQueue[tuple[str, Prepared]] = SimpleQueue()
 
     def submit(self, request: Mapping[str, Any]) -> Future[None]:
         """Have a worker run a task of the preparation."""
@@ -33,6 +43,13 @@ class PoolWorkers:
             if not answer.set_running_or_notify_cancel():
                 return
             error = task.exception()
+            if isinstance(error, ManagerLost | WorkerLost):
+                error = TaskFailed(error.hostname, str(error))
+            if error is None:
+                end: Prepared = task.result()
+                self._ended.put((request["directory"], end))
+                if end.status != "ok":
+                    error = TaskFailed(end.node, end.reason)
             if error is not None:
                 answer.set_exception(error)
             else:
@@ -43,5 +60,23 @@ class PoolWorkers:
         return answer
 
     def check(self) -> None:
-        """See whether the pools still get workers."""
-        self._pools().tend()
+        """See whether the pools still get workers, and keep them off nodes that do badly.
+
+        Raises
+        ------
+        InputError
+            If node after node has fewer devices than the site says.
+        """
+        pools = self._pools()
+        while not self._ended.empty():
+            directory, end = self._ended.get()
+            if end.status == "refused":
+                self._refusals[end.node] = end.reason
+                pools.avoid(end.node)
+                continue
+            pools.note(end.node, directory, worked=end.status == "ok")
+            if end.status == "ok":
+                self._refusals.clear()
+        if len(self._refusals) >= min(MOST_REFUSING, self.nodes):
+            raise InputError([*self._refusals.values()][-1])
+        pools.tend()

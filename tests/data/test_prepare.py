@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.data.preparing.workers import TaskFailed
 from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.data.sources import open_source
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -276,6 +278,8 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
     class Lossy:
         """Threads, of which every task's first one is lost."""
 
+        nodes = 1
+
         def __init__(self) -> None:
             self.pool, self.lost = ThreadPoolExecutor(3), set()
 
@@ -299,6 +303,8 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
 
 def test_a_task_that_is_lost_again_and_again(tmp_path):
     class Dead:
+        nodes = 1
+
         def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
             future: Future[dict[str, Any]] = Future()
             future.set_exception(RuntimeError("its process was killed by SIGKILL"))
@@ -312,8 +318,35 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
     assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
 
 
+class OneBadNode:
+    """Each task fails three times on the node that is free again first, and then gets another."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes, self.failures = nodes, Counter[str]()
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        self.failures[request["directory"]] += 1
+        if self.failures[request["directory"]] <= 3:
+            future.set_exception(TaskFailed("node1", "its process was killed by SIGBUS"))
+        else:
+            future.set_result(run_task(request))
+        return future
+
+    def check(self) -> None:
+        """They are there."""
+
+
+def test_a_task_has_its_chances_on_different_nodes(tmp_path):
+    assert len(prepare(tmp_path / "s", workers=OneBadNode(2))["trainset"]) == 7
+    with pytest.raises(CampaignStopped, match=r"on node1: .*SIGBUS"):
+        prepare(tmp_path / "t", workers=OneBadNode(1))
+
+
 class Gone:
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
+
+    nodes = 1
 
     def __init__(self, how: str) -> None:
         self.left, self.how = 3, how

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Job, Node, run_jobs, sole_driver
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.execution.workers import lane_process, worker
+from hydragnn_flow.execution.workers.worker import run_preparation
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
@@ -333,6 +335,20 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     request = {"spec": spec.to_dict(), "rank": 0, "world": ranks, "device": "cpu", "meeting": None}
     result = lane_process._train(request, threading.Event())
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
+
+
+def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = worker.lane_for(NODE, 0)
+    lane._process.send_signal(signal.SIGSTOP)
+    threading.Timer(0.5, lane._process.kill).start()
+    died = run_preparation(NODE, {})
+    assert (died.node, died.status) == (socket.gethostname(), "failed")
+    assert "SIGKILL" in died.reason
+    monkeypatch.setenv("PARSL_WORKER_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    few = run_preparation(replace(NODE, device="cuda"), {})
+    assert (few.node, few.status) == (socket.gethostname(), "refused")
+    assert "was given only" in few.reason
 
 
 def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:

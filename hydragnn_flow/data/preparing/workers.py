@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
@@ -12,7 +13,10 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many are done, and of how many."""
 
+# On as many nodes, where there are so many.
 _ATTEMPTS = 3
+# A node where tasks fail at once is the first to be free again.
+_MOST_ATTEMPTS = 10
 _CHECK_SECONDS = 1.0
 
 
@@ -20,8 +24,27 @@ class NoWorkers(InputError):
     """No worker will come; the input may be in order."""
 
 
+class TaskFailed(RuntimeError):
+    """A task has not come to its end, and its input need not be at fault.
+
+    Parameters
+    ----------
+    node
+        Where it ran.
+    reason
+        What happened.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
 class Workers(Protocol):
     """Processes that run tasks, such as those of a site's pool."""
+
+    nodes: int
+    """Nodes they may be on."""
 
     def submit(self, request: Mapping[str, Any]) -> Future[None]:
         """Have one of them run :func:`run_task`; an InputError there is one here."""
@@ -39,8 +62,8 @@ def run_all(
 ) -> None:
     """Run every task to its end.
 
-    A task whose process is lost is run again elsewhere; what it wrote is committed whole or not at
-    all, so that nothing is done twice.
+    A task whose process is lost is run again, until it has failed on several nodes; what it wrote
+    is committed whole or not at all, so that nothing is done twice.
 
     Parameters
     ----------
@@ -65,7 +88,7 @@ def run_all(
             run_task(request)
             done(number)
         return
-    attempts = dict.fromkeys(requests, 1)
+    failures: defaultdict[int, list[str]] = defaultdict(list)
     waiting = {_submit(workers, request): number for number, request in requests.items()}
     while waiting:
         ended, _ = wait(waiting, timeout=_CHECK_SECONDS, return_when=FIRST_COMPLETED)
@@ -81,14 +104,23 @@ def run_all(
                 _cancel(waiting)
                 raise error
             _check(workers)  # a pool without workers fails whatever it is given
-            if attempts[number] == _ATTEMPTS:
+            nodes = failures[number]
+            nodes.append(error.node if isinstance(error, TaskFailed) else "")
+            if _is_hopeless(nodes, workers.nodes):
                 _cancel(waiting)
+                on = ", ".join(sorted({*nodes} - {""})) or "nodes not known"
                 raise CampaignStopped(
-                    f"preparing the store failed {_ATTEMPTS} times at {requests[number]['what']}: "
-                    f"{error}; see whether the nodes have enough memory, then start again"
+                    f"preparing the store failed {len(nodes)} times at {requests[number]['what']}, "
+                    f"on {on}: {error}; see whether these nodes are in order and have enough "
+                    f"memory, then start again"
                 ) from error
-            attempts[number] += 1
             waiting[_submit(workers, requests[number])] = number
+
+
+def _is_hopeless(failures: Sequence[str], nodes: int) -> bool:
+    """Whether a task has failed often enough, on different nodes where there are several."""
+    enough = len(failures) >= _ATTEMPTS and len({*failures}) >= min(_ATTEMPTS, nodes)
+    return enough or len(failures) >= _MOST_ATTEMPTS
 
 
 def _submit(workers: Workers, request: Mapping[str, Any]) -> Future[None]:

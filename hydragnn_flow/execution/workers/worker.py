@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.binding import cores_of, environment
-from hydragnn_flow.execution.workers.lane import Lane
+from hydragnn_flow.execution.workers.lane import Lane, LaneDied
 from hydragnn_flow.execution.workers.part import Job, Part
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
@@ -24,6 +24,15 @@ from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 _lanes: dict[tuple[int, int], Lane] = {}
 _lock = threading.Lock()
 _watches_manager = False
+
+
+class Prepared(NamedTuple):
+    """How a task of a store's preparation ended."""
+
+    node: str
+    status: Literal["ok", "failed", "refused"]
+    """Refused where the node cannot do any work."""
+    reason: str = ""
 
 
 def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
@@ -85,22 +94,28 @@ def _not_run(spec: SegmentSpec, status: Status, reason: str) -> SegmentResult:
     )
 
 
-def run_preparation(node: Node, request: dict[str, Any]) -> None:
+def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     """Run a task of a store's preparation in this worker's lane; a task of the `gcd` pool.
 
     Raises
     ------
     InputError, StoreError
-        What the lane refused, and why.
-    LaneDied, RuntimeError
-        Where its process ended, or met anything else.
+        What the lane refused, and why: the input is at fault, or what is written to.
     """
-    answer = lane_for(node, _own_gcd(node)).call({"prepare": request})
+    here = socket.gethostname()
+    try:
+        lane = lane_for(node, _own_gcd(node))
+        answer = lane.call({"prepare": request})
+    except InputError as error:
+        return Prepared(here, "refused", str(error))
+    except (LaneDied, OSError) as error:
+        return Prepared(here, "failed", str(error))
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
     if "error" in answer:
-        raise RuntimeError(answer["error"])
+        return Prepared(here, "failed", str(answer["error"]))
+    return Prepared(here, "ok")
 
 
 def lane_for(node: Node, gcd_position: int, slot: int = 0) -> Lane:

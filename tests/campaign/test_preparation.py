@@ -1,0 +1,114 @@
+"""The preparation on a site's pools, with the machine faked and everything else real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.campaign.preparation import PoolWorkers
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.preparing import prepare as preparing
+from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.workers.worker import Prepared
+from hydragnn_flow.placement import Gcd
+
+NODE = Node(("0",), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
+
+Machine = Callable[[str, dict[str, Any]], Prepared]
+
+
+class FakePools:
+    """Runs tasks at once, by a function of the test's, on the node that is free again first."""
+
+    def __init__(self, machine: Machine, nodes: list[str]) -> None:
+        self._machine, self._nodes, self._next = machine, nodes, 0
+        self.health = NodeHealth()
+        self.given: list[str] = []
+
+    def tend(self) -> None: ...
+
+    def note(self, node: str, work: Hashable, worked: bool) -> None:
+        self.health.note(node, work, worked)
+
+    def avoid(self, node: str) -> None:
+        self.health.condemn(node)
+
+    def submit(
+        self, pool: str, function: object, node: Node, request: dict[str, Any]
+    ) -> Future[Prepared]:
+        free = [each for each in self._nodes if not self.health.is_suspect(each)] or self._nodes
+        # A node that fails is free again at once; the others take turns.
+        where = "bad" if "bad" in free else free[self._next % len(free)]
+        self._next += 1
+        self.given.append(where)
+        future: Future[Prepared] = Future()
+        future.set_result(self._machine(where, request))
+        return future
+
+
+def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, FakePools]:
+    pools = FakePools(machine, nodes)
+    site = Site("fake", len(nodes), NODE, lambda directory: None)
+    data = DataConfig.model_validate(
+        {
+            "source": {"format": "emt_alloys", "structures": 200, "atoms": [8, 8]},
+            "split": {"val": 0.2, "test": 0.1},
+        }
+    )
+    workers = PoolWorkers(site, lambda: pools)  # type: ignore[arg-type, return-value]
+    return prepare_store(data, 4.0, 12, 0, folder / "store.gs", workers=workers), pools
+
+
+@pytest.fixture(autouse=True)
+def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_FEW", 0)
+
+
+@pytest.mark.parametrize("status", ["refused", "failed"])
+def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: Any) -> None:
+    def machine(node: str, request: dict[str, Any]) -> Prepared:
+        if node == "bad":
+            return Prepared(node, status, "its process was killed by SIGBUS")
+        run_task(request)
+        return Prepared(node, "ok")
+
+    store, pools = prepared(tmp_path, machine, ["bad", "node1", "node2", "node3"])
+    assert sum(len(store[name]) for name in store.splits) == 200
+    assert pools.health.is_suspect("bad")
+    assert {"node1", "node2", "node3"} <= set(pools.given)
+
+
+def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: Path) -> None:
+    """So what is prepared stays."""
+    done = 0
+
+    def machine(node: str, request: dict[str, Any]) -> Prepared:
+        nonlocal done
+        if done == 3:
+            return Prepared(node, "refused", f"GCD 4 of {node}: the batch job was given only 4")
+        run_task(request)
+        done += 1
+        return Prepared(node, "ok")
+
+    with pytest.raises(InputError, match=r"GCD 4 of node\d"):
+        prepared(tmp_path, machine, ["node1", "node2"])
+    assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.json"))) == 3
+
+
+def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path: Path) -> None:
+    def machine(node: str, request: dict[str, Any]) -> Prepared:
+        if request["directory"].endswith("unit-00001"):
+            return Prepared(node, "failed", "its process was killed by SIGKILL")
+        run_task(request)
+        return Prepared(node, "ok")
+
+    with pytest.raises(CampaignStopped, match=r"on node1, node2, node3: .*SIGKILL"):
+        prepared(tmp_path, machine, ["node1", "node2", "node3"])
