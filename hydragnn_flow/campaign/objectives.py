@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.errors import InputError
@@ -57,6 +57,20 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
                 "search: 'joules' cannot be measured here: no device or processor reports its "
                 "energy to this user; remove it"
             )
-        return sum(result.joules or 0.0 for result in results)
-    seconds = sum(result.seconds * max(1, len(result.gcds)) for result in results)
+        return _in_all((result.spent_joules, result.joules or 0.0) for result in results)
+    seconds = _in_all(
+        (result.spent_seconds, result.seconds * max(1, len(result.gcds))) for result in results
+    )
     return seconds / 3600 if name == "gcd_hours" else seconds
+
+
+def _in_all(costs: Iterable[tuple[float, float]]) -> float:
+    """The cost of a trial, of (before, in) each of its segments.
+
+    A segment that was lost, or whose driver was, has no cost recorded; what of its work was saved
+    is in that before the next one.
+    """
+    total = 0.0
+    for before, own in costs:
+        total = max(total, before) + own
+    return total

@@ -22,6 +22,7 @@ from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Diverged, Stopped
 
@@ -68,11 +69,16 @@ def run_segment(
     wall, cpu = time.perf_counter(), time.process_time()
     meter = EnergyMeter(device)
     trainer: Trainer | None = None
+
+    def spent() -> Spent:
+        return Spent((time.perf_counter() - wall) * world.size, meter.joules() or 0.0)
+
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         store = _open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
-        trainer = Trainer(spec, network, store, device, world, may_write)
+        trainer = Trainer(spec, network, store, device, world, may_write, spent)
+        result.spent_seconds, result.spent_joules = trainer.spent_before
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
         trainer.run(lambda: meter.poll() or should_stop())
         if world.is_first and may_write():

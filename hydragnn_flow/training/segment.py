@@ -93,6 +93,10 @@ class SegmentResult:
     """In which each rank computed its share of a step, one after the other."""
     joules: float | None = None
     """Energy that the first rank's counters saw [J], of everything they see; None without any."""
+    spent_seconds: float = 0.0
+    """What it took, before this segment, to get to the checkpoint it began with: seconds of each
+    GCD, those of segments included that were lost and so have none in their records."""
+    spent_joules: float = 0.0
     started: float = 0.0
     """Unix time [s]."""
     ended: float = 0.0

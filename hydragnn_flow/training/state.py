@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,14 @@ class Progress:
     """[epoch, training loss, validation loss] of every epoch."""
     patient_since: int = 0
     """Epoch before which early stopping does not count: where a member left its trial."""
+
+
+class Spent(NamedTuple):
+    """What it took to come to where a checkpoint is, segments included that nobody heard of."""
+
+    seconds: float = 0.0
+    """Of each GCD [s]."""
+    joules: float = 0.0
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from hydragnn_flow.training.optimizers import (
 )
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.segment import SegmentSpec
-from hydragnn_flow.training.state import Progress, random_state, set_random_state
+from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.watch import Diverged, Stopped, Watch
 
@@ -57,6 +57,8 @@ class Trainer:
         This process's place among the ranks.
     may_write
         Asked by the first rank right before it writes a checkpoint.
+    spent
+        What the segment has taken so far; kept in the checkpoint with what was spent before.
     """
 
     def __init__(
@@ -67,9 +69,12 @@ class Trainer:
         device: torch.device,
         world: World,
         may_write: Callable[[], bool] = lambda: True,
+        spent: Callable[[], Spent] = Spent,
     ) -> None:
         self.spec, self.world, self.device = spec, world, device
-        self.may_write = may_write
+        self.may_write, self.spent = may_write, spent
+        self.spent_before = Spent()
+        """By the segments before, down to the checkpoint this one begins with."""
         self.settings = network.Training
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network)
@@ -222,6 +227,7 @@ class Trainer:
         """Write the checkpoint, from the first rank; every rank calls this."""
         optimizer = optimizer_state(self.optimizer, self.world)
         if self.world.is_first and self.may_write():
+            before, now = self.spent_before, self.spent()
             save_checkpoint(
                 self.spec.folder / FILE,
                 {
@@ -232,6 +238,7 @@ class Trainer:
                     "schedule": self.schedule.state_dict(),
                     "progress": vars(self.progress),
                     "random": random_state(self.device),
+                    "spent": [before.seconds + now.seconds, before.joules + now.joules],
                 },
             )
         self.world.wait()
@@ -258,6 +265,8 @@ class Trainer:
             set_random_state(state["random"], self.device)
             if begins:
                 self.progress.patient_since = self.progress.epoch
+            else:
+                self.spent_before = Spent(*state.get("spent", ()))
         if not self.world.is_first:
             # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]

@@ -483,6 +483,30 @@ def test_limits_and_costs_are_read_from_the_results(campaign: Campaign) -> None:
     assert [trial.feasible for trial in trials] == [n < 3 for n in range(TRIALS)]
 
 
+def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
+    """A trial is not quick because the node was lost on which it was trained."""
+    tries: Counter[int] = Counter()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        tries[spec.number] += 1
+        if spec.number == 1 and tries[1] == 1:
+            raise ManagerLost(b"m", "node7")
+        result = replace(well(spec), joules=10.0)
+        if spec.number == 1:
+            result.spent_seconds, result.spent_joules = 40.0, 400.0
+        if spec.number == 2 and tries[2] == 1:
+            return replace(badly(spec), seconds=50.0, joules=500.0)
+        if spec.number == 2:  # of those fifty
+            result.spent_seconds, result.spent_joules = 30.0, 300.0
+        return result
+
+    context = campaign(objectives=["val_loss", "seconds", "joules"], rungs="none")
+    context.gcd = replace(context.gcd, share=1)  # who shares a worker is lost with it
+    trials, _ = run(context, machine)
+    costs = [trial.values[1:] for trial in trials[:3]]
+    assert costs == [(1.0, 10.0), (41.0, 410.0), (51.0, 510.0)]
+
+
 def test_energy_that_nobody_measures_is_refused(campaign: Campaign) -> None:
     with pytest.raises(InputError, match="joules"):
         run(campaign(objectives=["val_loss", "joules"]), well)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,11 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
+
+
+def trained_state(folder: Path) -> dict[str, Any]:
+    """What a checkpoint holds, but for what it has taken."""
+    return {k: v for k, v in load_checkpoint(folder / FILE).items() if k != "spent"}
 
 
 def equal_states(one: object, two: object) -> bool:
@@ -47,8 +54,7 @@ def test_three_segments_equal_one(tmp_path: Path, alloy_store: GraphStore, mpnn_
     ]
     assert [(p.from_epoch, p.to_epoch) for p in parts] == [(0, 2), (2, 3), (3, 6)]
     assert [epoch for p in parts for epoch in p.history] == whole.history
-    states = [load_checkpoint(tmp_path / name / FILE) for name in ("whole", "parts")]
-    assert equal_states(*states)
+    assert equal_states(trained_state(tmp_path / "whole"), trained_state(tmp_path / "parts"))
 
 
 def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -60,6 +66,25 @@ def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphSt
     assert (again.status, again.to_epoch) == ("ok", 3)
     assert again.best_val_loss == first.best_val_loss
     assert again.metrics == first.metrics
+
+
+def test_what_was_spent_goes_with_the_checkpoint(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Whoever goes on may be the first who is heard of."""
+    spec = make_spec(tmp_path / "trial", alloy_store, 3)
+    first = run_segment(spec)
+    assert first.spent_seconds == first.spent_joules == 0
+    second = run_segment(replace(spec, until_epoch=4))
+    assert 0 < second.spent_seconds <= first.seconds
+    third = run_segment(replace(spec, until_epoch=5))
+    assert second.spent_seconds < third.spent_seconds <= first.seconds + second.seconds
+    member = replace(
+        spec, directory=str(tmp_path / "m"), start_from=str(spec.folder / FILE), until_epoch=6
+    )
+    member.folder.mkdir()
+    assert run_segment(member).spent_seconds == 0
+    state = trained_state(spec.folder)  # as it was written before
+    save_checkpoint(spec.folder / FILE, state)
+    assert run_segment(spec).spent_seconds == 0
 
 
 def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -112,9 +137,7 @@ def test_asked_to_stop_it_saves_what_it_has_done(tmp_path: Path, alloy_store: Gr
     again = run_segment(spec)
     assert again.from_step > 0
     run_segment(make_spec(tmp_path / "whole", alloy_store, 6))
-    assert equal_states(
-        load_checkpoint(tmp_path / "trial" / FILE), load_checkpoint(tmp_path / "whole" / FILE)
-    )
+    assert equal_states(trained_state(tmp_path / "trial"), trained_state(tmp_path / "whole"))
 
 
 def test_a_member_goes_on_from_its_trial(tmp_path: Path, alloy_store: GraphStore) -> None:
