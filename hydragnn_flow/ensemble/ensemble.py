@@ -37,8 +37,6 @@ SUMMARY = "ensemble.json"
 MANIFEST = "manifest.json"
 VERSION = 1
 _BATCH = 64
-_BRING_EDGES = ("hydragnn", "mesh", "voronoi")
-"""Formats whose graphs have edges before a neighbour list is made."""
 
 
 @dataclass(frozen=True)
@@ -260,11 +258,12 @@ class Ensemble:
                 f"the ensemble reads node features of {', '.join(self.manifest.node_features)} "
                 f"that structures do not have; give a GraphStore prepared like its training data"
             )
-        source = self.manifest.provenance.get("source", {}).get("format")
-        if source in _BRING_EDGES:
+        if self.manifest.provenance.get("own_edges"):
             raise InputError(
-                f"the training data ({source}) brought edges of their own, which are not known of "
-                f"structures; give a GraphStore prepared like them"
+                f"the training data brought edges of their own, others than neighbours by "
+                f"`radius` {self.manifest.cutoff:g} and `max_neighbours` "
+                f"{self.manifest.max_neighbours}, and structures have none; give a GraphStore "
+                f"prepared like those data, or train with the two values their edges are made with"
             )
 
     def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:

@@ -12,8 +12,9 @@ import torch
 from graph_source_cases import CUTOFF, graphs, refused, source
 
 from hydragnn_flow.config.base import validate
+from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.graph_sources import HydragnnSource
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.sources.base import Part
 from hydragnn_flow.errors import InputError
 
@@ -56,6 +57,27 @@ def test_hydragnns_own_file(shared_data):
         assert two.energy_per_atom.item() == reference[f"trainset/{i}/y"][0, 0]
         assert np.array_equal(two.y.numpy(), reference[f"trainset/{i}/y"])
         assert np.array_equal(two.y_loc.numpy(), reference[f"trainset/{i}/y_loc"])
+
+
+@pytest.mark.parametrize(("max_neighbours", "own"), [(20, False), (None, True)])
+def test_edges_that_hydragnn_made_are_known_again(shared_data, tmp_path, max_neighbours, own):
+    """They are those within 5 Å, the nearest 20 of each atom and what is as near."""
+    data = {"path": shared_data / "hydragnn_bp"}
+    config = DataConfig(**data, source={"format": "hydragnn", "file": "hydragnn_cuau.bp"})
+    store = prepare_store(config, 5.0, max_neighbours, 0, tmp_path / "store")
+    assert store.manifest.provenance["own_edges"] is own
+
+
+def test_an_edge_less_is_an_edge_list_of_its_own(written):
+    found = source(written.parent, format="hydragnn", file=written.name)
+    records = [record for part in found.parts() for record in found.read(part)]
+    assert not any(record.has_own_edges(CUTOFF, None) for record in records)
+    assert any(record.has_own_edges(0.9 * CUTOFF, None) for record in records)
+    records = [record for record in records if record.data.num_edges]
+    for record in records:
+        record.data.edge_index = record.data.edge_index[:, :-1]
+        record.data.edge_shifts = record.data.edge_shifts[:-1]
+    assert all(record.has_own_edges(CUTOFF, None) for record in records)
 
 
 def test_hydragnn_refuses(written, tmp_path):

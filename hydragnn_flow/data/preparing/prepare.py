@@ -117,7 +117,11 @@ def prepare_store(
             cutoff=cutoff,
             max_neighbours=max_neighbours,
             node_features=records[0]["node_features"],
-            provenance={**provenance, "division": division},
+            provenance={
+                **provenance,
+                "division": division,
+                "own_edges": any(record["own_edges"] for record in records),
+            },
         )
         staging = _together(tasks, content)
         commit_store(staging, path, content, described, config.profile)

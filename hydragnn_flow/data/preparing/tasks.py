@@ -23,7 +23,7 @@ from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard import ShardFile
-from hydragnn_flow.data.sources import Part, open_source
+from hydragnn_flow.data.sources import Part, ReadyGraph, open_source
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import fsync_path
@@ -165,10 +165,14 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     )
     roles: list[str] = []
     groups: list[str | None] = []
+    own_edges = False
     try:
         for part in request["parts"]:
             for record in source.read(Part(**part)):
-                graph = record.graph(request["cutoff"], request["max_neighbours"])
+                within = request["cutoff"], request["max_neighbours"]
+                graph = record.graph(*within)
+                if isinstance(record, ReadyGraph) and not own_edges:
+                    own_edges = record.has_own_edges(*within)
                 series.add(_ALL, graph, record.origin)
                 roles.append(part["role"])
                 groups.append(record.group)
@@ -192,6 +196,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "hash": hashes,
         "composition": formulas or [""] * len(hashes),
         "group": groups,
+        "own_edges": own_edges,
     }
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.neighbours import neighbour_list
 from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -101,9 +102,8 @@ class ReadyGraph:
             Naming file and graph, where an edge is longer than the cutoff: networks would pass
             over it in silence.
         """
-        senders, receivers = self.data.edge_index
-        vectors = self.data.pos[receivers] - self.data.pos[senders] + self.data.edge_shifts
-        longest = torch.linalg.norm(vectors, dim=1).max().item() if len(vectors) else 0.0
+        lengths = self._lengths()
+        longest = lengths.max().item() if len(lengths) else 0.0
         if longest > cutoff * (1 + _ROUNDING):
             raise InputError(
                 f"{self.origin} has an edge of length {longest:.6g}, but networks see none beyond "
@@ -111,6 +111,33 @@ class ReadyGraph:
                 f"of all graphs ({longest:.6g} or more), or remove such edges"
             )
         return self.data
+
+    def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
+        """Whether its edges are others than :func:`neighbour_list` finds for the positions."""
+        graph = self.data
+        positions, cell = graph.pos.double().numpy(), graph.cell.double().numpy()
+        found = neighbour_list(positions, cell, graph.pbc.bool().numpy(), cutoff, max_neighbours)
+        ours = _in_order(found.senders, found.receivers, found.distances)
+        senders, receivers = graph.edge_index.numpy()
+        brought = _in_order(senders, receivers, self._lengths().numpy())
+        return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=_ROUNDING)
+
+    def _lengths(self) -> torch.Tensor:
+        senders, receivers = self.data.edge_index
+        vectors = self.data.pos[receivers] - self.data.pos[senders] + self.data.edge_shifts
+        lengths: torch.Tensor = torch.linalg.norm(vectors, dim=1)
+        return lengths
+
+
+def _in_order(
+    senders: NDArray[np.int64], receivers: NDArray[np.int64], lengths: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Edges as sorted rows of sender, receiver and length.
+
+    That tells lists of neighbours apart: they have all edges of a length, or none.
+    """
+    order = np.lexsort((lengths, receivers, senders))
+    return np.column_stack([senders, receivers, lengths])[order]
 
 
 Record = Labelled | ReadyGraph
