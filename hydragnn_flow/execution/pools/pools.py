@@ -209,18 +209,9 @@ class Pools:
         answer.set_exception(error)
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
-        """Take down how work on a node ended.
+        """Take down how work on a node ended; see :meth:`NodeHealth.note`.
 
         A node on which one segment after the other ends badly, and well elsewhere, gets no more.
-
-        Parameters
-        ----------
-        node
-            Its name.
-        work
-            What it was; the same each time it is tried.
-        worked
-            Whether it went well, and so the node is good.
         """
         self._health.note(node, work, worked)
 
