@@ -29,7 +29,7 @@ _MODULES = {
     "batched_tpe": _TPE_MODULES,
     "auto": (*_TPE_MODULES, "encoding", "gaussian", "proposer", "auto"),
 }
-_PEER = Path(__file__).parents[1] / "peers" / "deephyper_search.py"
+_BENCHMARKS = Path(__file__).parents[1]
 
 
 class Engine(Protocol):
@@ -100,7 +100,11 @@ class DeepHyperEngine:
         self._learnt: list[tuple[dict[str, Any], float]] = []
         self._told: list[tuple[int, float]] = []
         self._process = subprocess.Popen(
-            [python, _PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python.absolute(), "-m", "deephyper_peer"],
+            cwd=_BENCHMARKS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
         self._write({"space": domains, "seed": seed, "quick": quick})

@@ -1,17 +1,16 @@
 """DeepHyper's CBO as HydraGNN uses it, in a process of its own that is spoken to in lines of JSON.
 
-    PYTHON-WITH-DEEPHYPER deephyper_search.py
+    PYTHON-WITH-DEEPHYPER -m deephyper_peer
 
 The first line is ``{"space": {name: domain}, "seed": 0, "quick": false}``. To each further one,
 ``{"learn": [[params, value]], "tell": [[key, value]], "ask": n}``, the answer is ``{"asked":
 [[key, params]], "seconds": s}``: what was suggested, and the CPU time of it all. The smaller a
 value the better.
-This file imports nothing of ours, since DeepHyper's requirements are not ours.
+Nothing of ours is imported, since DeepHyper's requirements are not ours.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import tempfile
@@ -21,10 +20,9 @@ from typing import Any
 
 import ConfigSpace
 import numpy as np
-from ConfigSpace.hyperparameters import FloatHyperparameter
-from ConfigSpace.hyperparameters.hp_components import ROUND_PLACES
 from deephyper.hpo import CBO, HpProblem
-from deephyper.skopt.optimizer.acq_optimizer import pymoo_mixedga
+
+from deephyper_peer.shortcuts import spare_time
 
 
 def problem(space: dict[str, dict[str, Any]], seed: int) -> Any:
@@ -44,66 +42,6 @@ def problem(space: dict[str, dict[str, Any]], seed: int) -> Any:
                 ConfigSpace.InCondition(parameters[name], parameters[other], list(values))
             )
     return made
-
-
-def spare_time(space: Any) -> None:
-    """Replace the two functions in which DeepHyper spends most of a search by equal, faster ones.
-
-    ConfigSpace builds an object for every configuration that DeepHyper's genetic algorithm meets,
-    and another for every parameter that is inactive in it, hundreds of thousands a search; and
-    values of ten thousand samples are computed one by one. Some of the answers of both are compared
-    with ConfigSpace's own.
-    """
-    take_inactive = pymoo_mixedga.deactivate_inactive_hyperparameters
-    sample = ConfigSpace.ConfigurationSpace.sample_configuration
-    plan = [
-        (
-            name,
-            isinstance(domain, FloatHyperparameter),
-            [(c.parent.name, {*c.values}) for c in space.parent_conditions_of[name]],
-        )
-        for name, domain in space.items()  # parents before their children
-    ]
-    calls = itertools.count()
-
-    def without_inactive(values: dict[str, Any], space: Any) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
-        for name, rounds, conditions in plan:
-            if all(kept.get(parent) in allowed for parent, allowed in conditions):
-                value = values[name]
-                kept[name] = float(np.float64(value).round(ROUND_PLACES)) if rounds else value
-        if next(calls) % 500 == 0:
-            check_equal(kept, dict(take_inactive(values, space)))
-        return kept
-
-    def sampled(space: Any, size: int | None = None) -> Any:
-        found = sample(space, size)
-        if size is None or size == 1:
-            return found
-        vectors = np.array([configuration.get_array() for configuration in found])
-        values: list[dict[str, Any]] = [{} for _ in found]
-        for (name, domain), column in zip(space.items(), vectors.T, strict=True):
-            rows = np.flatnonzero(~np.isnan(column))
-            held = domain.to_value(column[rows])
-            if isinstance(domain, FloatHyperparameter):
-                held = [float(value) for value in np.round(held, ROUND_PLACES)]
-            elif domain._value_cast is not None:
-                held = [domain._value_cast(value) for value in held]
-            for row, value in zip(rows, held, strict=True):
-                values[row][name] = value
-        for checked in range(0, size, 500):
-            check_equal(values[checked], dict(found[checked]))
-        return values
-
-    pymoo_mixedga.deactivate_inactive_hyperparameters = without_inactive
-    ConfigSpace.ConfigurationSpace.sample_configuration = sampled
-
-
-def check_equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Raise an error unless a configuration has ConfigSpace's values, types and order."""
-    shown = [[(name, value, type(value)) for name, value in c.items()] for c in (ours, theirs)]
-    if shown[0] != shown[1]:
-        raise RuntimeError(f"{ours} is not ConfigSpace's {theirs}")
 
 
 def active(params: dict[str, Any], space: dict[str, dict[str, Any]]) -> dict[str, Any]:
