@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.segments import Context, Task
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Job, abort, run_jobs, whole
 from hydragnn_flow.execution.pools.pools import PoolName, Pools
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5
-# Nodes that refuse work while none does any: they are not to blame, then.
-MOST_REFUSING = 3
 # Ends that all parts of a gang come to together.
 _AGREED = ("ok", "diverged", "interrupted")
 
@@ -72,7 +69,6 @@ class Dispatch:
         self._context, self._pools, self._pool = context, pools, pool
         self._running: set[_Sending] = set()
         self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
-        self._refusals: dict[str, str] = {}
         self._waited_for = ""
 
     @property
@@ -99,7 +95,7 @@ class Dispatch:
         Raises
         ------
         InputError, CampaignStopped
-            If none can be got.
+            If none can be got, or none that does any work.
         """
         wanted = {self._pool: self.running + more}
         self._pools.tend(**wanted)
@@ -127,14 +123,7 @@ class Dispatch:
         self._done.put((sending, position, future))  # called by a thread of Parsl's
 
     def wait(self) -> list[Ended]:
-        """Put what has ended on disk; nothing where that takes long, so that others get a look.
-
-        Raises
-        ------
-        InputError
-            If node after node cannot read the store, or has fewer devices than the site says: no
-            trial is to blame, and none could go on.
-        """
+        """Put what has ended on disk; nothing where that takes long, so that others get a look."""
         finished = self._finished()
         ended: list[Ended] = []
         for sending in finished:
@@ -144,8 +133,6 @@ class Dispatch:
         self._context.record(ended)
         for sending in finished:
             self._note_health(sending)
-        if len(self._refusals) >= min(MOST_REFUSING, self._context.site.nodes):
-            raise InputError([*self._refusals.values()][-1])
         return ended
 
     def _note_health(self, sending: _Sending) -> None:
@@ -158,18 +145,11 @@ class Dispatch:
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
             if result.status == "refused":
-                self._avoid(result)
+                if self._pools.avoid(result.node, result.reason):
+                    self._context.view.say(f"{result.node} gets no more work: {result.reason}")
                 continue
-            segment, worked = (result.kind, result.number, result.rung), _has_worked(result)
-            self._pools.note(result.node, segment, worked)
-            if worked:
-                self._refusals.clear()
-
-    def _avoid(self, refusal: SegmentResult) -> None:
-        if refusal.node not in self._refusals:
-            self._context.view.say(f"{refusal.node} gets no more work: {refusal.reason}")
-        self._refusals[refusal.node] = refusal.reason
-        self._pools.avoid(refusal.node)
+            segment = (result.kind, result.number, result.rung)
+            self._pools.note(result.node, segment, _has_worked(result))
 
     def _finished(self) -> list[_Sending]:
         """What has ended whole; a gang of which a part ended badly is called off."""

@@ -9,9 +9,7 @@ from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
-from hydragnn_flow.campaign.dispatch import MOST_REFUSING
 from hydragnn_flow.data.preparing.workers import TaskFailed
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.workers.worker import Prepared, run_preparation
@@ -31,7 +29,6 @@ class PoolWorkers:
     def __init__(self, site: Site, pools: Callable[[], Pools]) -> None:
         self.nodes = site.nodes
         self._node, self._pools = site.node, pools
-        self._refusals: dict[str, str] = {}
         # Written by the threads that receive results.
         self._ended: SimpleQueue[tuple[str, Prepared]] = SimpleQueue()
 
@@ -64,19 +61,14 @@ class PoolWorkers:
 
         Raises
         ------
-        InputError
-            If node after node has fewer devices than the site says.
+        InputError, CampaignStopped
+            As :meth:`Pools.tend`.
         """
         pools = self._pools()
         while not self._ended.empty():
             directory, end = self._ended.get()
             if end.status == "refused":
-                self._refusals[end.node] = end.reason
-                pools.avoid(end.node)
-                continue
-            pools.note(end.node, directory, worked=end.status == "ok")
-            if end.status == "ok":
-                self._refusals.clear()
-        if len(self._refusals) >= min(MOST_REFUSING, self.nodes):
-            raise InputError([*self._refusals.values()][-1])
+                pools.avoid(end.node, end.reason)
+            else:
+                pools.note(end.node, directory, worked=end.status == "ok")
         pools.tend()

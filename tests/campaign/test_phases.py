@@ -43,19 +43,21 @@ Campaign = Callable[..., Context]
 class FakePools:
     """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
 
-    def __init__(self, machine: Machine, workers: int = 2) -> None:
-        self.machine, self.workers = machine, workers
+    def __init__(self, machine: Machine, workers: int = 2, nodes: int = 1) -> None:
+        self.machine, self.workers, self.nodes = machine, workers, nodes
         self.sent: list[SegmentSpec] = []
         self.jobs: list[Job] = []
-        self.avoided: list[str] = []
+        self.health = NodeHealth()
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None: ...
+    def tend(self, gcd: int = 0, node: int = 0) -> None:
+        self.health.check(self.nodes)
 
-    def note(self, node: str, work: object, worked: bool) -> None:
-        assert node not in self.avoided
+    def note(self, node: str, work: Hashable, worked: bool) -> None:
+        assert not self.health.is_of_no_use(node)
+        self.health.note(node, work, worked)
 
-    def avoid(self, node: str) -> None:
-        self.avoided.append(node)
+    def avoid(self, node: str, reason: str) -> bool:
+        return self.health.condemn(node, reason)
 
     def waiting(self) -> str:
         return ""
@@ -141,7 +143,7 @@ def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
 
 
 def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
-    pools = FakePools(machine)
+    pools = FakePools(machine, nodes=context.site.nodes)
     return TrialPhase(context).run(pools), pools  # type: ignore[arg-type]
 
 
@@ -621,21 +623,21 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         # Two of three get to a bad node, until the pools keep off it.
-        if next(sent) % 3 and not pools.avoided:
+        if next(sent) % 3 and not pools.health.is_of_no_use("bad"):
             return refused(spec, "bad")
         return replace(well(spec), node="good")
 
-    pools = FakePools(machine)
+    pools = FakePools(machine, nodes=4)
     trials = TrialPhase(context).run(pools)  # type: ignore[arg-type]
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    assert set(pools.avoided) == {"bad"}
+    assert pools.health.is_of_no_use("bad")
 
 
 def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign) -> None:
     """To hold a node takes its time, in which the driver may be ended."""
 
     class Interrupted(FakePools):
-        def avoid(self, node: str) -> None:
+        def avoid(self, node: str, reason: str) -> bool:
             raise KeyboardInterrupt
 
     context = campaign()
@@ -648,12 +650,12 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
 
 
 def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign) -> None:
-    health, sent = NodeHealth(), itertools.count()
+    sent = itertools.count()
 
     class Judging(FakePools):
         def note(self, node: str, work: Hashable, worked: bool) -> None:
-            health.note(node, work, worked)
-            assert not health.is_suspect(node)
+            super().note(node, work, worked)
+            assert not self.health.is_suspect(node)
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         node = f"node{next(sent) % 2}"

@@ -33,13 +33,14 @@ class FakePools:
         self.health = NodeHealth()
         self.given: list[str] = []
 
-    def tend(self) -> None: ...
+    def tend(self) -> None:
+        self.health.check(len(self._nodes))
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
         self.health.note(node, work, worked)
 
-    def avoid(self, node: str) -> None:
-        self.health.condemn(node)
+    def avoid(self, node: str, reason: str) -> bool:
+        return self.health.condemn(node, reason)
 
     def submit(
         self, pool: str, function: object, node: Node, request: dict[str, Any]

@@ -351,7 +351,7 @@ def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
     health = NodeHealth()
     have(pool, machine, 1)
     for node in ("node0", "node1"):
-        health.condemn(node)
+        health.condemn(node, "it has no GPU")
         health.note(node, "work", True)  # what was there before may still come to a good end
     assert pool.keep_off(health) == ["node0", "node1"]
     assert pool.workers == 0

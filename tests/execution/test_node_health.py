@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from hydragnn_flow.execution.pools.node_health import MOST_BAD_ENDS, NodeHealth
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.node_health import MOST_BAD_ENDS, MOST_REFUSING, NodeHealth
 
 MOST_TRIES = 3
 
@@ -65,6 +66,27 @@ def test_a_node_that_loses_its_workers_twice_is_bad() -> None:
     assert not health.is_suspect("node1")
     health.note_loss("node1")
     assert health.is_suspect("node1")
+
+
+def test_nodes_that_refuse_while_others_work_are_to_blame() -> None:
+    health = NodeHealth()
+    for node in ("node1", "node2", "node3", "node4"):
+        assert health.condemn(node, f"{node} has no GPU")
+        health.note("good", node, True)
+        health.check(8)
+    assert not health.condemn("node1", "node1 has no GPU")
+    assert health.is_suspect("node1")
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 8])
+def test_nodes_that_refuse_one_after_the_other_are_not(nodes: int) -> None:
+    health = NodeHealth()
+    for node in range(min(nodes, MOST_REFUSING)):
+        health.check(nodes)
+        health.condemn(f"node{node}", f"node{node} has no GPU")
+        health.condemn(f"node{node}", f"node{node} has no GPU")
+    with pytest.raises(InputError, match=f"^node{node} has no GPU"):
+        health.check(nodes)
 
 
 def campaign(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 
+from hydragnn_flow.errors import InputError
+
 # What has failed on a node, and nothing gone well since, that makes it suspect. With one trial in
 # ten at fault, eight GCDs that begin together seldom have so many of them.
 MOST_BAD_ENDS = 4.0
@@ -12,6 +14,8 @@ MOST_BAD_ENDS = 4.0
 SHARED_BLAME = 0.25
 # A worker pool that is lost alone takes all its work with it.
 BLAME_FOR_LOSS = 2.0
+# Nodes that refuse work while none does any: they are not to blame, then.
+MOST_REFUSING = 3
 
 
 class NodeHealth:
@@ -28,6 +32,7 @@ class NodeHealth:
         self._failures: defaultdict[str, set[Hashable]] = defaultdict(set)
         self._losses: Counter[str] = Counter()
         self._of_no_use: set[str] = set()
+        self._refusals: dict[str, str] = {}
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
         """Take down how work on a node ended.
@@ -44,6 +49,7 @@ class NodeHealth:
         if worked:
             self._failures.pop(node, None)
             self._losses.pop(node, None)
+            self._refusals.clear()
         else:
             self._nodes[work].add(node)
             self._failures[node].add(work)
@@ -52,9 +58,23 @@ class NodeHealth:
         """Take down that a node lost its worker pool, and other nodes did not lose theirs."""
         self._losses[node] += 1
 
-    def condemn(self, node: str) -> None:
-        """Take down that a node cannot do any work."""
+    def condemn(self, node: str, reason: str) -> bool:
+        """Take down that a node cannot do any work; returns whether that is news."""
+        is_news = node not in self._of_no_use
         self._of_no_use.add(node)
+        self._refusals[node] = reason
+        return is_news
+
+    def check(self, nodes: int) -> None:
+        """See whether any of so many nodes can be expected to work.
+
+        Raises
+        ------
+        InputError
+            If one node after the other was condemned and nothing went well meanwhile.
+        """
+        if len(self._refusals) >= min(MOST_REFUSING, nodes):
+            raise InputError([*self._refusals.values()][-1])
 
     def is_of_no_use(self, node: str) -> bool:
         """Whether it is known to be unable to do any work."""

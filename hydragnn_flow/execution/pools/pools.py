@@ -150,11 +150,13 @@ class Pools:
         Raises
         ------
         InputError
-            If the scheduler refuses the first block.
+            If the scheduler refuses the first block, or node after node refuses its work: none
+            can read the store, or each has fewer devices than the site says.
         CampaignStopped
             If there is no hope for workers: blocks end without having done anything, or the
             scheduler goes on refusing them.
         """
+        self._health.check(self._site.nodes)
         for label, wanted in (("gcd", gcd), ("node", node)):
             pool = self._pools[label]
             pool.wanted = max(wanted, pool.parsl.outstanding)
@@ -215,10 +217,11 @@ class Pools:
         """
         self._health.note(node, work, worked)
 
-    def avoid(self, node: str) -> None:
-        """Send nothing more to a node that cannot do any work."""
-        self._health.condemn(node)
+    def avoid(self, node: str, reason: str) -> bool:
+        """Send nothing more to a node that refuses work; returns whether that is news."""
+        is_news = self._health.condemn(node, reason)
         self._keep_off_bad_nodes(time.monotonic())
+        return is_news
 
     def waiting(self) -> str:
         """What work waits for that has too few workers; empty where there is none."""
