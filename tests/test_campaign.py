@@ -65,6 +65,8 @@ def test_folders_are_those_of_the_design(finished: Path) -> None:
     for name in ("config.json", "checkpoint.pt", "validation.npz", "log"):
         assert (finished / "trials" / "0" / name).is_file()
         assert (finished / "ensemble" / "members" / "0" / name).is_file()
+    assert (finished / "ensemble" / "members" / "0" / "test.npz").is_file()
+    assert not (finished / "trials" / "0" / "test.npz").exists()
     assert finished.stat().st_mode & 0o777 == 0o700
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -267,10 +267,16 @@ class Ensemble:
             )
 
     def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:
-        predictions = [predict_batches(model, batches()) for model in self.models]
-        # Members of different trials may differ in whether they predict a noise.
-        common = [name for name in predictions[0] if all(name in p for p in predictions)]
-        return {name: np.stack([p[name] for p in predictions]) for name in common}
+        return join_members([predict_batches(model, batches()) for model in self.models])
+
+
+def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+    """What all members predict: output -> ``[n_members, n, d]``.
+
+    Members of different trials may differ in whether they predict a noise.
+    """
+    common = [name for name in predictions[0] if all(name in p for p in predictions)]
+    return {name: np.stack([p[name] for p in predictions]) for name in common}
 
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:

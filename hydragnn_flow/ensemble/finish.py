@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
@@ -17,7 +18,9 @@ from hydragnn_flow.ensemble.ensemble import (
     SUMMARY,
     VERSION,
     Ensemble,
+    join_members,
     load_member,
+    member_folder,
 )
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.uncertainty import (
@@ -32,6 +35,8 @@ from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
 from hydragnn_flow.files import write_json, write_text
 from hydragnn_flow.models import NOISE_SUFFIX, STRESS
 from hydragnn_flow.training.losses import Loss
+from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.predictions import load_predictions
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,7 @@ def finish_ensemble(
     models = tuple(load_member(folder, m.member, store.manifest) for m in members)
     network = config.network_with({})
     val = store["valset"]
-    equal = np.full(len(models), 1 / len(models))
-    validation = Ensemble(models, equal, {}, store.manifest, level).member_predictions(val)
+    validation = _predictions(folder, members, models, val)
     products = _products(validation, val, network, store.manifest)
     weights = stacking_weights(products)
     additive = network.Architecture.enable_interatomic_potential
@@ -93,7 +97,7 @@ def finish_ensemble(
     best = int(np.argmin(np.diag(products)))
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
-    predictions = ensemble.member_predictions(test)
+    predictions = _predictions(folder, members, models, test)
     tables = ensemble.tables([test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
     summary = {
@@ -111,6 +115,19 @@ def finish_ensemble(
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
     write_json(folder / SUMMARY, summary)
     return summary
+
+
+def _predictions(
+    folder: Path, members: Sequence[Member], models: Sequence[nn.Module], split: GraphSplit
+) -> dict[str, Floats]:
+    """Every member's predictions; made here of those alone that were not trained to the end."""
+    found = []
+    for member, model in zip(members, models, strict=True):
+        kept = load_predictions(
+            member_folder(folder, member.member), split.name, model.state_dict()
+        )
+        found.append(predict_batches(model, split_batches(split)) if kept is None else kept)
+    return join_members(found)
 
 
 def _products(

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
+from torch_geometric.data import Batch
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.files import patiently
-from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
+from hydragnn_flow.data.splits import TEST, VALIDATION
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.predictions import save_predictions
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Diverged, Stopped
-
-VALIDATION_FILE = "validation.npz"
 
 
 @lru_cache(maxsize=1)
@@ -73,6 +68,9 @@ def run_segment(
     def spent() -> Spent:
         return Spent((time.perf_counter() - wall) * world.size, meter.joules() or 0.0)
 
+    def is_over() -> bool:
+        return meter.poll() or should_stop()
+
     try:
         network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         store = _open_store(spec.store, spec.mode, spec.scratch)
@@ -80,9 +78,11 @@ def run_segment(
         trainer = Trainer(spec, network, store, device, world, may_write, spent)
         result.spent_seconds, result.spent_joules = trainer.spent_before
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
-        trainer.run(lambda: meter.poll() or should_stop())
-        if world.is_first and may_write():
-            _save_validation(trainer, spec.folder / VALIDATION_FILE)
+        trainer.run(is_over)
+        # A worker predicts as it has trained; the driver, on a login node, should not.
+        if world.is_first:
+            for split in (VALIDATION, TEST) if spec.kind == "member" else (VALIDATION,):
+                _keep_predictions(trainer, store, split, is_over)
     except Diverged as error:
         result.status, result.reason = "diverged", str(error)
     except Stopped as stop:
@@ -107,21 +107,21 @@ def run_segment(
     return result
 
 
-def _save_validation(trainer: Trainer, path: Path) -> None:
-    """Keep the best weights' predictions for the validation split beside the checkpoint."""
+def _keep_predictions(
+    trainer: Trainer, store: GraphStore, split: str, should_stop: Callable[[], bool]
+) -> None:
+    """Keep the best weights' predictions for a split beside the checkpoint."""
+
+    def batches() -> Iterator[Batch]:
+        for batch in split_batches(store[split], trainer.reading):
+            if should_stop():
+                raise Stopped("asked to stop while it predicted")
+            yield batch
+
     trainer.model.load_state_dict(trainer.best)
-    batches = split_batches(trainer.val, trainer.reading)
-    predictions: dict[str, Any] = {**predict_batches(trainer.model, batches, trainer.device)}
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-
-    def write() -> None:
-        try:
-            np.savez(temporary, **predictions)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    patiently(write, seconds=SECONDS_TO_RECOVER)
+    predictions = predict_batches(trainer.model, batches(), trainer.device)
+    if trainer.may_write():
+        save_predictions(trainer.spec.folder, split, predictions, trainer.best)
 
 
 def _out_of_memory(error: Exception) -> Status | None:

@@ -13,23 +13,43 @@ import pytest
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble import ensemble as module
+from hydragnn_flow.ensemble import Ensemble, member_folder
+from hydragnn_flow.ensemble import finish as module
+from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.predictions import save_predictions
 
 
-def test_each_member_predicts_each_split_once(
+def test_members_trained_to_the_end_have_predicted(
     alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the driver finds of just these weights it does not predict again."""
     read: Counter[str] = Counter()
-    split_batches = module.split_batches
 
-    def counted(split: GraphSplit, size: int) -> Any:
+    def counted(split: GraphSplit) -> Any:
         read[split.name] += 1
-        return split_batches(split, size)
+        return split_batches(split)
 
     monkeypatch.setattr(module, "split_batches", counted)
-    untrained_ensemble(tmp_path, alloy_store, members=2)
+    untrained_ensemble(tmp_path / "made here", alloy_store, members=2)
     assert read == {"valset": 2, "testset": 2}
+
+    run = untrained_ensemble(tmp_path / "kept", alloy_store, members=2)
+    ensemble = Ensemble.load(run)
+    for split in ("valset", "testset"):
+        for k, model in enumerate(ensemble.models):
+            predicted = predict_batches(model, split_batches(alloy_store[split]))
+            folder = member_folder(run / "ensemble", k)
+            save_predictions(folder, split, predicted, model.state_dict())
+    read.clear()
+    untrained_ensemble(run, alloy_store, members=2)
+    assert not read
+    tables = [tmp_path / name / "predictions" / "test.parquet" for name in ("made here", "kept")]
+    pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
+
+    weights = ensemble.models[1].state_dict()
+    save_predictions(member_folder(run / "ensemble", 0), "testset", predicted, weights)
+    untrained_ensemble(run, alloy_store, members=2)
+    assert read == {"testset": 1}, "those of other weights"
 
 
 def test_errors_are_those_of_the_tables(alloy_store: GraphStore, tmp_path: Path) -> None:

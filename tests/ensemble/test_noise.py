@@ -29,7 +29,9 @@ from hydragnn_flow.ensemble.uncertainty import (
     distribution,
 )
 from hydragnn_flow.models import build_model
-from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.predictions import load_predictions
+from hydragnn_flow.training.runner import run_segment
 
 EQUAL = np.full(3, 1 / 3)
 WITH_NOISE = network_with(
@@ -120,7 +122,9 @@ def finish(
 
 
 def test_members_keep_their_noise_beside_their_predictions(run: Path) -> None:
-    kept = np.load(member_folder(run / FOLDER, 0) / VALIDATION_FILE)
+    folder = member_folder(run / FOLDER, 0)
+    kept = load_predictions(folder, "valset", load_checkpoint(folder / FILE)["best"])
+    assert kept is not None
     assert set(kept) == {"energy", "forces", "energy_aleatoric_std", "forces_aleatoric_std"}
     for name in ("energy", "forces"):
         assert kept[f"{name}_aleatoric_std"].shape == kept[name].shape

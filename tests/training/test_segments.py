@@ -16,7 +16,8 @@ from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.runner import VALIDATION_FILE, run_segment
+from hydragnn_flow.training.predictions import FILES, load_predictions
+from hydragnn_flow.training.runner import run_segment
 
 
 def trained_state(folder: Path) -> dict[str, Any]:
@@ -93,19 +94,44 @@ def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert min(losses) < 0.5 * losses[0]
 
 
-def test_validation_predictions_are_those_of_the_best_epoch(
+@pytest.mark.parametrize(
+    ("kind", "splits"), [("trial", ["valset"]), ("member", ["valset", "testset"])]
+)
+def test_predictions_that_are_kept_are_those_of_the_best_epoch(
+    tmp_path: Path, alloy_store: GraphStore, kind: str, splits: list[str]
+) -> None:
+    result = run_segment(make_spec(tmp_path / "it", alloy_store, 6, kind=kind))
+    best = load_checkpoint(tmp_path / "it" / FILE)["best"]
+    model = restore_model(NETWORK, alloy_store.manifest, best)
+    for split in alloy_store.splits:
+        saved = load_predictions(tmp_path / "it", split, best) if split in FILES else None
+        if split not in splits:
+            assert saved is None
+            continue
+        assert saved is not None and set(saved) == {"energy", "forces"}
+        expected = predict_batches(model, split_batches(alloy_store[split]))
+        for name, values in saved.items():
+            np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6)
+        if split == "valset":
+            error = np.abs(saved["forces"] - alloy_store[split].target("forces")).mean()
+            assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
+
+
+def test_asked_to_stop_while_it_predicts_it_is_sent_again(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
-    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 6))
-    best = load_checkpoint(tmp_path / "trial" / FILE)["best"]
-    model = restore_model(NETWORK, alloy_store.manifest, best)
-    expected = predict_batches(model, split_batches(alloy_store["valset"]))
-    saved = np.load(tmp_path / "trial" / VALIDATION_FILE)
-    assert set(saved) == {"energy", "forces"}
-    for name in saved:
-        np.testing.assert_allclose(saved[name], expected[name], rtol=1e-5, atol=1e-6)
-    error = np.abs(saved["forces"] - alloy_store["valset"].target("forces")).mean()
-    assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
+    """A second time it trains nothing, and predicts what is missing."""
+    spec = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
+    assert run_segment(spec).status == "ok"
+    kept = tmp_path / "member" / FILES["testset"]
+    before = kept.read_bytes()
+    kept.unlink()
+    result = run_segment(spec, should_stop=lambda: True)
+    assert (result.status, result.reason) == ("interrupted", "asked to stop while it predicted")
+    assert not kept.exists()
+    result = run_segment(spec)
+    assert (result.status, result.from_epoch, result.to_epoch) == ("ok", 2, 2)
+    assert kept.read_bytes() == before
 
 
 def test_divergence_is_a_result_and_spares_the_checkpoint(
