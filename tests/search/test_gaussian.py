@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from scipy.integrate import quad
 from scipy.optimize import approx_fprime
-from scipy.stats import norm
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.samplers.encoding import UnitCube
-from hydragnn_flow.search.samplers.gaussian import GaussianProcess, log_improvement
+from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 from hydragnn_flow.search.samplers.proposer import Proposer
 from hydragnn_flow.search.space import active, suggest
 
@@ -100,23 +98,6 @@ def test_a_pending_point_takes_away_variance_and_leaves_the_mean() -> None:
     np.testing.assert_allclose(process.predict(points[20:]), believed, atol=1e-7)
 
 
-@pytest.mark.parametrize("z", [3.0, 0.0, -0.9, -1.1, -5.0])
-def test_expected_improvement_is_the_integral(z: float) -> None:
-    deviation, best = 0.7, 0.2
-    mean = best - z * deviation
-    expected, _ = quad(
-        lambda y: (best - y) * norm.pdf(y, mean, deviation), mean - 12 * deviation, best
-    )
-    found = log_improvement(np.array([mean]), np.array([deviation]), best)
-    assert found[0] == pytest.approx(math.log(expected), rel=1e-5)
-
-
-def test_expected_improvement_keeps_its_slope_where_there_is_none() -> None:
-    found = log_improvement(np.geomspace(0.1, 1e6, 400), np.ones(400), 0.0)
-    assert np.all(np.isfinite(found))
-    assert np.all(np.diff(found) < 0)
-
-
 def test_proposals_beat_chance_in_a_conditional_space() -> None:
     def loss(trial: dict[str, Any]) -> float:
         own = (trial["share"] - 0.5) ** 2 if trial["kind"] == "one" else 0.5
@@ -130,6 +111,36 @@ def test_proposals_beat_chance_in_a_conditional_space() -> None:
             finished.append((trial, loss(trial)))
     chance = min(loss(trial) for trial in random_trials(40))
     assert min(value for _, value in finished) < 0.2 * chance
+
+
+def test_branches_take_turns_however_poor_they_look() -> None:
+    space = {
+        "kind": Parameter(choices=("good", "poor")),
+        "sort": Parameter(choices=("p", "q"), when={"kind": ("good",)}),
+        "x": Parameter(float=(0, 1)),
+        "own": Parameter(float=(0, 1), when={"sort": ("q",)}),
+    }
+    cube = UnitCube(space)
+    names = [list(space)[branch.column] for branch in cube.branches()]
+    assert names == ["kind", "kind", "sort", "sort"]
+    finished = [
+        (trial, {"good": 0.0, "poor": 9.0}[trial["kind"]] + 0.1 * trial["x"])
+        for trial in random_trials(40, space)
+    ]
+    proposals = Proposer(space).propose(finished, [], 16, seed=0)
+    assert all(list(trial) == active(space, trial) for trial in proposals)
+    assert [trial["kind"] for trial in proposals].count("poor") == 1
+    # Of forty trials before, each fourth was of a branch too.
+    assert [proposals[0]["sort"], proposals[4]["sort"]] == ["p", "q"]
+    assert [proposals[8]["kind"], proposals[12]["kind"]] == ["good", "poor"]
+
+
+def test_running_trials_spread_what_is_proposed() -> None:
+    """The same point again would say nothing new, though the mean is least there."""
+    space = {"x": Parameter(float=(0, 1))}
+    finished = [({"x": x}, (x - 0.6) ** 2) for x in np.linspace(0, 1, 6)]
+    found = [trial["x"] for trial in Proposer(space).propose(finished, [], 6, seed=0)]
+    assert np.diff(np.sort(found)).min() > 0.005
 
 
 def test_nothing_is_tried_twice_while_there_is_something_new() -> None:

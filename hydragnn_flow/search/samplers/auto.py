@@ -29,9 +29,6 @@ IN_FLIGHT_PER_PROPOSAL = 16
 """One proposal for so many trials in flight is made ahead: more would soon be stale."""
 FEWEST_AHEAD = 2
 """So that two trials can begin at the same moment."""
-TPE_EVERY = 4
-"""One proposal in so many is batched TPE's. It costs little where the Gaussian process is right,
-and where it settles on a branch of the space too early, TPE finds the others."""
 
 _WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -43,8 +40,8 @@ class AutoSampler(BaseSampler):
 
     The Gaussian process finds better points of most spaces but takes up to a second for one. It
     works in a process beside the driver, which never waits for it: where no proposal is ready,
-    batched TPE proposes, as it does each fourth trial. Beyond `MOST_TRIALS`, and in a study of
-    several objectives or with constraints, all proposals are batched TPE's.
+    batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of several objectives or with
+    constraints, all proposals are batched TPE's.
 
     Parameters
     ----------
@@ -130,7 +127,7 @@ class AutoSampler(BaseSampler):
             trials = [as_pruned(other) if waits(other) else other for other in trials]
         finished = _finished(trials, study.direction)
         early = len(finished) < self._n_start
-        if finished and (early or trial.number % TPE_EVERY):
+        if finished:
             proposal = self._take(trial, trials, finished)
             if proposal is not None:
                 return proposal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Space = Mapping[str, Parameter]
 Values = dict[str, Any]
+
+
+class Branch(NamedTuple):
+    """A part of the space: where the parameter of a column has one of its choices."""
+
+    column: int
+    unit: float
 
 
 class UnitCube:
@@ -46,6 +53,16 @@ class UnitCube:
 
     def __len__(self) -> int:
         return len(self.domains)
+
+    def branches(self) -> list[Branch]:
+        """For each choice that conditions ask for, one with each of its values."""
+        asked = {other for when in self._when.values() for other in when}
+        return [
+            Branch(self._column[name], (value + 0.5) / count)
+            for name, count in zip(self.domains, self.choices.tolist(), strict=True)
+            if name in asked
+            for value in range(count)
+        ]
 
     def encode(self, trials: Sequence[Mapping[str, Any]]) -> Floats:
         """Points of trials' values; parameters that are absent are NaN."""

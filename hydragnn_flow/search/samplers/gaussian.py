@@ -1,4 +1,4 @@
-"""A Gaussian process with a length scale per parameter, and the improvement it expects."""
+"""A Gaussian process with a length scale per parameter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import erfcx, ndtr
 
 from hydragnn_flow.search.samplers.encoding import Floats
 
@@ -139,31 +138,6 @@ class GaussianProcess:
         gradient[-2] -= (slope * kernel).sum()
         gradient[-1] -= noise * np.trace(slope)
         return float(loss), gradient
-
-
-def log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """Logarithm of the improvement expected below ``best``, [n].
-
-    As accurate where there is hardly any, which keeps its slope there (Ament et al., NeurIPS
-    2023, arXiv:2310.20708, eq. 9).
-
-    Parameters
-    ----------
-    mean, deviation
-        Of the values, [n] each.
-    best
-        What is to be improved on.
-    """
-    z = (best - mean) / deviation
-    density = -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
-    near = np.maximum(z, -1.0)
-    likely = np.log(np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi) + near * ndtr(near))
-    far = np.clip(z, -1e4, -1.0)
-    # Beyond a hundred deviations the difference below is lost to rounding; it tends to 1 / far^2.
-    mills = np.sqrt(np.pi / 2) * erfcx(-far / np.sqrt(2))
-    rest = np.where(far > -100, np.log1p(np.maximum(far * mills, -1 + 1e-12)), -2 * np.log(-far))
-    improvement: Floats = np.where(z > -1, likely, density + rest) + np.log(deviation)
-    return improvement
 
 
 def _squares(first: Floats, second: Floats) -> Floats:

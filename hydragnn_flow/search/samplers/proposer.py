@@ -1,4 +1,4 @@
-"""Trials that a Gaussian process expects the most of."""
+"""Trials that a Gaussian process has the most hope of."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc, yeojohnson
 
-from hydragnn_flow.search.samplers.encoding import Floats, Space, UnitCube, Values
-from hydragnn_flow.search.samplers.gaussian import GaussianProcess, log_improvement
+from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space, UnitCube, Values
+from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
 _SPREAD = 2048
 """Points all over the space among which a proposal is sought,"""
@@ -21,10 +21,19 @@ _STEPS = np.geomspace(0.1, 0.003, 8)
 _REFIT = 0.05
 """Hyper-parameters are sought again when the number of values has grown by so much."""
 _FEWEST_TO_WARP = 8
+_HOPE = 2.0
+"""A point is worth its mean, less so many deviations; with three, rugged functions are searched
+worse, and expecting an improvement instead stays near the best trial while others run."""
+_BRANCH_EVERY = 4
+"""One proposal in so many is the best of a branch of the space, which take turns: one that is hard
+to do well in looks poor until it has been tried for long."""
 
 
 class Proposer:
     """Proposes trials from those that are finished and those that run.
+
+    It takes the smallest lower bound of the loss, where trials that run lower the deviation but
+    not the mean (GP-BUCB of Desautels et al., JMLR 15, 2014).
 
     Every parameter is part of the model, whether or not it exists in a trial: where it does not,
     a number is taken to be in the middle of its range and a choice to be as far from every value.
@@ -39,6 +48,7 @@ class Proposer:
         self._cube = UnitCube(space)
         choices = self._cube.choices
         self._process = GaussianProcess(np.repeat(np.arange(len(choices)), np.maximum(choices, 1)))
+        self._branches = self._cube.branches()
         self._fitted = 0
 
     def propose(
@@ -70,30 +80,47 @@ class Proposer:
             self._fitted = len(losses)
         pending = self._cube.encode(running)
         self._process.condition(known, losses, self._features(pending))
-        # Of a noisy loss the smallest value is luck; the mean there is what can be improved on.
-        best = float(self._process.predict(known)[0].min())
-        good = points[np.argsort(losses)[:_BEST]]
+        ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
-        for _ in range(count):
-            chosen = self._choose(good, taken, best, random)
+        for number in range(len(taken), len(taken) + count):
+            chosen = self._choose(ordered, taken, self._branch(number), random)
             self._process.believe(self._features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
+    def _branch(self, number: int) -> Branch | None:
+        """Of which branch the trial is to be; of any where there is none to say."""
+        if not self._branches or number % _BRANCH_EVERY:
+            return None
+        return self._branches[number // _BRANCH_EVERY % len(self._branches)]
+
     def _choose(
-        self, good: Floats, taken: Floats, best: float, random: np.random.Generator
+        self, known: Floats, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats:
-        """The point [n_parameters], not taken, of the largest expected improvement found."""
+        """The most hopeful point [n_parameters] found that is not taken.
+
+        Parameters
+        ----------
+        known
+            Points with a loss, the best first.
+        taken
+            All that must not be chosen again.
+        branch
+            The one to keep to.
+        random
+            Makes the points.
+        """
+        good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(_SPREAD)
-        around = self._children(np.repeat(good, _AROUND, axis=0), _STEPS[0], random)
-        points = np.concatenate([self._cube.settle(spread), around])
-        scores = self._score(points, best)
+        around = self._children(np.repeat(good, _AROUND, axis=0), _STEPS[0], random, branch)
+        points = np.concatenate([self._settled(spread, branch), around])
+        scores = self._score(points, branch)
         top = np.argsort(-scores)[:_PARENTS]
         parents, reached = points[top], scores[top]
         rows = np.arange(len(parents))
         for step in _STEPS:
-            children = self._children(np.repeat(parents, _CHILDREN, axis=0), step, random)
-            scored = self._score(children, best).reshape(len(parents), _CHILDREN)
+            children = self._children(np.repeat(parents, _CHILDREN, axis=0), step, random, branch)
+            scored = self._score(children, branch).reshape(len(parents), _CHILDREN)
             first = scored.argmax(axis=1)
             better = scored[rows, first] > reached
             reached = np.where(better, scored[rows, first], reached)
@@ -105,7 +132,13 @@ class Proposer:
                 return point
         return ordered[0]
 
-    def _children(self, parents: Floats, step: float, random: np.random.Generator) -> Floats:
+    def _children(
+        self,
+        parents: Floats,
+        step: float,
+        random: np.random.Generator,
+        branch: Branch | None,
+    ) -> Floats:
         """A point near each parent: some parameters moved by about ``step``, some chosen anew."""
         shape = parents.shape
         existing = np.where(np.isnan(parents), random.random(shape), parents)
@@ -116,10 +149,16 @@ class Proposer:
         chosen = self._cube.choices > 0
         moved[:, chosen] = random.random((shape[0], int(chosen.sum())))
         changed[:, chosen] &= random.random((shape[0], int(chosen.sum()))) < 0.5
-        return self._cube.settle(np.where(changed, moved, existing))
+        return self._settled(np.where(changed, moved, existing), branch)
 
-    def _score(self, points: Floats, best: float) -> Floats:
-        return log_improvement(*self._process.predict(self._features(points)), best)
+    def _settled(self, points: Floats, branch: Branch | None) -> Floats:
+        if branch is not None:
+            points[:, branch.column] = branch.unit
+        return self._cube.settle(points)
+
+    def _score(self, points: Floats, branch: Branch | None) -> Floats:
+        mean, deviation = self._process.predict(self._features(points))
+        return np.where(_inside(points, branch), _HOPE * deviation - mean, -np.inf)
 
     def _features(self, points: Floats) -> Floats:
         """What the process sees: a column for a number, one for each value of a choice."""
@@ -132,6 +171,13 @@ class Proposer:
             else:
                 columns.append(np.nan_to_num(units, nan=0.5)[:, None])
         return np.concatenate(columns, axis=1)
+
+
+def _inside(points: Floats, branch: Branch | None) -> Bools:
+    """Which points are of a branch; the parameter it is named by may itself be conditional."""
+    if branch is None:
+        return np.ones(len(points), dtype=bool)
+    return np.isclose(points[:, branch.column], branch.unit)
 
 
 def _standardised(losses: Floats) -> Floats:
