@@ -278,9 +278,12 @@ def test_a_cancellation_without_an_answer_is_repeated(
 
 
 def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) -> None:
+    # A shell starts what it puts in the background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
         tend_until(pools, lambda: pools.workers("gcd"), gcd=2)
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    signal.signal(signal.SIGINT, before)
 
 
 def _command(process: psutil.Process) -> str:
