@@ -1,8 +1,8 @@
 """Equal but faster versions of the functions in which DeepHyper spends most of a search.
 
-A search of two hundred evaluations in a conditional space takes one to two minutes of a core with
-them, and over twenty without. Some of the answers of each are compared with those of the function
-that it replaces, so that it cannot silently become another search.
+A search of two hundred evaluations in a conditional space takes one to ten minutes of a core with
+them, and could take over twenty without. Some of the answers of each are compared with those of the
+function that it replaces, so that it cannot silently become another search.
 """
 
 from __future__ import annotations
