@@ -21,7 +21,7 @@ Predicted = dict[str, NDArray[np.float64]]
 
 FILES = {VALIDATION: "validation.npz", TEST: "test.npz"}
 """Of each split that is kept, in the folder of the trial or member."""
-_WEIGHTS = "weights"
+_WEIGHTS = "digest of the weights"  # no name of an output
 
 
 def save_predictions(

@@ -18,6 +18,7 @@ WEIGHTS = {
 }
 PREDICTIONS: Predicted = {
     "energy": np.linspace(0, 1, 5)[:, None],
+    "weights": np.ones((5, 1)),  # a target may have any such name
     "forces": np.linspace(-1, 1, 24).reshape(8, 3),
 }
 
