@@ -283,7 +283,10 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
     """Load the best weights of a member from the ensemble's folder."""
     directory = member_folder(folder, member)
     network = read_json(directory / "config.json")["NeuralNetwork"]
-    return restore_model(network, manifest, load_checkpoint(directory / FILE)["best"])
+    state = load_checkpoint(
+        directory / FILE, remedy="take it from a copy of the ensemble, or train the ensemble anew"
+    )
+    return restore_model(network, manifest, state["best"])
 
 
 def member_folder(folder: Path, member: int) -> Path:

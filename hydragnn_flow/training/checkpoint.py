@@ -54,8 +54,17 @@ def _write(path: Path, state: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def load_checkpoint(
+    path: Path, device: torch.device | str = "cpu", *, remedy: str = "delete it to train afresh"
+) -> dict[str, Any]:
     """Read a checkpoint with ``weights_only=True``.
+
+    Parameters
+    ----------
+    path, device
+        File, and where its tensors are to be.
+    remedy
+        What whoever reads it can do where it cannot be read.
 
     Raises
     ------
@@ -69,12 +78,10 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         # It goes on with advice about torch, of which the first sentence is enough.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
-        raise InputError(
-            f"{path}: is not a readable checkpoint ({reason}); delete it to train afresh"
-        ) from None
+        raise InputError(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
     if state.get("version") != VERSION:
         raise InputError(
             f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
-            f"delete it to train afresh"
+            f"{remedy}"
         )
     return state

