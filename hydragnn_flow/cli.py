@@ -124,7 +124,7 @@ def run(
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
     console.print(closing_table(summary.ensemble))
-    say(f"predictions  {where}/predictions/test.csv")
+    say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")
 
 

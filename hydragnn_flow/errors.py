@@ -5,8 +5,8 @@ class InputError(ValueError):
     """Something the user gave is wrong.
 
     The message is one sentence that names the file and the key, says what is wrong and what to do
-    about it. The command line prints it and ends with exit code 2. Unless it is a damaged store,
-    nothing has been started.
+    about it. The command line prints it and ends with exit code 2. Nearly all are found before
+    anything is started.
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable
@@ -44,6 +45,18 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Replace ``path`` by ``values`` as JSON at once."""
     write_text(path, json.dumps(values, indent=1) + "\n")
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Make ``target`` a copy of ``source`` at once; a crash leaves no part of one."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        shutil.copyfile(source, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class AppendOnly:

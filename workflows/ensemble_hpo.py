@@ -8,7 +8,15 @@ Start it on a login node; start it again after anything went wrong, and it goes 
 
 import argparse
 
-from hydragnn_flow import Ensemble, InputError, RunConfig, load_config, load_site, run_campaign
+from hydragnn_flow import (
+    CampaignStopped,
+    Ensemble,
+    InputError,
+    RunConfig,
+    load_config,
+    load_site,
+    run_campaign,
+)
 from hydragnn_flow.execution import Site
 
 
@@ -31,6 +39,8 @@ def main() -> None:
         campaign(load_config(config, data=data), load_site(site, **options), run_dir)
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
+    except CampaignStopped as error:
+        parser.exit(1, f"error: {error}\n")
 
 
 def campaign(config: RunConfig, site: Site, run_dir: str | None) -> None:

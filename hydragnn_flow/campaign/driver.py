@@ -21,7 +21,7 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.reading.inspection import left_out
+from hydragnn_flow.data.reading.inspection import left_out, unseen
 from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
@@ -82,10 +82,13 @@ def run_campaign(
     Raises
     ------
     InputError
-        If something the user gave is wrong; no trial has been started then.
+        If something the user gave is wrong; nearly all of that is found before a trial starts.
     StoreError
         If the store is damaged, now or while trials read it; with it restored, the same call goes
         on.
+    CampaignStopped
+        If something around the campaign keeps its work from being done; that cured, the same call
+        goes on.
     """
     directory = _directory(config, run_directory)
     with _shown(view) as shown:
@@ -172,7 +175,7 @@ def _prepare(
         view.step,
         PoolWorkers(site, pools),
     )
-    for sentence in left_out(store):
+    for sentence in [*left_out(store), *unseen(store)]:
         view.say(sentence)
     n_val, level = len(store["valset"]), config.ensemble.level
     if n_val < needed_for_level(level):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
@@ -12,6 +12,7 @@ from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job
 from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.files import copy_file
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.checkpoint import FILE
@@ -35,6 +36,8 @@ class MemberPhase:
             result.number: result
             for result in context.history
             if result.kind == "member" and self._has_ended(result)
+            # Whose checkpoint was taken away since, say for being damaged, is trained again.
+            if result.status != "ok" or (self._folder(result.number) / FILE).exists()
         }
 
     def run(self, pools: Pools) -> list[Member]:
@@ -97,7 +100,7 @@ class MemberPhase:
         return context.task(
             "member",
             member,
-            member_folder(context.directory.ensemble, member),
+            self._folder(member),
             trial,
             rung=len(context.config.rungs),
             until_epoch=context.config.ensemble.epochs,
@@ -115,6 +118,9 @@ class MemberPhase:
         """What became of a member, or of its trial before it."""
         number = member if kind == "member" else self.trials[member].number
         return [r for r in self.context.history if (r.kind, r.number) == (kind, number)]
+
+    def _folder(self, member: int) -> Path:
+        return member_folder(self.context.directory.ensemble, member)
 
     def _widest(self, task: Task) -> int:
         """Ranks that can all be given a graph in every step."""
@@ -146,10 +152,11 @@ class MemberPhase:
 
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]
-        folder = member_folder(self.context.directory.ensemble, member)
+        folder = self._folder(member)
         if not (folder / FILE).exists():
             # It failed before its first checkpoint, so what its trial had learnt stands.
-            shutil.copyfile(self.context.directory.trial(trial.number) / FILE, folder / FILE)
+            source = self.context.directory.trial(trial.number) / FILE
+            self.context.write(lambda: copy_file(source, folder / FILE))
         mine = self._of("member", member)
         losses = [result.best_val_loss for result in [*self._of("trial", member), last]]
         value = [loss for loss in losses if loss is not None][-1]

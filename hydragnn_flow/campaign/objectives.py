@@ -25,7 +25,7 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     Raises
     ------
     InputError
-        If joules are asked for and no counter reports them.
+        If joules are asked for and no counter reported them where the last segment ran.
     """
     curve = [row for result in results for row in result.history if result.status == "ok"]
     limits = config.constraints
@@ -54,8 +54,8 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
     if name == "joules":
         if last.joules is None:
             raise InputError(
-                "search: 'joules' cannot be measured here: no device or processor reports its "
-                "energy to this user; remove it"
+                f"search: 'joules' cannot be measured on {last.node or 'this node'}: no device or "
+                f"processor reports its energy to this user; remove it"
             )
         return _in_all((result.spent_joules, result.joules or 0.0) for result in results)
     seconds = _in_all(

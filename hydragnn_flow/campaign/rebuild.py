@@ -29,7 +29,7 @@ from hydragnn_flow.search.journal import read_journal
 from hydragnn_flow.search.records import FIXED, ORIGIN, PASSED, REASON
 from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import StudyStorage
-from hydragnn_flow.search.study import STUDY, Search
+from hydragnn_flow.search.study import STUDY, Search, read_trials
 from hydragnn_flow.training.segment import SegmentResult, Status
 
 REBUILT = "rebuilt from the study"
@@ -51,7 +51,7 @@ def rebuild_records(run_directory: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directory = RunDirectory(run_directory)
     with sole_driver(directory.path):
-        if not (directory.journal.exists() and _holds_trials(directory.journal)):
+        if _has_forgotten(directory):
             made = study_from_ledger(run_directory)
             return f"{directory.journal}: made anew, {made:,} trials"
         made = ledger_from_study(run_directory)
@@ -76,7 +76,7 @@ def study_from_ledger(run_directory: Path) -> int:
         If the study is whole, or what it is to be made from is not.
     """
     directory = RunDirectory(run_directory)
-    if directory.journal.exists() and _holds_trials(directory.journal):
+    if not _has_forgotten(directory):
         raise _is_whole(directory.journal)
     config = _configuration(directory)
     results = [result for result in directory.results() if result.kind == "trial"]
@@ -235,7 +235,11 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
             if trial.state != "running":
                 continue
             if result.status == "ok" and result.best_val_loss is not None:
-                outcome = outcome_of(config.search, so_far[number])
+                try:
+                    outcome = outcome_of(config.search, so_far[number])
+                except InputError as error:
+                    search.fail(number, f"error: {error}")
+                    continue
                 if rung < reached[number]:
                     search.went_on(number, rung, outcome.objectives[0])
                 else:
@@ -279,17 +283,21 @@ def _line(
         status=status,
         reason=reason,
         best_val_loss=value,
+        joules=0.0,
         parameters=dict(trial.params),
     )
 
 
-def _holds_trials(journal: Path) -> bool:
-    """Whether a journal is whole and has anything to lose."""
+def _has_forgotten(directory: RunDirectory) -> bool:
+    """Whether the study is lost, or lacks trials that the ledger has: made anew since, or old."""
     try:
-        storage = read_journal(journal)
+        known = {trial.number for trial in read_trials(directory.path)}
     except InputError:
-        return False
-    return any(storage.get_n_trials(study._study_id) for study in storage.get_all_studies())
+        return True
+    recorded, _ = _readable_lines(directory.segments)
+    return not directory.journal.exists() or any(
+        line.number not in known for line in recorded if line.kind == "trial"
+    )
 
 
 def _readable_lines(ledger: Path) -> tuple[list[SegmentResult], bool]:

@@ -16,7 +16,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.plan import Budget
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.files import patiently
 from hydragnn_flow.models import build_model, network_cost
@@ -216,12 +216,26 @@ class Context:
         return self.costs.estimate(mpnn_type, work, steps * epochs)
 
     def _gcd(self) -> Gcd:
-        """The site's GCD, less its share of the store where both are in the node's memory."""
+        """The site's GCD, less its share of the store where both are in the node's memory.
+
+        Raises
+        ------
+        InputError
+            If that is less than a process needs.
+        """
         node = self.site.node
         if node.device != "cpu" or self.config.data.mode != "memory":
             return node.gcd
-        held = self.store.manifest.bytes / 2**30 / len(node.gcds)
-        return replace(node.gcd, memory_gib=node.gcd.memory_gib - held)
+        # What is larger than half of a node's memory lies on its disk.
+        share = self.store.manifest.bytes / 2**30 / len(node.gcds)
+        left = node.gcd.memory_gib - min(share, node.gcd.memory_gib / 2)
+        if left <= node.gcd.process_gib:
+            raise InputError(
+                f"site {self.site.name}: beside its share of the store a GCD has {left:.1f} GiB, "
+                f"and a process that trains takes more than {node.gcd.process_gib:g} GiB; use "
+                f"fewer GCDs a node, or data.mode: random"
+            )
+        return replace(node.gcd, memory_gib=left)
 
     def bundle(self) -> str:
         """A name for the next bundle."""

@@ -68,6 +68,7 @@ class TrialPhase:
                     self._judge(task, result)
             search.end_waiting()
             self.context.write(search.commit)
+            self._show()
             return search.records
 
     def _fill(self, dispatch: Dispatch) -> bool:
@@ -80,7 +81,7 @@ class TrialPhase:
         bool
             Whether anything is left to do.
         """
-        left = self.context.config.search.trials - self.search.asked
+        left = max(0, self.context.config.search.trials - self.search.asked)
         more = left + sum(task.width for task in self._ready)
         dispatch.want(min(more, self._gcds - dispatch.running))
         free = min(dispatch.free, self._gcds - dispatch.running)
@@ -198,7 +199,13 @@ class TrialPhase:
             self._repeat(task.again(result), result)
 
     def _report(self, number: int, rung: int, results: Sequence[SegmentResult]) -> Verdict:
-        outcome = outcome_of(self.context.config.search, results)
+        try:
+            outcome = outcome_of(self.context.config.search, results)
+        except InputError as error:
+            if all(result.joules is None for result in self.context.history):
+                raise  # before the search has spent anything on what cannot be measured
+            self.search.fail(number, f"error: {error}")
+            return "stops"
         if not all(math.isfinite(value) for value in outcome.objectives):
             self.search.fail(number, f"diverged: objectives are {outcome.objectives}")
             return "stops"
@@ -256,6 +263,7 @@ class TrialPhase:
         self.context.view.search(
             self.search.states,
             len(self._ready),
+            len(self.search.rungs.waiting()),
             self.search.best,
             self.context.config.search.trials,
         )

@@ -41,7 +41,8 @@ class LearningCurve(Section):
 class Failures(Section):
     """`search.failures`: what becomes of a trial that cannot be judged.
 
-    ``record`` ends it as failed, with the reason; ``retry`` trains its segment once more.
+    ``record`` ends it as failed, with the reason; ``retry`` trains its segment again: three times
+    without getting further at most, ten where its node or job was lost.
     """
 
     diverged: Literal["record", "retry"] = "record"
@@ -50,7 +51,7 @@ class Failures(Section):
     """``resize`` trains the segment with steps computed in twice as many parts, which takes less
     memory and gives the same gradient."""
     lost: Literal["retry", "record"] = "retry"
-    """Its worker or node was lost, or nothing came back."""
+    """It ended in any other way: its worker, node or job was lost, or an error."""
 
 
 class SearchConfig(Section):
@@ -59,14 +60,15 @@ class SearchConfig(Section):
     trials: int = Field(ge=1)
     """Number of configurations to try."""
     sampler: Sampler = "auto"
-    """What proposes configurations: ``batched_tpe`` is this package's own, the others are Optuna's.
-    ``auto`` begins with a Gaussian process and hands over to ``batched_tpe`` when that can no
-    longer keep up."""
+    """What proposes configurations: ``auto`` and ``batched_tpe`` are this package's own, the others
+    Optuna's. ``auto`` begins with points spread evenly and goes on with a Gaussian process, and
+    with ``batched_tpe`` where no proposal is ready; beyond 500 trials (those of ``warm_start``
+    among them), with several objectives or with constraints it is ``batched_tpe``."""
     objectives: tuple[str, ...] = ("val_loss",)
     """What is made small, three at most: ``val_loss``, ``train_loss``, ``val.TARGET`` (the mean
     absolute validation error of one target, of energies per atom), ``seconds``, ``joules``. Of
-    several, rungs judge by the first, and the results are a Pareto front. Where neither loss is
-    among them, the space may vary the loss and its weights."""
+    several, rungs judge by the first, a loss or an error, and the results are a Pareto front. Where
+    neither loss is among them, the space may vary the loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, ``{peak_memory_gib: 48, gcd_hours: 2}``; also ``seconds`` and ``joules``.
     The sampler keeps away from trials beyond them."""

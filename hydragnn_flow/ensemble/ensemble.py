@@ -120,8 +120,9 @@ class Ensemble:
         if isinstance(structures, Atoms):
             structures = [structures]
         manifest = self.manifest
+        known = set(manifest.elements) - manifest.unseen
         for i, atoms in enumerate(structures):
-            unknown = set(atoms.numbers.tolist()) - set(manifest.elements)
+            unknown = set(atoms.numbers.tolist()) - known
             if unknown:
                 raise InputError(
                     f"structure {i}: has {_symbols(unknown)}, which the training data do not have; "
@@ -284,7 +285,8 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
     directory = member_folder(folder, member)
     network = read_json(directory / "config.json")["NeuralNetwork"]
     state = load_checkpoint(
-        directory / FILE, remedy="take it from a copy of the ensemble, or train the ensemble anew"
+        directory / FILE,
+        remedy="take it from a copy, or delete it and ensemble.json and start the run again",
     )
     return restore_model(network, manifest, state["best"])
 

@@ -69,7 +69,8 @@ def finish_ensemble(
     config
         Level of the intervals, and whether energies add up over atoms.
     store
-        Its validation split calibrates, its test split is used here and nowhere else.
+        Its validation split calibrates. Errors on its test split are computed here and nowhere
+        else.
     members
         In the order of their folders.
     totals

@@ -22,6 +22,7 @@ from hydragnn_flow.models.model import Encoder, HydraModel, PropertyModel
 from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing, TrainingFacts
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
+from hydragnn_flow.models.units import is_slope
 
 
 def build_model(
@@ -158,11 +159,12 @@ def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
             f"set Architecture.edge_features to ['lengths'] or prepare the store anew"
         )
     statistics = manifest.statistics
+    elements = tuple(z for z in manifest.elements if z not in manifest.unseen)
     return TrainingFacts(
         cutoff=float(cutoff),
         average_neighbours=max(float(statistics.avg_num_neighbors), 1.0),
         degree_histogram=tuple(statistics.degree_histogram),
-        elements=tuple(manifest.elements) if ATOMIC_NUMBER in manifest.node_features else (),
+        elements=elements if ATOMIC_NUMBER in manifest.node_features else (),
         n_attributes=batch_inputs(architecture, manifest).n_edge_attributes,
     )
 
@@ -280,8 +282,16 @@ def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
     """Whether the store's graphs have a stress that a potential can be compared with."""
     target = manifest.targets.get(STRESS)
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
-    if fits and "cell" in manifest.keys:
-        return True
+    if target is not None and fits and "cell" in manifest.keys:
+        energy = manifest.targets["energy"].unit
+        if is_slope(target.unit, energy, by_volume=True):
+            return True
+        if architecture.stress_weight > 0:
+            raise InputError(
+                f"network: Architecture.stress_weight needs the stress in {energy}/Å³, but the "
+                f"store has it in {target.unit}; convert it, or set the weight to 0"
+            )
+        return False
     if architecture.stress_weight > 0:
         raise InputError(
             f"network: Architecture.stress_weight needs graphs with the key 'cell' and a graph "
@@ -314,6 +324,12 @@ def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
         raise InputError(
             f"network: Architecture.force_weight needs a node target named 'forces', but the "
             f"store has {', '.join(sorted(levels))}; set it to 0 to train on energies alone"
+        )
+    energy, forces = manifest.targets["energy"].unit, manifest.targets.get("forces")
+    if forces is not None and not is_slope(forces.unit, energy):
+        raise InputError(
+            f"network: the forces of {mode} are slopes of its energy, in {energy}/Å, but the store "
+            f"has them in {forces.unit}; convert one of them"
         )
     if ATOMIC_NUMBER not in manifest.node_features:
         raise InputError(

@@ -83,14 +83,25 @@ class CampaignView:
             self.say(f"{stage}: {done}/{total} {note}".rstrip())
 
     def search(
-        self, states: Mapping[str, int], waiting: int, best: float | None, total: int
+        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Show the number of trials in each state, and the best value so far."""
+        """Show the number of trials in each state, and the best value so far.
+
+        Parameters
+        ----------
+        states
+            Trials in each of Optuna's states.
+        ready, waiting
+            Those of the running ones that have no GCD yet, and that wait to be promoted.
+        best
+            Smallest value of the first objective.
+        total
+            Trials the search may have.
+        """
         count = dict(states)
-        running = count.pop("running", 0) - waiting
-        note = "  ".join(
-            [f"{running} running", *(f"{n} {state}" for state, n in sorted(count.items()))]
-        )
+        notes = [f"{count.pop('running', 0) - ready - waiting} running"]
+        notes += [f"{waiting} waiting"] if waiting else []
+        note = "  ".join([*notes, *(f"{n} {state}" for state, n in sorted(count.items()))])
         if best is not None:
             note += f"  best {best:.4g}"
         self.step("search", sum(count.values()), total, note)

@@ -22,11 +22,11 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     """The trials in the order people look for them.
 
-    With one objective complete trials by their value, then the others by theirs; with several the
-    Pareto front first. Trials that broke a constraint come after those that kept it.
+    With one objective by value, as members are chosen; with several the Pareto front first. Trials
+    that broke a constraint come after those that kept it, and last those without a value.
     """
     columns = value_columns(frame.attrs["objectives"])
-    keys = pd.DataFrame({"complete": frame["state"] != "complete"})
+    keys = pd.DataFrame({"none": frame[columns[0]].isna()})
     if "feasible" in frame:
         keys["feasible"] = ~frame["feasible"]
     if "pareto" in frame:

@@ -35,7 +35,7 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     records = read_trials(directory.path)
     results = list(directory.results())
     epochs = {r.number: r.to_epoch for r in results if r.kind == "trial" and r.status == "ok"}
-    count = Counter(record.state for record in records)
+    count = Counter("waiting" if record.waits else record.state for record in records)
     states = ", ".join(f"{n} {state}" for state, n in sorted(count.items())) or "none yet"
     objective = objective_label((objectives_of(directory.path) or ["val_loss"])[0])
     table = Table("trial", "state", objective, "epochs", title=f"trials: {states}")

@@ -66,8 +66,9 @@ def trials_table(
 
 
 def told_state(trial: TrialRecord) -> str:
-    """A trial's state, and whether it broke a constraint."""
-    return trial.state if trial.feasible else f"{trial.state}, beyond a limit"
+    """A trial's state, whether it waits to be promoted, and whether it broke a constraint."""
+    state = "waiting" if trial.waits else trial.state
+    return state if trial.feasible else f"{state}, beyond a limit"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:

@@ -43,6 +43,8 @@ class TrialRecord:
     """Of every objective, where the trial has ended."""
     feasible: bool = True
     """Whether it kept the limits of ``search.constraints``, as far as is known."""
+    waits: bool = False
+    """Whether, though running, it waits at a rung to be promoted."""
 
 
 def best_first(record: TrialRecord) -> tuple[bool, bool, float, int]:
@@ -95,4 +97,5 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         reason=trial.user_attrs.get(REASON, ""),
         values=tuple(trial.values) if ended and trial.values else (),
         feasible=all(excess <= 0 for excess in trial.constraints.values()),
+        waits=waits(trial),
     )

@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import Store
 # How long a rank waits for another in a collective operation; saving a checkpoint lies within.
 PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+_kept: list[object] = []
 # What their messages about a broken connection name.
 _TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
 
@@ -41,10 +42,22 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def leave(self) -> None:
+        """End what the ranks do together; all call this, as with NCCL none can leave alone."""
+        if self.is_joined:
+            dist.destroy_process_group()
 
-@contextmanager
-def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
-    """Be one of the ranks of a job for the length of a ``with`` block.
+    @property
+    def is_joined(self) -> bool:
+        """Whether there are other ranks that have not been left yet."""
+        return self.size > 1 and dist.is_initialized()
+
+
+def join(rank: int, size: int, store: Store | None, device: str) -> World:
+    """Be one of the ranks of a job, until all :meth:`World.leave` it.
+
+    A rank that ends otherwise, by an error that the others do not have, must end its process: with
+    NCCL it would wait in `destroy_process_group` for those that wait for it.
 
     Parameters
     ----------
@@ -56,15 +69,28 @@ def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[W
         What they compute on: `cpu`, `cuda` or `xpu`.
     """
     if size == 1:
-        yield World()
-        return
+        return World()
     dist.init_process_group(
         _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
     )
-    try:
-        yield World(rank, size)
-    finally:
-        dist.destroy_process_group()
+    return World(rank, size)
+
+
+@contextmanager
+def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
+    """As :func:`join`, and leave at the end of a ``with`` block that all ranks come to."""
+    world = join(rank, size, store, device)
+    yield world
+    world.leave()
+
+
+def keep_forever(thing: object) -> None:
+    """Do not free a thing; for a process that is about to end.
+
+    Freed with an all-reduce on its way, DDP's reducer waits for gloo's thread while it holds the
+    lock of Python that this thread wants (torch 2.13).
+    """
+    _kept.append(thing)
 
 
 def lost_a_rank(error: Exception) -> bool:

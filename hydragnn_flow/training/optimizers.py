@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.lamb import Lamb
+
+# Adagrad's fused kernel is for the CPU alone in most versions of torch, which say so at a step.
+_FUSED = ("Adam", "AdamW", "SGD")
 
 
 def make_optimizer(
@@ -38,18 +41,13 @@ def make_optimizer(
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
 
-    def make(**more: Any) -> torch.optim.Optimizer:
-        if settings.use_zero_redundancy and world.size > 1:
-            return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options, **more)
-        optimizer: torch.optim.Optimizer = kind(weights, **options, **more)
-        return optimizer
-
-    if "fused" not in inspect.signature(kind).parameters:
-        return make()
-    try:
-        return make(fused=True)
-    except RuntimeError:  # raised for devices that have no fused kernel
-        return make()
+    if settings.use_zero_redundancy and world.size > 1:
+        # Not fused: it has restored step counts on the CPU, where fused kernels do not find them.
+        return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
+    if settings.type in _FUSED:
+        with suppress(RuntimeError):  # raised for devices that have no fused kernel
+            return kind(weights, fused=True, **options)  # type: ignore[no-any-return]
+    return kind(weights, **options)  # type: ignore[no-any-return]
 
 
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:

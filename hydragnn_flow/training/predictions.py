@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,7 +52,11 @@ def save_predictions(
 
     def write() -> None:
         try:
-            np.savez(temporary, allow_pickle=False, **content)
+            with zipfile.ZipFile(temporary, "w") as archive:
+                # As np.savez does, to which arrays are keywords: none could be named `file`.
+                for name, values in content.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                        np.lib.format.write_array(file, values, allow_pickle=False)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

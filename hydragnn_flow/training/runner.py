@@ -13,12 +13,12 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TEST, VALIDATION
-from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import save_predictions
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Diverged, Stopped
@@ -79,6 +79,7 @@ def run_segment(
         result.spent_seconds, result.spent_joules = trainer.spent_before
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
         trainer.run(is_over)
+        trainer.leave()
         # A worker predicts as it has trained; the driver, on a login node, should not.
         if world.is_first:
             for split in (VALIDATION, TEST) if spec.kind == "member" else (VALIDATION,):
@@ -92,7 +93,11 @@ def run_segment(
         if status is None:
             raise
         result.status, result.reason = status, str(error).splitlines()[0]
+        if world.is_joined:  # the others are not, and wait
+            keep_forever(error)
     if trainer is not None:
+        if result.status in AGREED:
+            trainer.leave()
         progress = trainer.progress
         result.to_epoch = progress.epoch
         result.history = [h for h in progress.history if h[0] > spec.after_epoch]

@@ -12,6 +12,8 @@ Kind = Literal["trial", "member"]
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
+AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
+"""Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
 
 
 @dataclass(frozen=True)

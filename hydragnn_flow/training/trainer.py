@@ -132,12 +132,19 @@ class Trainer:
                 val_loss, metrics = self.evaluate(self.val, lambda: self._check_stop(watch))
                 watch.evaluated(time.monotonic() - start)
                 self._finish_epoch(train_loss, val_loss, metrics)
-                if self.is_finished or watch.save_is_due(within_epoch=False):
+                if not self.is_finished and watch.save_is_due(within_epoch=False):
                     self._save(watch)
+            if self._unsaved:
+                self._save(watch)
         except Stopped:
             if self._unsaved:
                 self._save(watch)
             raise
+
+    def leave(self) -> None:
+        """End what the ranks do together; each can go on alone with what it has."""
+        self.parallel = self.model
+        self.world.leave()
 
     @property
     def is_finished(self) -> bool:
@@ -265,6 +272,7 @@ class Trainer:
             set_random_state(state["random"], self.device)
             if begins:
                 self.progress.patient_since = self.progress.epoch
+                self._unsaved = True
             else:
                 self.spent_before = Spent(*state.get("spent", ()))
         if not self.world.is_first:

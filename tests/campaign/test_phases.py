@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import os
 from collections import Counter
@@ -50,7 +51,7 @@ class FakePools:
         self.health = NodeHealth()
 
     def tend(self, gcd: int = 0, node: int = 0) -> None:
-        self.health.check(self.nodes)
+        self.health.check(self.nodes, set())
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
         assert not self.health.is_of_no_use(node)
@@ -155,6 +156,47 @@ def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
     assert streaming.gcd.memory_gib == 8
     on_gpus = replace(context, site=replace(SITE, node=replace(NODE, device="cuda")))
     assert on_gpus.gcd.memory_gib == 8
+
+
+def test_a_store_too_large_for_memory_leaves_half_of_it(campaign: Campaign) -> None:
+    """It lies on the node's disk, then."""
+    context = campaign()
+    small = replace(NODE, gcd=replace(NODE.gcd, memory_gib=1e-6, process_gib=1e-7))
+    assert replace(context, site=replace(SITE, node=small)).gcd.memory_gib == 5e-7
+    smaller = replace(NODE, gcd=replace(NODE.gcd, memory_gib=1e-6, process_gib=0.6))
+    with pytest.raises(InputError, match=r"site fake: .* takes more than 0.6 GiB; use fewer GCDs"):
+        replace(context, site=replace(SITE, node=smaller))
+
+
+def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> None:
+    """With all that had begun, and workers to end it."""
+
+    class Greedy(FakePools):
+        wanted = 0
+
+        def tend(self, gcd: int = 0, node: int = 0) -> None:
+            self.wanted = gcd
+
+        def free(self, pool: str) -> int:
+            return min(self.wanted, self.workers)
+
+    phase = TrialPhase(campaign(trials=12))
+    for _ in range(12):
+        phase.search.ask()
+    for number in range(9):
+        phase.search.fail(number, "diverged: loss is nan")
+    phase.search.close()
+    trials = TrialPhase(campaign(trials=2)).run(Greedy(well))  # type: ignore[arg-type]
+    assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
+
+
+def test_the_search_shows_its_end_and_who_waits(campaign: Campaign) -> None:
+    context, said = campaign(rungs="promotion"), io.StringIO()
+    context.view = CampaignView(Console(file=said, width=200))
+    run(context, well)
+    lines = said.getvalue().splitlines()
+    assert lines[-1].startswith(f"search: {TRIALS}/{TRIALS} 0 running")
+    assert any(" waiting" in line for line in lines[:-1])
 
 
 def test_all_is_well(campaign: Campaign) -> None:
@@ -512,6 +554,27 @@ def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
 def test_energy_that_nobody_measures_is_refused(campaign: Campaign) -> None:
     with pytest.raises(InputError, match="joules"):
         run(campaign(objectives=["val_loss", "joules"]), well)
+
+
+def test_energy_that_one_node_does_not_measure_costs_the_trial(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return replace(well(spec), joules=None if spec.number == 2 else 5.0, node=f"n{spec.number}")
+
+    trials, _ = run(campaign(objectives=["val_loss", "joules"], rungs="none"), machine)
+    assert [trial.number for trial in trials if trial.state == "failed"] == [2]
+    assert "'joules' cannot be measured on n2" in trials[2].reason
+
+
+def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    pools = FakePools(well)
+    MemberPhase(campaign(), trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
+    folder = campaign().directory.ensemble / "members"
+    (folder / "1" / "checkpoint.pt").unlink()
+    again = FakePools(well)
+    MemberPhase(campaign(), trials[:MEMBERS]).run(again)  # type: ignore[arg-type]
+    assert [spec.number for spec in again.sent] == [1]
+    assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].claim
 
 
 def test_a_trial_that_never_gets_further_is_failed(campaign: Campaign) -> None:

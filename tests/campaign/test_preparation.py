@@ -34,7 +34,7 @@ class FakePools:
         self.given: list[str] = []
 
     def tend(self) -> None:
-        self.health.check(len(self._nodes))
+        self.health.check(len(self._nodes), set())
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
         self.health.note(node, work, worked)

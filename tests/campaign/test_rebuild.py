@@ -223,6 +223,25 @@ def test_a_study_of_nothing_is_no_study(tmp_path: Path) -> None:
     assert trials(directory) == before
 
 
+def test_a_study_begun_anew_or_older_than_its_ledger_is_made_from_it(tmp_path: Path) -> None:
+    """As a driver leaves it that has found the journal gone: with what is enqueued, and no more."""
+    directory = searched(tmp_path, enqueue=[{"Architecture.hidden_dim": 7}])
+    before, ledger = trials(directory), directory.segments.read_bytes()
+    config = load_config(tmp_path / "small.yaml")
+    directory.journal.unlink()
+    Search(directory.journal, config.search, config.num_epoch, config.seed).close()
+    assert len(trials(directory)) == 1
+    assert rebuild_records(directory.path).endswith("study.journal: made anew, 24 trials")
+    assert trials(directory) == before
+    directory.journal.unlink()
+    search = Search(directory.journal, config.search, config.num_epoch, config.seed)
+    search.ask()
+    search.close()
+    rebuild_records(directory.path)
+    assert trials(directory) == before
+    assert directory.segments.read_bytes() == ledger
+
+
 @pytest.mark.parametrize("rule", ["stopping", "hyperband"])
 def test_a_lost_ledger_has_a_line_per_report_again(tmp_path: Path, rule: str) -> None:
     directory = searched(tmp_path, **RULES[rule])

@@ -180,6 +180,17 @@ def test_structures_are_refused_where_their_elements_are_not_what_is_read(
         other.predict(rattled())
 
 
+def test_elements_that_only_other_splits_have_are_refused(ensemble: Ensemble) -> None:
+    manifest = ensemble.manifest
+    statistics = manifest.statistics
+    energies = {z: e for z, e in statistics.element_energies.items() if z != 29}
+    statistics = statistics.model_copy(update={"element_energies": energies})
+    other = replace(ensemble, manifest=manifest.model_copy(update={"statistics": statistics}))
+    assert ensemble.predict(rattled()).graphs is not None
+    with pytest.raises(InputError, match="has Cu, which the training data do not have"):
+        other.predict(rattled())
+
+
 def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
     import ase.io
 
@@ -197,7 +208,9 @@ def test_a_damaged_ensemble_is_named(alloy_store: GraphStore, tmp_path: Path) ->
     run = untrained_ensemble(tmp_path, alloy_store)
     member = run / "ensemble" / "members" / "0" / "checkpoint.pt"
     member.write_bytes(member.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"members/0/checkpoint\.pt: is not .* a copy"):
+    with pytest.raises(
+        InputError, match=r"members/0/checkpoint\.pt: is not .* or delete it and ensemble"
+    ):
         Ensemble.load(run)
     (run / "ensemble" / "manifest.json").write_text("{}")
     with pytest.raises(InputError, match=r"ensemble/manifest\.json: is damaged"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import blocks as module
-from hydragnn_flow.execution.pools.blocks import Blocks, share
+from hydragnn_flow.execution.pools.blocks import SECONDS_AFTER_REFUSAL, Blocks, share
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import Job, Manager, Refused, last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
@@ -461,6 +461,19 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: 
     pool.ask(1)
     with pytest.raises(InputError, match="node configuration"):
         pool.hear(patient=False)
+
+
+def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine: Machine) -> None:
+    """A queue may let a user have one job at a time, and that may wait for days."""
+    pool.ask(1)
+    pool.hear(patient=False)
+    machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    for _ in range(3 * len(SECONDS_AFTER_REFUSAL)):
+        pool._not_before = 0.0
+        pool.ask(1)
+        pool.hear(patient=True)
+    assert pool.total == 1
+    assert "QOSMaxSubmitJobPerUserLimit" in pool.trouble
 
 
 def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine: Machine) -> None:

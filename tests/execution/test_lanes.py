@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -150,6 +151,43 @@ def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
     assert result.status == "error"
     assert "lease" in result.reason
     assert time.monotonic() - begin < 120, "the other rank was left waiting"
+
+
+def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """It answers at once, where NCCL would have it wait for the others, and its process ends."""
+    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
+    run_jobs(NODE, "warm", [Job(spec, (0, 1))])
+    lane = worker._lanes[1, 0]._process.pid
+    process = psutil.Process(lane)
+    most = process.memory_info().vms + 150 * 2**20
+    process.rlimit(psutil.RLIMIT_AS, (most, most))
+    network = network_with(Architecture__hidden_dim=1024, Training__batch_size=32)
+    spec = make_spec(tmp_path / "wide", alloy_store, 1, kind="member", network=network)
+    (result,) = run_jobs(NODE, "b", [Job(spec, (0, 1))])
+    assert result.status == "out_of_memory", result.reason
+    assert lane not in lane_pids()
+    again = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
+    (resumed,) = run_jobs(NODE, "b", [Job(again, (0, 1))])
+    assert resumed.status == "ok"
+
+
+def test_a_lane_that_cannot_come_back_costs_no_result(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, asked = worker.lane_for, 0
+
+    def lane_for(*place: Any) -> worker.Lane:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(*place)
+
+    monkeypatch.setattr(worker, "lane_for", lane_for)
+    (result,) = run_together("b", [make_spec(tmp_path / "t", alloy_store, 1)])
+    assert (result.status, asked) == ("ok", 2)
 
 
 def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphStore) -> None:

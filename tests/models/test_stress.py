@@ -110,6 +110,28 @@ def test_ase_means_the_same_by_it(stressed: Manifest) -> None:
     assert np.ptp(expected) > 0.1 * np.abs(expected).max()
 
 
+def in_units(manifest: Manifest, **units: str) -> Manifest:
+    """The manifest with units of its targets."""
+    targets = {
+        name: target.model_copy(update={"unit": units.get(name, target.unit)})
+        for name, target in manifest.targets.items()
+    }
+    return manifest.model_copy(update={"targets": targets})
+
+
+def test_labels_in_other_units_are_not_compared_with(stressed: Manifest) -> None:
+    eV = {"energy": "eV", "forces": "eV/Å"}
+    batch = as_batch(alloy())
+    assert "stress" in potential_of(in_units(stressed, **eV, stress="eV/Å^3"))(batch)
+    in_gpa = in_units(stressed, **eV, stress="GPa")
+    assert "stress" not in potential_of(in_gpa)(batch)
+    with pytest.raises(InputError, match=r"needs the stress in eV/Å³, but the store has it in GPa"):
+        potential_of(in_gpa, stress_weight=1.0)
+    atomic = in_units(stressed, energy="Hartree", forces="Hartree/Bohr")
+    with pytest.raises(InputError, match=r"in Hartree/Å, but the store has them in Hartree/Bohr"):
+        potential_of(atomic)
+
+
 def test_stress_turns_with_the_frame(stressed: Manifest) -> None:
     model = potential_of(stressed)
     atoms, turned = alloy(), alloy()

@@ -63,6 +63,13 @@ def test_weight_decay_is_the_optimiser_s_own_where_not_given() -> None:
         assert optimizer.param_groups[0]["weight_decay"] == expected
 
 
+@pytest.mark.parametrize("name", RATES)
+def test_kernels_are_fused_where_every_device_has_them(name: str) -> None:
+    optimizer = make_optimizer(torch.nn.Linear(2, 2), settings(type=name), 0.01, World())
+    fused = bool(optimizer.param_groups[0].get("fused"))
+    assert fused == (name in ("Adam", "AdamW", "SGD"))
+
+
 def test_what_is_frozen_is_not_trained() -> None:
     model = torch.nn.Linear(2, 2)
     model.weight.requires_grad_(False)

@@ -18,7 +18,10 @@ WEIGHTS = {
 }
 PREDICTIONS: Predicted = {
     "energy": np.linspace(0, 1, 5)[:, None],
-    "weights": np.ones((5, 1)),  # a target may have any such name
+    # A target may have any such name.
+    "weights": np.ones((5, 1)),
+    "file": np.zeros((5, 1)),
+    "allow_pickle": np.zeros((5, 1)),
     "forces": np.linspace(-1, 1, 24).reshape(8, 3),
 }
 
@@ -64,5 +67,5 @@ def test_a_damaged_file_is_none(folder: Path) -> None:
 
 
 def test_what_an_earlier_version_kept_is_none(folder: Path) -> None:
-    np.savez(folder / FILES["valset"], allow_pickle=False, **PREDICTIONS)
+    np.savez(folder / FILES["valset"], energy=PREDICTIONS["energy"])
     assert load_predictions(folder, "valset", WEIGHTS) is None

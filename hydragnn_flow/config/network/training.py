@@ -84,7 +84,7 @@ class BatchLimits(Section):
     mode: Literal["fixed", "node_budget"] = "fixed"
     """Steps of ``batch_size`` graphs, or of as many as the limits below allow."""
     max_nodes: int | None = Field(default=None, ge=1)
-    """Atoms in a step."""
+    """Atoms in a step; required with ``node_budget``."""
     max_edges: int | None = Field(default=None, ge=1)
     """Edges in a step; not among HydraGNN's keys."""
     max_graphs: int | None = Field(default=None, ge=1)

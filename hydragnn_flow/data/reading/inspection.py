@@ -80,6 +80,17 @@ def left_out(store: GraphStore) -> list[str]:
     return sentences
 
 
+def unseen(store: GraphStore) -> list[str]:
+    """A sentence where structures to judge by have elements that no structure to train on has."""
+    names = ", ".join(chemical_symbols[number] for number in sorted(store.manifest.unseen))
+    if not names:
+        return []
+    return [
+        f"no structure to train on has {names}, but others have: their errors are of elements "
+        f"never seen, which the ensemble refuses in new structures"
+    ]
+
+
 def check_store(
     path: Path | str, progress: Callable[[str, int, int], None] | None = None
 ) -> dict[str, Any]:

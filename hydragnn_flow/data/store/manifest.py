@@ -159,6 +159,12 @@ class Manifest(_Record):
         """Bytes of all files of the shards; 0 for a HydraGNN file, of which they are not known."""
         return sum(file.size for shard in self.shards for file in shard.files.values())
 
+    @property
+    def unseen(self) -> set[int]:
+        """Elements that no structure to train on has; known where these have energies."""
+        energies = self.statistics.element_energies
+        return set(self.elements) - set(energies) if energies else set()
+
     @model_validator(mode="after")
     def _adds_up(self) -> Manifest:
         for name, size in self.splits.items():

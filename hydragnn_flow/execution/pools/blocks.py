@@ -182,6 +182,11 @@ class Blocks:
         return [m for m in self._managers if m.usable and m.block in staying]
 
     @property
+    def at_work(self) -> set[str]:
+        """Names of the nodes that have tasks."""
+        return {manager.node for manager in self._managers if manager.tasks > 0}
+
+    @property
     def workers(self) -> int:
         """Workers that take tasks."""
         return sum(manager.workers for manager in self.usable)
@@ -471,7 +476,8 @@ class Blocks:
         )
         if not patient:
             raise InputError(sentence)
-        if self._refused > len(SECONDS_AFTER_REFUSAL) and not self.workers:
+        # A queue may let a user have only so many jobs at a time, and some are there.
+        if self._refused > len(SECONDS_AFTER_REFUSAL) and not self.blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
         self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
         self.trouble = f"the scheduler refused a block ({said})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 
 from hydragnn_flow.errors import InputError
 
@@ -65,15 +65,23 @@ class NodeHealth:
         self._refusals[node] = reason
         return is_news
 
-    def check(self, nodes: int) -> None:
-        """See whether any of so many nodes can be expected to work.
+    def check(self, nodes: int, at_work: Set[str]) -> None:
+        """See whether any node can be expected to work.
+
+        Parameters
+        ----------
+        nodes
+            How many there are at a time.
+        at_work
+            Those that have work; for all that is known, what is not condemned may do it well.
 
         Raises
         ------
         InputError
-            If one node after the other was condemned and nothing went well meanwhile.
+            If one node after the other was condemned, and nothing has gone well meanwhile or may
+            yet.
         """
-        if len(self._refusals) >= min(MOST_REFUSING, nodes):
+        if len(self._refusals) >= min(MOST_REFUSING, nodes) and at_work <= self._of_no_use:
             raise InputError([*self._refusals.values()][-1])
 
     def is_of_no_use(self, node: str) -> bool:

@@ -156,7 +156,6 @@ class Pools:
             If there is no hope for workers: blocks end without having done anything, or the
             scheduler goes on refusing them.
         """
-        self._health.check(self._site.nodes)
         for label, wanted in (("gcd", gcd), ("node", node)):
             pool = self._pools[label]
             pool.wanted = max(wanted, pool.parsl.outstanding)
@@ -168,6 +167,8 @@ class Pools:
         for pool in self._pools.values():
             pool.look()
         self._keep_off_bad_nodes(now)
+        at_work = {node for pool in self._pools.values() for node in pool.at_work}
+        self._health.check(self._site.nodes, at_work)
         self._grow_and_shrink()
         self._file.write([*self._pools.values()], self._bad_nodes, at_once=news)
 

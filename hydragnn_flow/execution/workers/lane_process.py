@@ -28,13 +28,12 @@ from hydragnn_flow.execution.workers.gang import forget_earlier_notes
 from hydragnn_flow.execution.workers.lane import LAST
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING
-from hydragnn_flow.training.distributed import joined, lost_a_rank
+from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import Stopped
 
-_never_freed: list[Exception] = []
 # Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
 # warning.
 SECONDS_TO_SAVE = 20.0
@@ -129,19 +128,20 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
             _logging_to(spec.folder / "log"),
             _written_by(spec) if rank == 0 else nullcontext(),
             _meeting(request, should_stop) as store,
-            joined(rank, size, store, device) as world,
         ):
-            return run_segment(
+            world = join(rank, size, store, device)
+            answer = run_segment(
                 spec,
                 device=device,
                 world=world,
                 should_stop=should_stop,
                 may_write=fence.may_write,
             ).to_dict()
+        return answer | {LAST: True} if world.is_joined else answer
     except (Busy, NotMet, Stopped) as error:
         return ended(cut_short, str(error))
     except StoreError as error:
-        return _refusal(error)
+        return _refusal(error) | ({LAST: True} if size > 1 else {})
     except Exception as error:
         with suppress(OSError), (spec.folder / "log").open("a") as log:
             traceback.print_exc(file=log)
@@ -151,12 +151,12 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
             answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         else:
             answer = {"error": _one_line(error)}
-        if size == 1:
+        if size == 1 and device == "cpu":
             return answer
-        # Freed with an all-reduce on its way, DDP's reducer waits for gloo's thread while it holds
-        # the lock of Python that this thread wants (torch 2.13). So it is not freed: what the error
-        # refers to stays, and the process ends when it has answered.
-        _never_freed.append(error)
+        # On an accelerator some errors last as long as the process; and other ranks are still
+        # joined to it, with what the error refers to.
+        if size > 1:
+            keep_forever(error)
         return answer | {LAST: True}
 
 

@@ -16,7 +16,7 @@ from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
 from hydragnn_flow.execution.workers.lane import Lane, LaneDied
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 1.0
 # What ranks have who are to end by themselves, with a checkpoint, before they are killed.
@@ -25,8 +25,6 @@ SECONDS_TO_FOLLOW = 30.0
 # then; left is a process that still imports torch, or a step that takes longer than any before.
 SECONDS_TO_ANSWER = 3.0
 _TIME_UP = "its time was up before it began, or before it could stop"
-# Ends that all ranks come to after the same step. Any other leaves the rest waiting.
-_AGREED = ("ok", "diverged", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Part:
         if result.status == "lost" and called_off is not None:
             # It saw the connection break before it saw the note.
             result.status, result.reason = "interrupted", f"{ANOTHER_PART}: {called_off}"
-        if result.status not in _AGREED:
+        if result.status not in AGREED:
             self._end_badly(result.reason)
         elif result.status != "ok":
             self._end_by = time.monotonic() + SECONDS_TO_FOLLOW

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -78,10 +79,12 @@ def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     with ThreadPoolExecutor(len(parts)) as pool:
         results = list(pool.map(Part.run, parts))
     # Lanes that have died import torch while the driver decides what comes next; the other ranks
-    # of a gang would have to wait for that.
+    # of a gang would have to wait for that. What keeps one from coming back is told by whoever
+    # needs it, and takes nothing from the results.
     for position, n in taken.items():
         for slot in range(n):
-            lane_for(node, position, slot)
+            with suppress(OSError, InputError):
+                lane_for(node, position, slot)
     return results
 
 

@@ -126,12 +126,11 @@ class AutoSampler(BaseSampler):
         if PROMOTES in study.user_attrs:
             trials = [as_pruned(other) if waits(other) else other for other in trials]
         finished = _finished(trials, study.direction)
-        early = len(finished) < self._n_start
         if finished:
             proposal = self._take(trial, trials, finished)
             if proposal is not None:
                 return proposal
-        if early:
+        if len(finished) < self._n_start:
             return self._start(trial.number)
         search_space = self._batched.infer_relative_search_space(study, trial)
         return self._batched.sample_relative(study, trial, search_space)

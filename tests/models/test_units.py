@@ -1,0 +1,40 @@
+"""Units that forces and stresses of a potential may have."""
+
+from __future__ import annotations
+
+import pytest
+
+from hydragnn_flow.models.units import is_slope
+
+
+@pytest.mark.parametrize(
+    ("unit", "energy"),
+    [
+        ("eV/Å", "eV"),
+        ("eV/\N{ANGSTROM SIGN}", "eV"),
+        ("eV / A", "eV"),
+        ("eV/Ang", "eV"),
+        ("eV/angstrom", "eV"),
+        ("kcal/mol/Å", "kcal/mol"),
+        ("", "eV"),
+        ("eV/Å", ""),
+        ("eV Å^-1", "eV"),  # not understood
+    ],
+)
+def test_forces_by_length(unit: str, energy: str) -> None:
+    assert is_slope(unit, energy)
+
+
+@pytest.mark.parametrize("unit", ["meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/nm", "eV/Å³", "GPa"])
+def test_what_forces_are_not(unit: str) -> None:
+    assert not is_slope(unit, "eV")
+
+
+@pytest.mark.parametrize("unit", ["eV/Å³", "eV/Å^3", "eV/A**3", "eV/(Å^3)", "eV/Ang3", ""])
+def test_stress_by_volume(unit: str) -> None:
+    assert is_slope(unit, "eV", by_volume=True)
+
+
+@pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "meV/Å³", "Hartree/Bohr^3"])
+def test_what_a_stress_is_not(unit: str) -> None:
+    assert not is_slope(unit, "eV", by_volume=True)
