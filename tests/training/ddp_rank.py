@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -24,10 +25,12 @@ def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dic
     spec = SegmentSpec(**values)
     store = GraphStore.open(spec.store)
     trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
-    losses = train_on(trainer, world)
+    losses, judged = train_on(trainer, world), trainer.evaluate(trainer.val)
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
         trainer.save()
-    return losses, *trainer.evaluate(trainer.val)
+        again = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+        np.testing.assert_allclose(train_on(again, world), train_on(trainer, world), rtol=1e-5)
+    return losses, *judged
 
 
 def train_on(trainer: Trainer, world: World) -> list[float]:
