@@ -16,11 +16,9 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.execution import Job, abort, run_jobs, whole
 from hydragnn_flow.execution.pools.pools import PoolName, Pools
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5
-# Ends that all parts of a gang come to together.
-_AGREED = ("ok", "diverged", "interrupted")
 
 
 class Ended(NamedTuple):
@@ -165,7 +163,7 @@ class Dispatch:
             end = sending.ended[position] = results_of(future, specs)
             if len(sending.ended) == len(sending.jobs):
                 finished.append(sending)
-            elif end[0].status not in _AGREED:
+            elif end[0].status not in AGREED:
                 self._call_off(specs[0], end[0].reason)
 
     def _call_off(self, spec: SegmentSpec, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,13 +33,9 @@ class MemberPhase:
 
     def __init__(self, context: Context, trials: Sequence[TrialRecord]) -> None:
         self.context, self.trials = context, trials
-        self._ended = {
-            result.number: result
-            for result in context.history
-            if result.kind == "member" and self._has_ended(result)
-            # Whose checkpoint was taken away since, say for being damaged, is trained again.
-            if result.status != "ok" or (self._folder(result.number) / FILE).exists()
-        }
+        last = {result.number: result for result in context.history if result.kind == "member"}
+        self._ended = {k: result for k, result in last.items() if self._has_ended(result)}
+        self._miss_checkpoints()
 
     def run(self, pools: Pools) -> list[Member]:
         """Train until every member has ended; returns how."""
@@ -59,6 +56,23 @@ class MemberPhase:
             waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
             self._show()
         return [self._member(k) for k in range(len(self.trials))]
+
+    def _miss_checkpoints(self) -> None:
+        """Train members again whose checkpoint was taken away since, say for being damaged."""
+        missed = [
+            SegmentResult(
+                *("member", k, result.rung, 0, 0, "lost", "its checkpoint is gone"),
+                started=time.time(),
+                ended=time.time(),
+            )
+            for k, result in self._ended.items()
+            if result.status == "ok" and not (self._folder(k) / FILE).exists()
+        ]
+        # On disk, so that what is trained of it by the next start is not taken for the whole.
+        self.context.write(lambda: self.context.directory.record(missed))
+        self.context.history += missed
+        for result in missed:
+            del self._ended[result.number]
 
     def _plan(self, tasks: Sequence[Task], nodes: int) -> list[tuple[Wave, list[Task]]]:
         """Share out the nodes that have nothing to do, or one where all are busy."""
@@ -97,6 +111,7 @@ class MemberPhase:
             kind: max((result.to_epoch for result in self._of(kind, member)), default=0)
             for kind in ("trial", "member")
         }
+        begun = (self._folder(member) / FILE).exists()
         return context.task(
             "member",
             member,
@@ -104,7 +119,7 @@ class MemberPhase:
             trial,
             rung=len(context.config.rungs),
             until_epoch=context.config.ensemble.epochs,
-            done_epochs=max(epochs.values()),
+            done_epochs=max(epochs.values()) if begun else epochs["trial"],
             start_from=context.directory.trial(trial.number) / FILE,
             decay=(epochs["trial"], context.config.ensemble.epochs),
         )

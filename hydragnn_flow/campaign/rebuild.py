@@ -295,9 +295,7 @@ def _has_forgotten(directory: RunDirectory) -> bool:
     except InputError:
         return True
     recorded, _ = _readable_lines(directory.segments)
-    return not directory.journal.exists() or any(
-        line.number not in known for line in recorded if line.kind == "trial"
-    )
+    return not known or any(line.number not in known for line in recorded if line.kind == "trial")
 
 
 def _readable_lines(ledger: Path) -> tuple[list[SegmentResult], bool]:

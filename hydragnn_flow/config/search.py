@@ -41,8 +41,8 @@ class LearningCurve(Section):
 class Failures(Section):
     """`search.failures`: what becomes of a trial that cannot be judged.
 
-    ``record`` ends it as failed, with the reason; ``retry`` trains its segment again: three times
-    without getting further at most, ten where its node or job was lost.
+    ``record`` ends it as failed, with the reason; ``retry`` trains its segment again, until it has
+    ended so three times without getting further, or ten times with its node or job.
     """
 
     diverged: Literal["record", "retry"] = "record"

@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_PRESSURES = {"Pa", "kPa", "MPa", "GPa", "bar", "kbar", "atm"}
-_LENGTH = re.compile(r"(?:Å|A|[Aa]ng(?:st(?:rom)?)?)(?:\^|\*\*)?(3?)")
+_PRESSURES = {"pa", "kpa", "mpa", "gpa", "bar", "kbar", "atm"}
+_ENERGIES = {
+    **{name: name for name in ("ev", "mev", "kcal/mol", "kj/mol")},
+    **dict.fromkeys(("ha", "hartree", "eh"), "hartree"),
+    **dict.fromkeys(("ry", "rydberg"), "rydberg"),
+}
+_LENGTH = re.compile(r"bohr|a0|nm|pm|(?P<ours>[aå]ng(?:st(?:r[oö]ms?)?)?|å|aa?)")
+_POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
@@ -23,11 +29,17 @@ def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     by_volume
         Whether it is to be by a volume.
     """
-    unit, energy = (unicodedata.normalize("NFKC", re.sub(r"[\s()]", "", u)) for u in (unit, energy))
-    if not unit or not energy:
-        return True
+    unit, energy = (
+        unicodedata.normalize("NFKC", re.sub(r"[\s()]", "", text)).casefold()
+        for text in (unit, energy)
+    )
     of_energy, slash, by = unit.rpartition("/")
     if not slash:
         return unit not in _PRESSURES
-    length = _LENGTH.fullmatch(by)
-    return of_energy == energy and length is not None and bool(length[1]) == by_volume
+    length = _LENGTH.match(by)
+    power = _POWER.fullmatch(by[length.end() :]) if length else None
+    if length is None or power is None:
+        return True
+    energies = _ENERGIES.get(of_energy), _ENERGIES.get(energy)
+    is_another = None not in energies and energies[0] != energies[1]
+    return length["ours"] is not None and bool(power[1]) == by_volume and not is_another

@@ -23,10 +23,11 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     """The trials in the order people look for them.
 
     With one objective by value, as members are chosen; with several the Pareto front first. Trials
-    that broke a constraint come after those that kept it, and last those without a value.
+    that broke a constraint come after those that kept it, and last those that failed or have no
+    value yet.
     """
     columns = value_columns(frame.attrs["objectives"])
-    keys = pd.DataFrame({"none": frame[columns[0]].isna()})
+    keys = pd.DataFrame({"none": frame[columns[0]].isna() | (frame["state"] == "failed")})
     if "feasible" in frame:
         keys["feasible"] = ~frame["feasible"]
     if "pareto" in frame:

@@ -39,7 +39,8 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     states = ", ".join(f"{n} {state}" for state, n in sorted(count.items())) or "none yet"
     objective = objective_label((objectives_of(directory.path) or ["val_loss"])[0])
     table = Table("trial", "state", objective, "epochs", title=f"trials: {states}")
-    ranked = sorted((r for r in records if r.value is not None), key=best_first)
+    judged = [r for r in records if r.value is not None and r.state != "failed"]
+    ranked = sorted(judged, key=best_first)
     for record in ranked[:best]:
         table.add_row(
             str(record.number),

@@ -266,6 +266,9 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             self.best = state["best"]
+            for group in state["optimizer"]["param_groups"]:
+                if "fused" in group:  # as this optimiser is made, not that of the trial before it
+                    group["fused"] = self.optimizer.param_groups[0]["fused"]
             self.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             self.progress = Progress(**state["progress"])

@@ -575,6 +575,13 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     MemberPhase(campaign(), trials[:MEMBERS]).run(again)  # type: ignore[arg-type]
     assert [spec.number for spec in again.sent] == [1]
     assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].claim
+    # Nor is what a killed driver has left of that taken for the whole.
+    (folder / "1" / "checkpoint.pt").unlink()
+    MemberPhase(campaign(), trials[:MEMBERS])
+    (folder / "1" / "checkpoint.pt").write_text("of the first epoch")
+    once_more = FakePools(well)
+    MemberPhase(campaign(), trials[:MEMBERS]).run(once_more)  # type: ignore[arg-type]
+    assert [spec.number for spec in once_more.sent] == [1]
 
 
 def test_a_trial_that_never_gets_further_is_failed(campaign: Campaign) -> None:

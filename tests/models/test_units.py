@@ -18,14 +18,24 @@ from hydragnn_flow.models.units import is_slope
         ("kcal/mol/Å", "kcal/mol"),
         ("", "eV"),
         ("eV/Å", ""),
-        ("eV Å^-1", "eV"),  # not understood
+        ("eV/Ångström", "eV"),
+        ("ev/AA", "eV"),
+        ("Ha/Å", "Hartree"),
+        # What is not understood is not judged.
+        ("eV Å^-1", "eV"),
+        ("kcal/(mol·Å)", "kcal/mol"),
+        ("kJ/mol/Å", "kJ mol^-1"),
+        ("ticks/Å", "eV"),
+        ("eV/tick", "eV"),
     ],
 )
 def test_forces_by_length(unit: str, energy: str) -> None:
     assert is_slope(unit, energy)
 
 
-@pytest.mark.parametrize("unit", ["meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/nm", "eV/Å³", "GPa"])
+@pytest.mark.parametrize(
+    "unit", ["meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/a0", "eV/nm", "eV/Å³", "GPa"]
+)
 def test_what_forces_are_not(unit: str) -> None:
     assert not is_slope(unit, "eV")
 
@@ -35,6 +45,6 @@ def test_stress_by_volume(unit: str) -> None:
     assert is_slope(unit, "eV", by_volume=True)
 
 
-@pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "meV/Å³", "Hartree/Bohr^3"])
+@pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3"])
 def test_what_a_stress_is_not(unit: str) -> None:
     assert not is_slope(unit, "eV", by_volume=True)

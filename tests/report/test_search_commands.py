@@ -26,6 +26,7 @@ from report_cases import Made
 from hydragnn_flow import cli
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.dashboard import PORT, dashboard_server
+from hydragnn_flow.report.search_tables import best_first
 
 Command = Callable[..., str]
 
@@ -53,6 +54,18 @@ def test_trials_shows_the_best_first(command: Command, finished: Made) -> None:
     assert len(rows) == 16
     assert "num_gaussians" in said
     assert "16 trials: " in said
+
+
+def test_a_failed_trial_is_never_the_best() -> None:
+    frame = pd.DataFrame(
+        {
+            "trial": [0, 1, 2, 3],
+            "state": ["failed", "complete", "pruned", "running"],
+            "value": [0.01, 0.3, 0.2, None],
+        }
+    )
+    frame.attrs["objectives"] = ["val_loss"]
+    assert list(best_first(frame)["trial"]) == [2, 1, 0, 3]
 
 
 def test_a_narrow_terminal_keeps_every_value(command: Command, finished: Made) -> None:

@@ -13,6 +13,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.averaging import Average
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.lamb import Lamb
 from hydragnn_flow.training.optimizers import make_optimizer, scaled_learning_rate
@@ -68,6 +69,20 @@ def test_kernels_are_fused_where_every_device_has_them(name: str) -> None:
     optimizer = make_optimizer(torch.nn.Linear(2, 2), settings(type=name), 0.01, World())
     fused = bool(optimizer.param_groups[0].get("fused"))
     assert fused == (name in ("Adam", "AdamW", "SGD"))
+
+
+def test_a_checkpoint_does_not_say_whether_kernels_are_fused(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """A trial on one GCD has them; its member, with a shared state, must not."""
+    trainer = make_trainer(tmp_path / "t", alloy_store)
+    trainer.save()
+    path = trainer.spec.folder / FILE
+    state = load_checkpoint(path)
+    state["optimizer"]["param_groups"][0]["fused"] = None
+    save_checkpoint(path, {key: value for key, value in state.items() if key != "version"})
+    again = make_trainer(tmp_path / "t", alloy_store)
+    assert again.optimizer.param_groups[0]["fused"] is True
 
 
 def test_what_is_frozen_is_not_trained() -> None:

@@ -85,6 +85,7 @@ class Pools:
             for label, workers in (("gcd", len(site.node.gcds)), ("node", 1))
         }
         self._health, self._bad_nodes = NodeHealth(), list[str]()
+        self._at_work = set[str]()
         # Written by the threads that receive results.
         self._worked: deque[tuple[str, str]] = deque()
         self._lost: dict[str, tuple[str, str, float]] = {}
@@ -167,8 +168,9 @@ class Pools:
         for pool in self._pools.values():
             pool.look()
         self._keep_off_bad_nodes(now)
-        at_work = {node for pool in self._pools.values() for node in pool.at_work}
-        self._health.check(self._site.nodes, at_work)
+        before = self._at_work  # what has ended since then may not have been noted yet
+        self._at_work = {node for pool in self._pools.values() for node in pool.at_work}
+        self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
         self._file.write([*self._pools.values()], self._bad_nodes, at_once=news)
 
