@@ -25,8 +25,8 @@ _HOPE = 2.0
 """A point is worth its mean, less so many deviations; with three, rugged functions are searched
 worse, and expecting an improvement instead stays near the best trial while others run."""
 _BRANCH_EVERY = 4
-"""One proposal in so many is the best of a branch of the space, any of them: one that is hard to do
-well in looks poor until it has been tried for long."""
+"""One proposal in so many is the best of a branch of the space, which take turns: one that is hard
+to do well in looks poor until it has been tried for long."""
 
 
 class Proposer:
@@ -49,7 +49,7 @@ class Proposer:
         choices = self._cube.choices
         self._process = GaussianProcess(np.repeat(np.arange(len(choices)), np.maximum(choices, 1)))
         self._branches = self._cube.branches()
-        self._fitted = 0
+        self._fitted = self._proposed = 0
 
     def propose(
         self,
@@ -83,20 +83,21 @@ class Proposer:
         ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
         for _ in range(count):
-            chosen = self._choose(ordered, taken, self._branch(random), random)
+            chosen = self._choose(ordered, taken, self._branch(), random)
             self._process.believe(self._features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
-    def _branch(self, random: np.random.Generator) -> Branch | None:
-        """Of which branch the trial is to be; of any where there is none to say.
+    def _branch(self) -> Branch | None:
+        """Of which branch the next trial is to be; of any where there is none to say.
 
-        Drawn, as trials that end together would always have the same turns.
+        Counted by proposals: by trials, those that end together would always have the same turns.
         """
-        if not self._branches:
+        turn, rest = divmod(self._proposed, _BRANCH_EVERY)
+        self._proposed += 1
+        if not self._branches or rest:
             return None
-        drawn = int(random.integers(_BRANCH_EVERY * len(self._branches)))
-        return self._branches[drawn] if drawn < len(self._branches) else None
+        return self._branches[turn % len(self._branches)]
 
     def _choose(
         self, known: Floats, taken: Floats, branch: Branch | None, random: np.random.Generator
