@@ -16,6 +16,7 @@ from hydragnn_flow.commands.console import (
     short,
     using,
 )
+from hydragnn_flow.errors import InputError
 
 app = typer.Typer()
 
@@ -78,7 +79,13 @@ def importance(
     with using(run_dir):
         study, frame = study_frame_of(existing(run_dir))
     for i, objective in enumerate(frame.attrs["objectives"]):
-        found = parameter_importance(study, frame, i, shap=shap)
+        try:
+            found = parameter_importance(study, frame, i, shap=shap)
+        except InputError as error:
+            if i == 0:
+                raise
+            say(str(error))  # pruned trials have a value of the first objective alone
+            continue
         console.print(importance_table(found, f"What {objective} depends on"))
         r2 = found.attrs.get("r2")
         if r2 is not None:

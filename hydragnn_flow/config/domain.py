@@ -69,7 +69,7 @@ class Parameter(Section):
             raise ValueError("step and log exclude each other; remove one")
         if self.int is not None and self.step % 1:
             raise ValueError(f"step {self.step:g} is not a whole number, but the range is of int")
-        if self.step > high - low:
+        if self._steps_to(high) < 1:
             raise ValueError(
                 f"step {self.step:g} leaves only {low:g} of the range {[low, high]}; lower it"
             )

@@ -13,8 +13,8 @@ _FLOAT, _INT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 class PlainLoader(yaml.SafeLoader):
     """YAML 1.2's numbers, and no key twice.
 
-    PyYAML takes ``1e-3``, without a point, for text, ``12:00:00`` for a number to the base 60, and
-    of two equal keys the last.
+    PyYAML takes ``1e-3``, without a point, for text, ``12:00:00`` for a number to the base 60,
+    ``010`` for eight, and of two equal keys the last.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -35,5 +35,5 @@ PlainLoader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _DIGITS = list("-+0123456789")
-PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+$"), _DIGITS)
+PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), _DIGITS)
 PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), _DIGITS)

@@ -20,7 +20,7 @@ def build_pruner(options: Mapping[str, Any]) -> BasePruner:
     ----------
     options
         ``type``, the name of a class in `optuna.pruners`, and arguments of that class. The pruner
-        another one wraps is again such a mapping.
+        another one wraps is again such a mapping, or its name where it needs nothing else.
 
     Raises
     ------
@@ -50,6 +50,8 @@ def build_pruner(options: Mapping[str, Any]) -> BasePruner:
         if key not in takes:
             hint = did_you_mean(key, takes) or f"; it takes {', '.join(takes) or 'no options'}"
             raise ValueError(f"pruner.{key} is not an option of {name}{hint}")
+        if isinstance(value, str) and value in known:
+            value = {"type": value}
         if isinstance(value, Mapping):
             given[key] = build_pruner(value)
     for key in takes:

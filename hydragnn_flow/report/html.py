@@ -143,8 +143,9 @@ def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
 
 def test_targets(run: RunFiles) -> list[TargetValues]:
     """Targets of the test split; an energy per atom where the number of atoms is known."""
-    graphs = targets_of(run.graphs) if run.graphs is not None else []
-    nodes = targets_of(run.nodes) if run.nodes is not None else []
+    names = (run.ensemble or {}).get("test", {}).keys()
+    graphs = targets_of(run.graphs, names) if run.graphs is not None else []
+    nodes = targets_of(run.nodes, names) if run.nodes is not None else []
     if run.nodes is not None:
         # Total energies of cells of many sizes lie on the diagonal whatever the model does.
         n_atoms = run.nodes.groupby("graph_id").size()

@@ -72,8 +72,8 @@ def parameter_importance(
     order = ranking(frame, objective)
     if len(order) < FEWEST:
         raise InputError(
-            f"importance: {len(order)} trials have a value, and at least {FEWEST} are needed; "
-            f"wait for more of them"
+            f"importance: {len(order)} trials have a value of "
+            f"{frame.attrs['objectives'][objective]}, and at least {FEWEST} are needed"
         )
     numbers = [int(number) for number in frame.loc[order.index, "trial"]]
     place = {number: float(i) for i, number in enumerate(numbers)}

@@ -115,14 +115,20 @@ def _parameter_axis(
             return _number_axis(numbers, np.array([low, high], dtype=float), log=domain["log"])
         kinds = range(low, high + 1)
     at = _side_by_side(values.isna().to_numpy(), _ABSENT, 0.06)
-    words, room = values.astype("object").map(str), 1 / len(kinds)
+    words, room = values.astype("object").map(_word), 1 / len(kinds)
     ticks = []
     for i, kind in enumerate(kinds):
-        here = ((words == str(kind)) & values.notna()).to_numpy()
+        here = ((words == _word(kind)) & values.notna()).to_numpy()
         middle = (i + 0.5) * room
         at += _side_by_side(here, middle, 0.32 * room)
         ticks.append((middle, str(kind)))
     return at, ticks
+
+
+def _word(value: Any) -> str:
+    """A value as text, the same for 0 and 0.0: the frame's columns have one type each."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:.12g}" if is_number else str(value)
 
 
 def _pieces(height: NDArray[np.float64], to_none: bool) -> NDArray[np.float64]:

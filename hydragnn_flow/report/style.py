@@ -11,11 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 # Okabe & Ito's colours, which people with any kind of colour blindness tell apart
-# (https://jfly.uni-koeln.de/color/).
+# (https://jfly.uni-koeln.de/color/), and where these do not suffice some of Paul Tol's "muted"
+# (https://sronpersonalpages.nl/~pault/).
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 RED, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
+MORE = ("#332288", "#117733", "#999933", "#882255", "#44AA99", "#DDCC77", "#AA4499")
 INK, SOFT, FAINT = "#222222", "#6b7280", "#d9dde3"
 
+_KEYS_IN_A_ROW = 8
 PIXELS_PER_INCH = 96
 """A figure of 9.4 in is shown 900 CSS pixels wide."""
 
@@ -48,7 +51,7 @@ def tidy(axes: Axes, *, grid: str = "both") -> None:
 
 def colours(groups: Iterable[str]) -> dict[str, str]:
     """A colour for every group, the same whenever the groups are the same."""
-    palette = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
+    palette = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, *MORE)
     return {group: palette[i % len(palette)] for i, group in enumerate(sorted(set(groups)))}
 
 
@@ -64,11 +67,11 @@ def type_keys(palette: Mapping[str, str]) -> list[Line2D | Patch]:
 
 
 def legend_above(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
-    """One row of keys above the figure."""
+    """Rows of keys above the figure."""
     figure.legend(
         handles=handles,
         loc="outside upper left",
-        ncols=len(handles),
+        ncols=min(len(handles), _KEYS_IN_A_ROW),
         frameon=False,
         fontsize=10,
         handlelength=1.4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -61,13 +62,25 @@ class TargetValues:
         )
 
 
-def targets_of(table: pd.DataFrame) -> list[TargetValues]:
-    """The targets of a predictions table that have reference values, in the table's order."""
+def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetValues]:
+    """The targets of a predictions table that have reference values, in the table's order.
+
+    Parameters
+    ----------
+    table
+        As an ensemble writes it.
+    names
+        Of targets, as far as they are known; else components are told by their endings alone.
+    """
+
+    def base_of(column: str) -> str:
+        return column if column in names else _COMPONENT.sub("", column)
+
     components: dict[str, list[str]] = {}
     columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
     for column in columns:
-        base = _COMPONENT.sub("", column)
-        siblings = [other for other in columns if _COMPONENT.sub("", other) == base]
+        base = base_of(column)
+        siblings = [other for other in columns if base_of(other) == base]
         name = base if len(siblings) > 1 and base not in columns else column
         components.setdefault(name, []).append(column)
     units = table.attrs.get("units", {})

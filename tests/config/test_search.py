@@ -303,6 +303,13 @@ def test_a_pruner_has_its_options() -> None:
     )
     assert vars(pruner)["_patience"] == 3
     assert vars(vars(pruner)["_wrapped_pruner"])["_percentile"] == 25.0
+    named = {"type": "PatientPruner", "patience": 3, "wrapped_pruner": "MedianPruner"}
+    assert type(vars(build_pruner(named))["_wrapped_pruner"]).__name__ == "MedianPruner"
+
+
+def test_steps_are_counted_in_decimals() -> None:
+    parameter = Parameter(float=(0.1, 0.3), step=0.2)  # in binary, 0.3 - 0.1 is less than 0.2
+    assert parameter.bounds == (0.1, 0.3)
 
 
 def large_space() -> dict[str, Any]:

@@ -86,6 +86,14 @@ def test_edges_of_a_plate(n, m, kind, random):
     )
 
 
+def test_edges_of_elements_are_never_sought_among_neighbours(tmp_path, monkeypatch):
+    """All within the longest edge of a graded mesh may be more than memory holds."""
+    found = source(tmp_path, **mesh_files(tmp_path))
+    record = next(record for part in found.parts() for record in found.read(part))
+    monkeypatch.delattr("hydragnn_flow.data.sources.base.neighbour_list")
+    assert record.has_own_edges(100.0, None)
+
+
 def test_mesh_nodes_and_targets(tmp_path):
     found = source(tmp_path, **mesh_files(tmp_path))
     assert found.node_features == ["temperature", "flux_0", "flux_1", "flux_2"]

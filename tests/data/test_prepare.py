@@ -274,6 +274,24 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, monk
     assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
 
 
+def test_a_file_that_is_the_test_set_may_be_among_those_to_train_on(tmp_path, monkeypatch):
+    """All its structures are left out, so that it has nothing to put into a shard."""
+    files(tmp_path, n_train=20, n_test=20)
+    (tmp_path / "test.xyz").rename(tmp_path / "a_test.xyz")
+    (tmp_path / "train.xyz").rename(tmp_path / "b_train.xyz")
+    source = {"format": "ase", "train": "*.xyz", "test": "a_test.xyz"}
+    source["targets"] = {"energy": "eV", "forces": "eV/Å"}
+    config = DataConfig.model_validate({"path": tmp_path, "source": source, "split": {"val": 0.2}})
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr(preparing, "_SHARD_BYTES", 1)
+    store = prepare(tmp_path / "s", config)
+    assert {name: len(store[name]) for name in store.splits} == {
+        "trainset": 16,
+        "valset": 4,
+        "testset": 20,
+    }
+
+
 def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
     class Lossy:
         """Threads, of which every task's first one is lost."""

@@ -184,6 +184,8 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
         ({"pos": torch.ones(0, 3)}, "no nodes"),
         ({"cell": torch.ones(2, 2)}, "cell has the shape [2, 2]"),
         ({"cell": torch.eye(3), "pbc": torch.ones(2)}, "pbc has 2 values"),
+        ({"pbc": torch.ones(3)}, "periodic along vectors of its cell that are zero or parallel"),
+        ({"cell": torch.ones(3, 3)}, "zero or parallel; correct cell or pbc"),
         ({"cell": torch.eye(3)}, "no edge_shifts"),
         ({"edge_shifts": torch.ones(3, 3)}, "'edge_shifts' has the shape [3, 3], but 2 rows"),
         ({"edge_shifts": torch.ones(2, 2)}, "edge_shifts is not"),

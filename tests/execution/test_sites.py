@@ -12,7 +12,7 @@ import pytest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, load_site, shipped_sites, sole_driver
 from hydragnn_flow.execution.sites.batch import Executors
-from hydragnn_flow.execution.sites.options import cores_in
+from hydragnn_flow.execution.sites.options import cores_in, read_site_yaml
 
 NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}
 # What each shipped site cannot do without.
@@ -202,6 +202,7 @@ def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
         ("site: [slurm\n", "cannot be read"),
         ("- slurm\n", "site: this key is required"),
         ("site: slurm\nnodes: 3\nnodes: 4\n", "'nodes' is given twice .* line 3"),
+        ("site: slurm\nwalltime: 2026-13-41\n", "cannot be read .*month must be in 1"),
         ("site: slurm\nnods: 3\n", "unknown key 'nods'; did you mean 'nodes'"),
         ("site: slurm\nnode: {gcd: 3}\n", "node: unknown key 'gcd'; did you mean 'gcds'"),
         ("site: frontire\n", "frontire is neither a file nor one of"),
@@ -214,6 +215,12 @@ def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> 
     with pytest.raises(InputError, match=says) as error:
         load_site(yaml)
     assert str(error.value).startswith(str(yaml))
+
+
+def test_a_project_of_digits_is_text_where_it_begins_with_zero(tmp_path: Path) -> None:
+    yaml = tmp_path / "site.yaml"
+    yaml.write_text("site: slurm\naccount: 0987\nnode: {gcds: 2, device: cpu, memory_gib: 4}\n")
+    assert read_site_yaml(yaml)[1]["account"] == "0987"
 
 
 def test_a_site_yaml_that_is_not_there_is_named(tmp_path: Path) -> None:

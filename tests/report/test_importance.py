@@ -51,7 +51,7 @@ def test_each_objective_has_its_own() -> None:
 
 
 def test_too_few_trials_are_refused() -> None:
-    with pytest.raises(InputError, match="9 trials have a value, and at least 10"):
+    with pytest.raises(InputError, match="9 trials have a value of value, and at least 10"):
         importance_of(made_study(9))
     assert len(importance_of(made_study(10))) == 5
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from report_cases import Made, predictions
 
+from hydragnn_flow.config.network.architecture import MpnnType
 from hydragnn_flow.report import figures
 from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.html import elements, embed, mpnn_types
+from hydragnn_flow.report.style import colours
 from hydragnn_flow.report.targets import targets_of
 from hydragnn_flow.search import TrialRecord
 
@@ -31,6 +35,18 @@ def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
         loss for n, loss in finished.losses.items() if finished.states[n] == "complete"
     )
     assert (np.diff(best.get_ydata()) <= 0).all()
+
+
+def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> None:
+    names = sorted(get_args(MpnnType))
+    states = ("running", "complete", "pruned", "failed")
+    trials = [TrialRecord(n, states[n % 4], {}, 1.0 + n, "") for n in range(26)]
+    figure = figures.optimisation_history(trials, {n: names[n % 13] for n in range(26)}, {1})
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and box.y1 <= whole.y1
+    assert len(set(colours(names).values())) == len(names) == 13
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 0.0, -1.0, 0.3])

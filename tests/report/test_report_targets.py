@@ -31,6 +31,17 @@ def test_components_of_a_target_are_one_target() -> None:
     np.testing.assert_array_equal(forces.mean[: len(nodes)], nodes["forces_x_mean"])
 
 
+def test_targets_whose_names_end_like_components_stay_apart() -> None:
+    rows = np.arange(4.0)
+    table = pd.DataFrame({"graph_id": np.arange(4)})
+    for name in ("C_11", "C_12", "dipole_0", "dipole_1"):
+        for suffix in ("", "_mean", "_std", "_lo", "_hi"):
+            table[name + suffix] = rows
+    found = targets_of(table, {"C_11", "C_12", "dipole"})
+    assert [(t.name, len(t.mean)) for t in found] == [("C_11", 4), ("C_12", 4), ("dipole", 8)]
+    assert [t.name for t in targets_of(table)] == ["C", "dipole"]
+
+
 def test_only_targets_with_references_are_shown() -> None:
     graphs, _ = predictions(np.random.default_rng(0), graphs=10)
     graphs.loc[3, "energy"] = np.nan

@@ -13,7 +13,7 @@ from search_cases import RADIAL, RATE, RUNGS, TYPE, WIDTH, made_study
 from hydragnn_flow.report.figures.search import learning_curves
 from hydragnn_flow.report.html import elements, embed
 from hydragnn_flow.report.importance import parameter_importance
-from hydragnn_flow.report.parallel_coordinates import parallel_coordinates
+from hydragnn_flow.report.parallel_coordinates import _parameter_axis, parallel_coordinates
 from hydragnn_flow.report.search_plots import importance_bars, pareto_front, rung_curves
 from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.trials_frame import ranking, study_frame
@@ -55,6 +55,16 @@ def test_coordinates_draw_every_trial_through_all_it_has() -> None:
     assert {"mpnn_type", "num_gaussians", "learning_rate", "val_loss", "none"} <= set(texts(figure))
     assert {"SchNet", "EGNN", "PNA"} <= set(texts(figure))
     assert note(figure) == ""
+
+
+def test_choices_of_zero_and_decimals_meet_their_ticks() -> None:
+    values = pd.Series([0.0, 0.1, 0.2, 0.0, None], dtype="float64")
+    heights, ticks = _parameter_axis(values, {"choices": [0, 0.1, 0.2]})
+    middles = [at for at, _ in ticks]
+    for height, middle in zip(heights[:3], middles, strict=True):
+        assert abs(height - middle) <= 1 / 6
+    assert abs(heights[3] - middles[0]) <= 1 / 6
+    assert heights[4] < 0
 
 
 def test_lines_of_trials_beyond_a_limit_are_the_palest() -> None:

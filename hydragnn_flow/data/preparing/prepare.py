@@ -18,7 +18,9 @@ from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     cannot_write,
     content_of,
+    finished_tasks,
     load_record,
+    load_split,
     read_request,
     split_file,
     write_request,
@@ -245,8 +247,9 @@ def _read(
     units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
     requests = {}
     finished = 0
+    there = finished_tasks(tasks)
     for number, (unit, parts) in enumerate(zip(units, groups, strict=True)):
-        if (unit / RECORD).exists():
+        if unit.name in there:
             finished += sizes[number]
         else:
             requests[number] = read_request(
@@ -353,7 +356,8 @@ def _write(
             node_features=records[0]["node_features"],
         )
     directories = [Path(request["directory"]) for request in requests.values()]
-    todo = {n: request for n, request in requests.items() if not (directories[n] / RECORD).exists()}
+    there = finished_tasks(tasks)
+    todo = {n: request for n, request in requests.items() if directories[n].name not in there}
     finished = len(requests) - len(todo)
 
     def done(number: int) -> None:
@@ -371,6 +375,8 @@ def _shards(units: Sequence[Path], records: Sequence[Mapping[str, Any]]) -> list
     groups: list[list[Path]] = [[]]
     held = 0
     for unit, record in zip(units, records, strict=True):
+        if not any(load_split(unit)):
+            continue  # all of it is left out, and a shard of nothing has no keys
         size = sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
         if groups[-1] and held + size > _SHARD_BYTES:
             groups.append([])

@@ -137,6 +137,14 @@ def write_request(
     }
 
 
+def finished_tasks(tasks: Path) -> set[str]:
+    """Names of the directories of finished tasks.
+
+    Asked one by one for their records, NFS would remember for half a minute which are not there.
+    """
+    return {entry.name for entry in tasks.iterdir() if not entry.name.startswith(".")}
+
+
 def load_record(directory: Path) -> dict[str, Any]:
     """What a finished task says of its result."""
     record: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))

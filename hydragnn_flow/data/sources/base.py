@@ -92,6 +92,9 @@ class ReadyGraph:
     """Position among all graphs of its role, the same as ``graph_id``."""
     group: str | None = None
     """The group it belongs to, where the source names groups."""
+    of_topology: bool = False
+    """Whether its edges are those of cells or elements; all within the longest of them may be very
+    many, where some are much shorter."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """The graph, with the edges that it has already.
@@ -114,6 +117,8 @@ class ReadyGraph:
 
     def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
         """Whether its edges are others than :func:`neighbour_list` finds for the positions."""
+        if self.of_topology:
+            return True
         graph = self.data
         positions, cell = graph.pos.double().numpy(), graph.cell.double().numpy()
         found = neighbour_list(positions, cell, graph.pbc.bool().numpy(), cutoff, max_neighbours)

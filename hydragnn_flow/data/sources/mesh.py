@@ -75,7 +75,7 @@ class MeshFiles(GraphFiles[MeshSource]):
             targets=targets,
             edge_attr=np.column_stack([lengths, np.tile(shared_by, 2)[order]]),
         )
-        return ReadyGraph(graph, origin, index), names
+        return ReadyGraph(graph, origin, index, of_topology=True), names
 
     def _check_points(self, n_points: int, members: NDArray[np.int64], path: Path) -> None:
         if members[0] < 0 or members[-1] >= n_points:

@@ -120,13 +120,19 @@ def _box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.b
     if cell.size != 9:
         raise InputError(f"{origin}: cell has the shape {list(cell.shape)}, not [3, 3]; correct it")
     cell = cell.reshape(3, 3)
-    if "pbc" not in arrays:
-        return cell, np.asarray(cell.any(axis=1))
-    pbc = named(arrays, "pbc", origin).reshape(-1).astype(np.bool_)
+    pbc = np.asarray(cell.any(axis=1))
+    if "pbc" in arrays:
+        pbc = named(arrays, "pbc", origin).reshape(-1).astype(np.bool_)
     if pbc.size not in (1, 3):
         raise InputError(f"{origin}: pbc has {pbc.size} values, not one or three; correct it")
     periodic: NDArray[np.bool_] = np.resize(pbc, 3)
-    return np.where(periodic[:, None], cell, 0.0), periodic
+    cell = np.where(periodic[:, None], cell, 0.0)
+    if np.isfinite(cell).all() and np.linalg.matrix_rank(cell) < periodic.sum():
+        raise InputError(
+            f"{origin} is periodic along vectors of its cell that are zero or parallel; correct "
+            f"cell or pbc"
+        )
+    return cell, periodic
 
 
 def _edges(

@@ -67,7 +67,7 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
             targets=targets,
             edge_attr=np.column_stack([cells.distances, cells.areas]),
         )
-        return ReadyGraph(graph, origin, index), [*names, _SIZE[d]]
+        return ReadyGraph(graph, origin, index, of_topology=True), [*names, _SIZE[d]]
 
     def _domain(
         self, arrays: dict[str, NDArray[Any]], d: int, origin: str

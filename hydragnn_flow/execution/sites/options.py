@@ -205,7 +205,7 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
         values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
     except FileNotFoundError:
         raise InputError(f"{path}: does not exist; check the name") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read ({said}); correct it") from error
     if not isinstance(values, dict) or not isinstance(values.get("site"), str):
