@@ -20,6 +20,9 @@ from hydragnn_flow.training.segment import SegmentResult
 
 # Networks that cannot be, while nothing else has come of the search: its space is to blame.
 _MOST_IMPOSSIBLE = 20
+# GCDs that are given work at a time. To ask for a trial takes a millisecond or more, and the first
+# of thousands must not wait for the last.
+_MOST_AT_ONCE = 512
 
 
 class TrialPhase:
@@ -74,7 +77,7 @@ class TrialPhase:
     def _fill(self, dispatch: Dispatch) -> bool:
         """Give every free GCD a bundle, with new trials where too few segments are ready.
 
-        Trials are in the study, on disk, before they run; all that begin now are written together.
+        Trials are in the study, on disk, before they run; those sent together are written together.
 
         Returns
         -------
@@ -84,12 +87,20 @@ class TrialPhase:
         left = max(0, self.context.config.search.trials - self.search.asked)
         more = left + sum(task.width for task in self._ready)
         dispatch.want(min(more, self._gcds - dispatch.running))
-        free = min(dispatch.free, self._gcds - dispatch.running)
-        self._gather(dispatch, free)
-        self.context.write(self.search.commit)
-        if free > 0 and self._ready:
-            self._send(dispatch, free)
+        while self._fill_some(dispatch):
+            pass
         return bool(dispatch.running or self._ready)
+
+    def _fill_some(self, dispatch: Dispatch) -> bool:
+        """Give some of the free GCDs a bundle each; returns whether others may get one now."""
+        free, running = min(dispatch.free, self._gcds - dispatch.running), dispatch.running
+        widest = max((task.width for task in self._ready), default=1)
+        some = min(free, max(_MOST_AT_ONCE, widest))
+        self._gather(dispatch, some)
+        self.context.write(self.search.commit)
+        if some > 0 and self._ready:
+            self._send(dispatch, some)
+        return some < free and dispatch.running > running
 
     def _gather(self, dispatch: Dispatch, free: int) -> None:
         """Make segments ready until they fill the free GCDs.

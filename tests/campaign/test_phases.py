@@ -18,6 +18,7 @@ from campaign_cases import CONFIG, MEMBERS, TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from rich.console import Console
 
+from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.rebuild import study_from_ledger
 from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
@@ -285,6 +286,26 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     phase = TrialPhase(context)
     phase.run(Counting(well))  # type: ignore[arg-type]
     assert before[0] == asked
+
+
+def test_the_first_trials_are_sent_before_the_last_are_asked_for(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials_module, "_MOST_AT_ONCE", 2)
+    context = campaign(trials=20)
+    context.site = replace(SITE, nodes=4)
+    asked: list[int] = []
+
+    class Counting(FakePools):
+        def submit(self, *args: Any) -> Future[list[SegmentResult]]:
+            asked.append(phase.search.asked)
+            return super().submit(*args)
+
+    phase = TrialPhase(context)
+    phase.run(Counting(well, workers=8))  # type: ignore[arg-type]
+    per_gcd = context.gcd.share
+    assert asked[0] <= 2 * per_gcd  # no more than fill two
+    assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 
 
 def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:
