@@ -16,7 +16,7 @@ help:
 	@echo "make test         lint, types and tests"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
 	@echo "make format       let ruff rewrite the sources"
-	@echo "make docs         write the configuration's tables in docs/ from its types"
+	@echo "make docs         write the generated tables of the pages: configuration, benchmarks"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
 quickstart: $(VENV)/installed
@@ -39,6 +39,7 @@ format: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/tables.py
+	$(BIN)/python benchmarks/page.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'

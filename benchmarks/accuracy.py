@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from graph_store.report import machine
 from graph_store.workspace import in_fresh_process
 from model_accuracy.report import Row, table, write_json
 from model_accuracy.run import prepare, train_and_test
 from model_accuracy.sets import SETS, TYPES
+from results.machine import machine
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

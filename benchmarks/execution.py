@@ -17,8 +17,7 @@ from typing import Annotated
 
 import typer
 from execution_race import start, throughput, warm
-from graph_store import report
-from graph_store.report import Line
+from results import Line, Run, missed, table_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -42,6 +41,13 @@ class Settings:
     """Blocks."""
 
 
+MEASURES = [
+    "benchmarks/execution.py",
+    "benchmarks/execution_race",
+    "hydragnn_flow/campaign",
+    "hydragnn_flow/execution",
+    "hydragnn_flow/training/runner.py",
+]
 QUICK = Settings(1, 2, 12, 1, 1)
 
 
@@ -56,23 +62,23 @@ def main(
         bool, typer.Option("--quick", help="Little of everything, to see that it runs.")
     ] = False,
     scratch: Annotated[Path, typer.Option(help="Directory for run directories.")] = Path("runs"),
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Measure, and print a table; the exit status is 0 whatever it says."""
     if unknown := set(only or []) - set(ROWS):
         raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     settings = QUICK if quick else Settings()
+    run = Run("execution", MEASURES, ["parsl", "torch", "torch-geometric"], quick=quick)
     lines = measure(only or list(ROWS), settings, site, scratch)
-    # As wide as the table: what is written to a file is Markdown.
-    console = Console(width=190)
-    console.print(report.table(lines))
-    missed = [f"{line.what}, {line.peer}" for line in lines if line.met is False]
-    console.print(f"targets missed: {'; '.join(missed) or 'none'}")
-    if quick:
-        print("too little was measured to judge by: leave out --quick")
-    print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
+    result = run.end(
+        [table_of(lines)],
+        remarks=[missed(lines)],
+        settings=asdict(settings),
+        details=[asdict(line) for line in lines],
+    )
+    print(result.markdown())
     if json is not None:
-        report.write_json(json, asdict(settings), lines, [])
+        result.write(json)
 
 
 def measure(rows: list[str], settings: Settings, site: str, scratch: Path) -> list[Line]:

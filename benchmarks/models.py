@@ -23,10 +23,10 @@ from typing import Annotated
 
 import torch
 import typer
-from graph_store.report import machine
 from model_race.course import Course, Settings
 from model_race.networks import MODES, TARGETS, Mode, cases
 from model_race.report import Row, table, write_json
+from results.machine import machine
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -20,7 +20,7 @@ from typing import Annotated
 import optuna
 import torch
 import typer
-from graph_store.report import Line, table
+from results import Line, missed, table_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from search_race import campaign, journals, latency, report
@@ -103,7 +103,7 @@ def main(
     _print(found, chosen)
     if quick:
         print("too little was measured to judge by: leave out --quick")
-    about = report.machine()
+    about = report.about()
     if deephyper is not None:
         about["deephyper"] = deephyper_version(deephyper)
     print(", ".join(f"{key} {value}" for key, value in about.items()))
@@ -204,7 +204,7 @@ def _print(found: Found, quality: list[Setting]) -> None:
     console = Console(width=190)
     verdicts = report.verdicts(found.results, quality)
     if found.lines:
-        console.print(table(found.lines))
+        print(table_of(found.lines).markdown())
     if found.idle:
         console.print("\n8,192 GCDs, one driver, lognormal trials of median 600 s, sigma 1")
         console.print(report.idle_table(found.idle))
@@ -216,12 +216,12 @@ def _print(found: Found, quality: list[Setting]) -> None:
             console.print(report.verdict_table(verdicts))
     for remark in found.left_out:
         console.print(f"not measured: {remark}")
-    missed = [f"{line.what}, {line.peer}" for line in found.lines if line.met is False]
-    missed += [f"idle, {row.engine}" for row in found.idle if row.met is False]
-    missed += [
+    print(missed(found.lines))
+    others = [f"idle, {row.engine}" for row in found.idle if row.met is False]
+    others += [
         f"quality {verdict.setting}, {verdict.peer}" for verdict in verdicts if not verdict.met
     ]
-    console.print(f"targets missed: {'; '.join(missed) or 'none'}")
+    print(f"of idle time and quality: {'; '.join(others) or 'none'}")
 
 
 def _check(what: str, given: list[str] | None, known: Iterable[str]) -> None:

@@ -17,8 +17,9 @@ import torch
 import typer
 from graph_store import footprint, throughput
 from graph_store.footprint import CannotMeasure
-from graph_store.report import Line, machine, table, write_json
 from graph_store.workspace import Settings, Workspace
+from results import Line, Run, missed, table_of
+from results.code import commit_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -31,6 +32,13 @@ ROWS = {
     "pss": footprint.pss,
     "open": footprint.opening,
 }
+MEASURES = [
+    "benchmarks/store.py",
+    "benchmarks/graph_store",
+    "benchmarks/peers",
+    "hydragnn_flow/data/store",
+    "hydragnn_flow/data/reading",
+]
 QUICK = Settings(graphs=500, rounds=2, seconds=0.05, large=1600, tiny=20_000)
 
 
@@ -52,35 +60,33 @@ def main(
     scratch: Annotated[
         Path, typer.Option(help="Directory on the disk to measure; takes 4 GB meanwhile.")
     ] = Path("runs/benchmark-store"),
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Measure the GraphStore and print a table; the exit status is 0 whatever it says."""
     if unknown := set(only or []) - set(ROWS):
         raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     torch.set_num_threads(1)
     settings = QUICK if quick else Settings(graphs, rounds, seconds)
-    lines, left_out = measure(only or list(ROWS), settings, hydragnn, scratch)
-
-    # As wide as the table: what is written to a file is Markdown.
-    console = Console(width=160)
-    console.print(table(lines))
-    for remark in left_out:
-        console.print(f"not measured: {remark}")
+    run = Run("store", MEASURES, ["adios2", "numpy", "torch", "torch-geometric"], quick=quick)
+    lines, work = measure(only or list(ROWS), settings, hydragnn, scratch)
     if hydragnn is None:
-        console.print("not measured: ratios to HydraGNN, whose checkout --hydragnn would name")
-    missed = [f"{line.what}, {line.peer}" for line in lines if line.met is False]
-    console.print(f"targets missed: {'; '.join(missed) or 'none'}")
-    if quick:
-        console.print("too little was measured to judge by: leave out --quick")
-    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+        work.left_out.append("ratios to HydraGNN, whose checkout --hydragnn would name")
+    result = run.end(
+        [table_of(lines)],
+        remarks=[missed(lines), *(f"not measured: {what}" for what in work.left_out)],
+        peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
+        settings=asdict(settings),
+        details={"lines": [asdict(line) for line in lines], "graphs/CPU-s": work.rates},
+    )
+    print(result.markdown())
     if json is not None:
-        write_json(json, asdict(settings), lines, left_out)
+        result.write(json)
 
 
 def measure(
     rows: list[str], settings: Settings, hydragnn: Path | None, scratch: Path
-) -> tuple[list[Line], list[str]]:
-    """Measure rows; also say what could not be measured."""
+) -> tuple[list[Line], Workspace]:
+    """Measure rows; the workspace knows the figures of each turn and what could not be measured."""
     scratch.mkdir(parents=True, exist_ok=True)
     columns = BarColumn(), TextColumn("{task.fields[row]}: {task.description}"), TimeElapsedColumn()
     lines: list[Line] = []
@@ -101,7 +107,7 @@ def measure(
             except CannotMeasure as error:
                 work.left_out.append(f"{row}: {error}")
             progress.advance(bar)
-    return lines, work.left_out
+    return lines, work
 
 
 if __name__ == "__main__":

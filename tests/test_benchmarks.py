@@ -34,15 +34,16 @@ def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     peers = {"numpy.memmap", "list of Data"}
     if checkout := request.config.getoption("--hydragnn"):
         arguments += ["--hydragnn", checkout]
-        peers.add("HydraGNN, preload=True")
+        peers |= {f"HydraGNN{way}" for way in (", preload=True", " from disk")}
+        peers.add("HydraGNN, enable_cache=True, second epoch on")
     arguments += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
     printed, table, figures = run("store.py", *arguments)
     paths = {"memory, batches of 128", "memory, compact profile", "stream, batches of 128"}
     assert {cells[1] for cells in table} == paths
     assert {cells[3] for cells in table} == peers
-    assert "leave out --quick" in printed
-    assert len(figures["lines"]) == len(table)
-    for line in figures["lines"]:
+    assert figures["quick"] and "leave out `--quick`" in printed
+    assert len(figures["details"]["lines"]) == len(table)
+    for line in figures["details"]["lines"]:
         assert all(math.isfinite(line[key]) and line[key] > 0 for key in ("value", "ratio"))
     assert list((tmp_path / "scratch").iterdir()) == []
 

@@ -21,11 +21,11 @@ def test_execution(tmp_path: Path) -> None:
         tmp_path / "figures.json",
     ]
     printed, table, figures = run("execution.py", *arguments)
-    lines = figures["lines"]
+    lines = figures["details"]
     assert len(lines) == len(table)
     assert {line["row"] for line in lines} == {"warm", "throughput", "start"}
     assert all(math.isfinite(line["value"]) for line in lines)
-    assert "leave out --quick" in printed
+    assert "leave out `--quick`" in printed
     # A process that is there need not be started.
     ratios = [line["ratio"] for line in lines if line["row"] == "warm" and line["ratio"]]
     assert len(ratios) == 4 and min(ratios) > 1

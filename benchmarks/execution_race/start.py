@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 
-from graph_store.report import Line
+from results import Line
 
 from execution_race.on_worker import run_first
 from execution_race.workplace import Segments, connect

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 import psutil
-from graph_store.report import Line
+from results import Line
 from rich.console import Console
 
 from execution_race.on_worker import Worker, end_at_once, sign_in

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from graph_store.report import Line
+from results import Line
 
 from execution_race.on_worker import sign_in
 from execution_race.processes import cpu_seconds, family

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from results import Line
 
 from graph_store.generated import bytes_of, random_graphs
-from graph_store.report import Line
 from graph_store.throughput import stream_order
 from graph_store.workspace import SPLIT, Workspace, files_of, forget, in_fresh_process
 from hydragnn_flow import GraphStore, write_store
@@ -92,7 +92,7 @@ def opening(work: Workspace) -> list[Line]:
     work.say("opening a store of many graphs")
     seconds = sorted(in_fresh_process(_open, store) for _ in range(3))
     what = f"opening {work.settings.tiny:,} graphs"
-    return [Line("open", what, seconds[1], "s", at_most=1)]
+    return [Line("open", what, seconds[1], "s", at_most=1, spread=(seconds[0], seconds[-1]))]
 
 
 def _tensor_bytes(store: Path) -> int:

@@ -42,16 +42,24 @@ class Rates:
     """Graphs per CPU-second of each contender, one figure for each round."""
 
     def __init__(self, rounds: dict[str, list[float]]) -> None:
-        self._rounds = rounds
+        self.rounds = rounds
 
     def of(self, name: str) -> float:
         """Median over the rounds."""
-        return median(self._rounds[name])
+        return median(self.rounds[name])
 
     def ratio(self, name: str, other: str) -> float:
         """Median of the ratios within each round, in which both found the machine the same."""
-        pairs = zip(self._rounds[name], self._rounds[other], strict=True)
-        return median(ours / theirs for ours, theirs in pairs)
+        return median(self._ratios(name, other))
+
+    def spread(self, name: str, other: str) -> tuple[float, float]:
+        """Smallest and largest of those ratios."""
+        ratios = self._ratios(name, other)
+        return min(ratios), max(ratios)
+
+    def _ratios(self, name: str, other: str) -> list[float]:
+        pairs = zip(self.rounds[name], self.rounds[other], strict=True)
+        return [ours / theirs for ours, theirs in pairs]
 
 
 def race(

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from peers import Peer, check_equal
 from peers.graph_by_graph import Hdf5, ListOfData, Lmdb
-from peers.hydragnn import HydraGNN
+from peers.hydragnn import NAMES, HydraGNN, Way
 from peers.memmap import Memmap
+from results import Line
 from torch_geometric.data import Batch
 
 from graph_store.race import Contender, Epoch, Rates, by_index, race
-from graph_store.report import Line
 from graph_store.workspace import SPLIT, Workspace
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.data.reading.plan import Budget, plan_epoch
 
-_PRELOADED = "HydraGNN, preload=True"
+_PRELOADED = NAMES["preload"]
 
 
 class _Ours:
@@ -50,8 +50,8 @@ def memory(work: Workspace) -> list[Line]:
     ours = _Ours("memory, batches of 128", work.wide, "memory")
     narrow = _Ours("memory, compact profile", work.compact, "memory")
     limit = Memmap(work.folder / "memmap", work.graphs)
-    peers = [*_preloaded(work), limit, ListOfData(work.graphs)]
-    rates = _race(work, (_by_index(work, peer, 128) for peer in (ours, narrow, *peers)))
+    peers = [*_hydragnn(work, "preload", "cache"), limit, ListOfData(work.graphs)]
+    rates = _race(work, "memory", (_by_index(work, peer, 128) for peer in (ours, narrow, *peers)))
     targets = {_PRELOADED: 8.0, limit.name: 0.8}
     return [
         *_lines("memory", ours.name, peers, rates, targets),
@@ -62,8 +62,8 @@ def memory(work: Workspace) -> list[Line]:
 def random(work: Workspace) -> list[Line]:
     """Batches of 32 random graphs from disk."""
     ours = _Ours("random from disk, batches of 32", work.wide, "random")
-    peers = [*_preloaded(work), *_from_disk(work), ListOfData(work.graphs)]
-    rates = _race(work, (_by_index(work, peer, 32) for peer in (ours, *peers)))
+    peers = [*_from_disk(work), *_hydragnn(work, "preload"), ListOfData(work.graphs)]
+    rates = _race(work, "random", (_by_index(work, peer, 32) for peer in (ours, *peers)))
     return _lines("random", ours.name, peers, rates, {_PRELOADED: 3.0})
 
 
@@ -75,9 +75,9 @@ def stream(work: Workspace) -> list[Line]:
     def epoch(rng: np.random.Generator) -> Epoch:
         yield from ours.split.batches(stream_order(ours.split, 128, int(rng.integers(1 << 30))))
 
-    peers = [*_preloaded(work), ListOfData(work.graphs)]
+    peers = [*_hydragnn(work, "disk", "preload", "cache"), ListOfData(work.graphs)]
     turns = [Contender(ours.name, epoch), *(_by_index(work, peer, 128) for peer in peers)]
-    return _lines("stream", ours.name, peers, _race(work, turns), {_PRELOADED: 6.0})
+    return _lines("stream", ours.name, peers, _race(work, "stream", turns), {_PRELOADED: 6.0})
 
 
 def stream_order(split: GraphSplit, size: int, seed: int) -> list[NDArray[np.int64]]:
@@ -86,15 +86,9 @@ def stream_order(split: GraphSplit, size: int, seed: int) -> list[NDArray[np.int
     return [step.part(0) for step in steps]
 
 
-def _preloaded(work: Workspace) -> list[Peer]:
-    return [] if work.hydragnn is None else [_hydragnn(work, work.hydragnn, preload=True)]
-
-
 def _from_disk(work: Workspace) -> list[Peer]:
     """Whatever reads graphs from disk and is installed."""
-    peers: list[Peer] = []
-    if work.hydragnn is not None:
-        peers.append(_hydragnn(work, work.hydragnn, preload=False))
+    peers = _hydragnn(work, "disk")
     for kind, file in ((Lmdb, "graphs.mdb"), (Hdf5, "graphs.h5")):
         work.say(f"writing {file}")
         try:
@@ -104,9 +98,12 @@ def _from_disk(work: Workspace) -> list[Peer]:
     return peers
 
 
-def _hydragnn(work: Workspace, checkout: Path, preload: bool) -> HydraGNN:
+def _hydragnn(work: Workspace, *ways: Way) -> list[Peer]:
+    """HydraGNN's reader in some ways, where there is a checkout."""
+    if work.hydragnn is None:
+        return []
     (shard,) = work.wide.glob("*.bp")
-    return HydraGNN(checkout, shard, SPLIT, preload)
+    return [HydraGNN(work.hydragnn, shard, SPLIT, way) for way in ways]
 
 
 def _by_index(work: Workspace, peer: Peer, size: int) -> Contender:
@@ -114,9 +111,11 @@ def _by_index(work: Workspace, peer: Peer, size: int) -> Contender:
     return by_index(peer.name, peer.batch, len(work.graphs), size)
 
 
-def _race(work: Workspace, contenders: Iterable[Contender]) -> Rates:
+def _race(work: Workspace, row: str, contenders: Iterable[Contender]) -> Rates:
     settings = work.settings
-    return race(list(contenders), settings.rounds, settings.seconds, work.say)
+    rates = race(list(contenders), settings.rounds, settings.seconds, work.say)
+    work.rates[row] = rates.rounds
+    return rates
 
 
 def _lines(
@@ -132,6 +131,7 @@ def _lines(
             rates.of(peer.name),
             rates.ratio(ours, peer.name),
             at_least=targets.get(peer.name),
+            spread=rates.spread(ours, peer.name),
         )
         for peer in peers
     ]

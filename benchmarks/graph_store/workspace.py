@@ -60,6 +60,8 @@ class Workspace:
     ----------
     left_out
         What could not be measured here, and why.
+    rates
+        Row → contender → graphs per CPU-second in each turn.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Workspace:
         self.hydragnn = hydragnn
         self.say = say
         self.left_out: list[str] = []
+        self.rates: dict[str, dict[str, list[float]]] = {}
         self._kept = kept
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from graph_store.report import machine
+from results.machine import machine
 from rich import box
 from rich.table import Table
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graph_store.report import machine
+from results.machine import machine
 from rich import box
 from rich.table import Table
 

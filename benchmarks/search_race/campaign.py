@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
-from graph_store.report import Line
+from results import Line
 from rich.console import Console
 
 from hydragnn_flow.campaign.segments import Context

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
-from graph_store.report import Line
 from optuna.storages.journal import JournalFileBackend
+from results import Line
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.search import JOURNAL, Outcome, Search

@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from graph_store import report
-from graph_store.report import Line
+from results import Line
+from results.machine import load, machine, versions
 from rich import box
 from rich.table import Table
 
@@ -235,14 +234,14 @@ def verdict_table(rows: Sequence[Verdict]) -> Table:
     return shown
 
 
-def machine() -> dict[str, Any]:
+def about() -> dict[str, Any]:
     """What the figures depend on besides the code."""
-    return {**report.machine(), "optuna": version("optuna")}
+    return {**machine(), "load": load(), **versions(["numpy", "optuna", "torch"])}
 
 
 def write_json(path: Path, **content: Any) -> None:
     """Write everything that is known about the run."""
-    text = json.dumps(_finite({"machine": machine(), **content}), indent=1, ensure_ascii=False)
+    text = json.dumps(_finite({"machine": about(), **content}), indent=1, ensure_ascii=False)
     path.write_text(text + "\n")
 
 

@@ -1,0 +1,95 @@
+"""Fingerprints of the code that a result was measured on, blind to comments and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import subprocess
+import tokenize
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_BODIES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str]:
+    """A fingerprint for each file.
+
+    Parameters
+    ----------
+    paths
+        Files, and folders of which every module counts, relative to ``root``.
+    root
+        Of the repository.
+
+    Raises
+    ------
+    FileNotFoundError
+        Naming a path that is not there.
+    """
+    files: set[Path] = set()
+    for path in paths:
+        if not (root / path).exists():
+            raise FileNotFoundError(f"{path} is not in the repository: it cannot be measured")
+        files.update((root / path).rglob("*.py") if (root / path).is_dir() else [root / path])
+    return {
+        file.relative_to(root).as_posix(): fingerprint(file.read_text(encoding="utf-8"))
+        for file in sorted(files)
+    }
+
+
+def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITORY) -> list[str]:
+    """Files that differ from what they were, new ones and deleted ones among them."""
+    there = [path for path in paths if (root / path).exists()]
+    now = fingerprints(there, root)
+    return sorted(file for file in before.keys() | now.keys() if before.get(file) != now.get(file))
+
+
+def fingerprint(source: str) -> str:
+    """The same for sources that differ in comments, docstrings, blank lines alone."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _BODIES):
+            for text in _strings(node.body):
+                lines[text.lineno - 1] = lines[text.lineno - 1][: text.col_offset]
+                for row in range(text.lineno + 1, (text.end_lineno or text.lineno) + 1):
+                    lines[row - 1] = ""
+    kept = "\n".join(line.rstrip() for line in lines if line.strip())
+    return hashlib.sha256(kept.encode()).hexdigest()[:12]
+
+
+def commit_of(checkout: Path, *, digits: int = 8) -> str:
+    """The commit of a git checkout; empty where there is none."""
+    return _git(checkout, "rev-parse", f"--short={digits}", "HEAD")
+
+
+def is_clean(checkout: Path) -> bool:
+    """Whether the files that git knows are as committed."""
+    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+    return commit_of(checkout) != "" and not dirty
+
+
+def _strings(body: Iterable[ast.stmt]) -> list[ast.Expr]:
+    """Docstrings: of the whole, and of fields."""
+    return [
+        statement
+        for statement in body
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    ]
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
