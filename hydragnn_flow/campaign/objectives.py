@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.training.segment import SegmentResult
@@ -36,6 +37,29 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     )
 
 
+def check_errors(
+    config: SearchConfig, results: Iterable[SegmentResult], manifest: Manifest
+) -> None:
+    """Refuse to go on with a search whose trials were judged by the wrong error.
+
+    Releases before `extensive` divided the errors of all targets of structures by the atoms.
+
+    Raises
+    ------
+    InputError
+        Naming the target.
+    """
+    measured = {name for result in results for name in result.metrics}
+    for objective in config.objectives:
+        target = objective.removeprefix(_ON_VALIDATION)
+        if f"{target}_mae_per_atom" in measured and not manifest.is_extensive(target):
+            raise InputError(
+                f"search.objectives: an earlier release judged this run's trials by the error of "
+                f"{target} per atom, although {target} is not a sum over atoms; search anew, with "
+                f"another --run-dir"
+            )
+
+
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
     last = results[-1]
     if name == "val_loss":
@@ -45,6 +69,7 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         return next((row[1] for row in curve if row[0] == last.best_epoch), curve[-1][1])
     if name.startswith(_ON_VALIDATION):
         target = name.removeprefix(_ON_VALIDATION)
+        # Where a target is extensive, and only there, training has measured its error per atom.
         per_atom = last.metrics.get(f"{target}_mae_per_atom")
         return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
     if name == "peak_memory_gib":

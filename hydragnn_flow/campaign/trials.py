@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import is_final, times_too_large
-from hydragnn_flow.campaign.objectives import outcome_of
+from hydragnn_flow.campaign.objectives import check_errors, outcome_of
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
@@ -58,6 +58,7 @@ class TrialPhase:
             result.status == "ok" for results in self._results.values() for result in results
         )
         self._check_records()
+        check_errors(config.search, context.history, context.store.manifest)
         self._take_up()
 
     def run(self, pools: Pools) -> list[TrialRecord]:

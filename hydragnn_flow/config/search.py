@@ -66,9 +66,10 @@ class SearchConfig(Section):
     among them), with several objectives or with constraints it is ``batched_tpe``."""
     objectives: tuple[str, ...] = ("val_loss",)
     """What is made small, three at most: ``val_loss``, ``train_loss``, ``val.TARGET`` (the mean
-    absolute validation error of one target, of energies per atom), ``seconds``, ``joules``. Of
-    several, rungs judge by the first, a loss or an error, and the results are a Pareto front. Where
-    neither loss is among them, the space may vary the loss and its weights."""
+    absolute validation error of one target, per atom where it is a sum over atoms, as a total
+    energy is), ``seconds``, ``joules``. Of several, rungs judge by the first, a loss or an error,
+    and the results are a Pareto front. Where neither loss is among them, the space may vary the
+    loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, ``{peak_memory_gib: 48, gcd_hours: 2}``; also ``seconds`` and ``joules``.
     The sampler keeps away from trials beyond them."""

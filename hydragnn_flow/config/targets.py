@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from hydragnn_flow.config.base import Section
 
@@ -17,6 +23,8 @@ _TAKEN = frozenset(
 )
 # PyG adds numbers of nodes or graphs to what has one of these in its name.
 _TAKEN_WORDS = ("index", "batch")
+DIVIDED_BY_ATOMS = "_scaled_num_nodes"
+"""HydraGNN's mark in the name of a quantity that is divided by the number of atoms."""
 
 
 class TargetConfig(Section):
@@ -28,6 +36,9 @@ class TargetConfig(Section):
     """Its name in the file, where it is not the target's."""
     level: Literal["graph", "node"] | None = None
     """Whether each structure has one or each atom, where the shape of the label misleads."""
+    extensive: bool | None = None
+    """Whether a structure's value is a sum over its atoms, so that its error is read per atom.
+    Where not given, the target `energy` is, unless its unit is one per atom, and no other is."""
 
     @model_validator(mode="before")
     @classmethod
@@ -37,6 +48,27 @@ class TargetConfig(Section):
         if not isinstance(value, (dict, cls)):
             raise ValueError(f"give the unit, or unit and key, got {value!r}")
         return value
+
+    @model_validator(mode="after")
+    def _extensive_by_structure(self) -> TargetConfig:
+        if self.extensive and self.level == "node":
+            raise ValueError(
+                "extensive is said of targets of a structure, and this one is an atom's; remove it"
+            )
+        return self
+
+    @property
+    def is_extensive(self) -> bool | None:
+        """What is said of that, by ``extensive`` or by HydraGNN's mark in the file's name."""
+        return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
+
+    @model_serializer(mode="wrap")
+    def _as_before_it_could_be_said(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without ``extensive`` where it is not given, as stores of earlier releases record it."""
+        values: dict[str, Any] = plain(self)
+        if self.extensive is None:
+            del values["extensive"]
+        return values
 
 
 def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
@@ -48,6 +80,11 @@ def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
             raise ValueError(
                 f"the name {name!r} {wrong}; choose another, with the file's name as its key: "
                 f"my_target: {{unit: {target.unit!r}, key: {key!r}}}"
+            )
+        if target.extensive and DIVIDED_BY_ATOMS in (target.key or name):
+            raise ValueError(
+                f"{name} cannot be extensive: {target.key or name!r} is divided by the number of "
+                f"atoms; remove extensive"
             )
     return targets
 

@@ -33,7 +33,7 @@ from hydragnn_flow.ensemble.uncertainty import (
 )
 from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
 from hydragnn_flow.files import write_json, write_text
-from hydragnn_flow.models import NOISE_SUFFIX, STRESS
+from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.losses import Loss
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import load_predictions
@@ -67,7 +67,7 @@ def finish_ensemble(
     run_directory
         Of the campaign; the members' folders are in it.
     config
-        Level of the intervals, and whether energies add up over atoms.
+        Level of the intervals, and the network whose loss weighs the members.
     store
         Its validation split calibrates. Errors on its test split are computed here and nowhere
         else.
@@ -89,8 +89,7 @@ def finish_ensemble(
     validation = _predictions(folder, members, models, val)
     products = _products(validation, val, network, store.manifest)
     weights = stacking_weights(products)
-    additive = network.Architecture.enable_interatomic_potential
-    calibrations = _calibrations(validation, weights, val, store.manifest, level, additive)
+    calibrations = _calibrations(validation, weights, val, store.manifest, level)
     ensemble = Ensemble(models, weights, calibrations, store.manifest, level)
 
     test = store["testset"]
@@ -149,7 +148,6 @@ def _calibrations(
     val: GraphSplit,
     manifest: Manifest,
     level: float,
-    additive: bool,
 ) -> dict[str, Calibration]:
     atoms = val.n_atoms.astype(float)[:, None]
     calibrations = {}
@@ -167,8 +165,7 @@ def _calibrations(
             (labels_of(val, name, mean.shape[1]) - mean)[known],
             spread[known],
             level,
-            # A stress is no sum over atoms.
-            per_atom=additive and per_graph and name != STRESS,
+            per_atom=manifest.is_extensive(name),
             atoms=atoms[known] if per_graph else None,
             noise=None if noise is None else combine_noise(noise, weights)[known],
         )
@@ -194,7 +191,7 @@ def _test(
         row: dict[str, Any] = {"unit": target.unit, "coverage": coverage(reference, predicted)}
         for who, error in errors.items():
             row[f"mae_{who}"] = float(error[known].mean())
-            if ensemble.calibrations[name].per_atom:  # an average over atoms is none to divide
+            if ensemble.manifest.is_extensive(name):
                 row[f"mae_per_atom_{who}"] = float((error / atoms).mean())
         if predicted.aleatoric_std is not None:
             row["aleatoric_std"] = float(predicted.aleatoric_std.mean())

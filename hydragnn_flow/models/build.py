@@ -320,6 +320,11 @@ def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
             f"network: Variables_of_interest.output_dim is {list(dims or ())}, but the one output "
             f"of {mode} is an energy, one number; write [1] or remove it"
         )
+    if not manifest.is_extensive("energy"):
+        raise InputError(
+            f"network: the energy of {mode} is the sum over the atoms of a structure, but the "
+            f"store's is not ({manifest.targets['energy'].unit}); give total energies"
+        )
     if architecture.force_weight > 0 and levels.get("forces") != "node":
         raise InputError(
             f"network: Architecture.force_weight needs a node target named 'forces', but the "

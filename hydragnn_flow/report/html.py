@@ -142,14 +142,15 @@ def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
 
 
 def test_targets(run: RunFiles) -> list[TargetValues]:
-    """Targets of the test split; an energy per atom where the number of atoms is known."""
-    names = (run.ensemble or {}).get("test", {}).keys()
+    """Targets of the test split; extensive ones per atom where the number of atoms is known."""
+    names = (run.ensemble or {}).get("test", {})
     graphs = targets_of(run.graphs, names) if run.graphs is not None else []
     nodes = targets_of(run.nodes, names) if run.nodes is not None else []
+    sums = {name for name, row in names.items() if "mae_per_atom_ensemble" in row}
     if run.nodes is not None:
         # Total energies of cells of many sizes lie on the diagonal whatever the model does.
         n_atoms = run.nodes.groupby("graph_id").size()
-        graphs = [t.per_atom(n_atoms) if t.name == "energy" else t for t in graphs]
+        graphs = [t.per_atom(n_atoms) if t.name in sums else t for t in graphs]
     return graphs + nodes
 
 

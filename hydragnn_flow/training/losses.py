@@ -55,6 +55,7 @@ class Loss:
         training = network.Training
         self.terms = terms_of(network, manifest)
         self.targets = {term.target: term.level for term in self.terms}
+        self._extensive = {name for name in self.targets if manifest.is_extensive(name)}
         self.is_root = training.loss_function_type == "rmse"
         self.is_likelihood = training.loss_function_type == "GaussianNLLLoss"
         self._function = _element_wise(training)
@@ -133,10 +134,10 @@ class Loss:
         In the order of :meth:`metric_names`.
         """
         sums: list[Tensor] = []
-        for target, level in self.targets.items():
+        for target in self.targets:
             error = _difference(outputs[target], batch, target).detach().abs()
             sums.append(error.sum().double())
-            if _is_extensive(target, level):
+            if target in self._extensive:
                 sums.append((error / atoms_per_graph(batch, error)).sum().double())
         return torch.stack(sums)
 
@@ -146,7 +147,7 @@ class Loss:
         for target, level in self.targets.items():
             dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             names.append((f"{target}_mae", level, dim))
-            if _is_extensive(target, level):
+            if target in self._extensive:
                 names.append((f"{target}_mae_per_atom", level, dim))
         return names
 
@@ -196,11 +197,6 @@ def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
 
 def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
     return output - reference(batch, target, output)
-
-
-def _is_extensive(target: str, level: str) -> bool:
-    """Whether people read the error per atom as well."""
-    return level == "graph" and target != STRESS
 
 
 def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:

@@ -142,6 +142,16 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
         FILES | {"targets": {"gap pbe": "eV"}},
         ("data.source.targets:", "'gap pbe' is not letters", "key: 'gap pbe'"),
     ),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"spin": {"unit": "μB", "level": "node", "extensive": True}}},
+        ("data.source.targets.spin:", "extensive is said of targets of a structure", "remove it"),
+    ),
+    (
+        ("data", "source"),
+        FILES | {"targets": {"f": {"unit": "Ry", "key": "e_scaled_num_nodes", "extensive": True}}},
+        ("data.source.targets:", "'e_scaled_num_nodes' is divided by", "remove extensive"),
+    ),
     ((*TRAINING, "Optimizer", "learning_rate"), 0.0, ("Training.Optimizer.learning_rate",)),
     ((*TRAINING, "Optimizer", "learning_rate"), INF, ("Training.Optimizer.learning_rate",)),
     ((*TRAINING, "Optimizer", "type"), "Lion", ("Training.Optimizer.type", "'AdamW'")),

@@ -9,12 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import optuna
+import pandas as pd
 import pytest
 import yaml
 from report_cases import CONFIGURATION, Made
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report import write_report
+from hydragnn_flow.report import html, write_report
+from hydragnn_flow.report.files import read_run
 
 VOID = {"meta", "img", "link", "br", "wbr"}
 
@@ -68,6 +70,27 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
     ]
     assert "energy per atom" in text and "meV/atom" in text
     assert "<td>diverged: training loss is nan in epoch 24</td>" in text
+
+
+def test_figures_show_sums_alone_per_atom(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add_members()
+    table = tmp_path / "predictions" / "test.parquet"
+    graphs = pd.read_parquet(table)
+    for column in list(graphs.filter(regex="^energy")):
+        graphs[column.replace("energy", "gap")] = graphs[column]
+    graphs.attrs["units"] = {**graphs.attrs["units"], "gap": "eV"}
+    graphs.to_parquet(table)
+    file = tmp_path / "ensemble" / "ensemble.json"
+    summary = json.loads(file.read_text())
+    row = summary["test"]["energy"]
+    summary["test"]["gap"] = {k: v for k, v in row.items() if "per_atom" not in k}
+    file.write_text(json.dumps(summary))
+    assert [t.name for t in html.test_targets(read_run(tmp_path))] == [
+        "energy per atom",
+        "gap",
+        "forces",
+    ]
 
 
 def test_nothing_is_loaded_from_anywhere(text: str) -> None:

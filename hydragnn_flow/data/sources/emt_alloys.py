@@ -16,13 +16,14 @@ from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import GeneratedSource
+from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.sources.base import Labelled, Part
 from hydragnn_flow.data.sources.files import ranges
 from hydragnn_flow.data.sources.labels import LabelCheck
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
-UNITS = {"energy": "eV", "forces": "eV/Å"}
+_UNITS = {"energy": "eV", "forces": "eV/Å"}
 
 _STRAIN = 0.02
 """Standard deviation of each component of the strain."""
@@ -60,7 +61,7 @@ class EmtAlloys:
     def __init__(self, config: GeneratedSource, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._labels = LabelCheck(UNITS)
+        self._labels = LabelCheck({name: TargetConfig(unit=unit) for name, unit in _UNITS.items()})
         self._supercells = _supercells(*config.atoms)
         if not self._supercells:
             raise InputError(

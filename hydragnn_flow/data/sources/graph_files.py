@@ -15,7 +15,7 @@ from hydragnn_flow.config.graph_sources import FilesSection
 from hydragnn_flow.data.sources.base import Part, Record, Role
 from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.files import files_by_role
-from hydragnn_flow.data.sources.labels import LabelCheck, shaped, units_of
+from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -44,7 +44,7 @@ class GraphFiles(ABC, Generic[AnySection]):
         self._section = section
         self._folder = folder
         self._suffixes = suffixes
-        self._labels = LabelCheck(units_of(section.targets))
+        self._labels = LabelCheck(section.targets)
         self._features: Sequence[str] | None = None
 
     @abstractmethod

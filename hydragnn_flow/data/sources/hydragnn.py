@@ -15,7 +15,7 @@ from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.base import Part, Record, Role
 from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.files import ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, shaped, units_of
+from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import Target
@@ -110,13 +110,13 @@ class StoredGraphs:
                 "data.source.targets"
             )
         return {
-            name: TargetConfig(unit=target.unit, level=target.level)
+            name: TargetConfig(unit=target.unit, level=target.level, extensive=target.extensive)
             for name, target in known.items()
         }
 
     @cached_property
     def _labels(self) -> LabelCheck:
-        return LabelCheck(units_of(self._targets))
+        return LabelCheck(self._targets)
 
     @cached_property
     def _store(self) -> GraphStore:

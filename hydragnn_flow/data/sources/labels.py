@@ -48,12 +48,12 @@ class LabelCheck:
 
     Parameters
     ----------
-    units
-        Name of each target -> its unit.
+    targets
+        Name of each target -> what is known of it.
     """
 
-    def __init__(self, units: Mapping[str, str]) -> None:
-        self._units = units
+    def __init__(self, targets: Mapping[str, TargetConfig]) -> None:
+        self._targets = targets
         self.found: dict[str, Target] = {}
         """Level, components and unit of each target seen so far."""
 
@@ -64,16 +64,21 @@ class LabelCheck:
         ------
         InputError
             Beginning with ``origin``, where a label is NaN or infinite, or differs in shape from
-            those before it.
+            those before it, or belongs to the atoms though its target is said to be extensive.
         """
-        for name, unit in self._units.items():
+        for name, known in self._targets.items():
             label = labels[name]
             if not np.isfinite(label).all():
                 raise InputError(
                     f"{origin} has NaN or infinity in its label {name!r}; "
                     "correct or remove the structure"
                 )
-            target = _target(label, n_atoms, unit)
+            target = _target(label, n_atoms, known)
+            if target is not None and target.level == "node" and target.extensive:
+                raise InputError(
+                    f"{origin} has a label {name!r} for each atom, and only those of whole "
+                    f"structures are extensive; remove data.source.targets.{name}.extensive"
+                )
             if target is None or self.found.setdefault(name, target) != target:
                 raise InputError(
                     f"{origin} has a label {name!r} of shape {list(label.shape)}, which does not "
@@ -83,14 +88,10 @@ class LabelCheck:
                 )
 
 
-def units_of(targets: Mapping[str, TargetConfig]) -> dict[str, str]:
-    """Name of each target -> its unit."""
-    return {name: target.unit for name, target in targets.items()}
-
-
-def _target(label: NDArray[np.float64], n_atoms: int, unit: str) -> Target | None:
+def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:
+    extensive = known.is_extensive
     if label.ndim == 1 and label.size:
-        return Target(level="graph", dim=len(label), unit=unit)
+        return Target(level="graph", dim=len(label), unit=known.unit, extensive=extensive)
     if label.ndim == 2 and len(label) == n_atoms:
-        return Target(level="node", dim=label.shape[1], unit=unit)
+        return Target(level="node", dim=label.shape[1], unit=known.unit, extensive=extensive)
     return None

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import Features, RawSection
+from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS
 from hydragnn_flow.data.sources.base import Labelled, Record
 from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, node_features
 from hydragnn_flow.data.sources.graph_files import GraphFiles
 from hydragnn_flow.errors import InputError
 
-# HydraGNN's names: for the chemical element, and for a quantity to be divided by the atoms.
+# HydraGNN's name for the chemical element.
 _PROTONS = "num_of_protons"
-_PER_ATOM = "_scaled_num_nodes"
 
 Quantities = dict[str, NDArray[np.float64]]
 AnyRaw = TypeVar("AnyRaw", bound=RawSection)
@@ -46,7 +46,7 @@ class RawFiles(GraphFiles[AnyRaw]):
         """
         origin = str(path)
         scaled = {
-            name: values / len(atoms) if _PER_ATOM in name else values
+            name: values / len(atoms) if DIVIDED_BY_ATOMS in name else values
             for name, values in {**of_atoms, **of_structure}.items()
         }
         inputs = {

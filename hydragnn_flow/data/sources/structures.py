@@ -17,7 +17,7 @@ from hydragnn_flow.config.sources import StructureFiles
 from hydragnn_flow.data.columns import BRANCH
 from hydragnn_flow.data.sources.base import Labelled, Part, Role
 from hydragnn_flow.data.sources.files import files_by_role, ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped, units_of
+from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -51,7 +51,7 @@ class StructureSource(ABC):
     def __init__(self, config: StructureFiles, folder: Path) -> None:
         self._config = config
         self._folder = folder
-        self._labels = LabelCheck(units_of(config.targets))
+        self._labels = LabelCheck(config.targets)
         self._branches = config.branches
 
     @abstractmethod

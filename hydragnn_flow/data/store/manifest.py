@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,11 @@ from hydragnn_flow.errors import StoreError
 
 MANIFEST = "manifest.json"
 VERSION = 2
+ENERGY = "energy"
+"""Name of the target that is a structure's total energy."""
 _CHECKSUM = "crc32"
+# eV/atom, Ry per atom, kJ atom^-1
+_BY_ATOM = re.compile(r"(/|\bper\b)\s*atoms?\b|\batoms?\s*\^?\s*-\s*1", re.IGNORECASE)
 
 Profile = Literal["hydragnn", "compact"]
 
@@ -40,6 +45,8 @@ class Target(_Record):
     """Number of components."""
     unit: str = ""
     """Unit of the stored numbers; empty where unknown."""
+    extensive: bool | None = None
+    """Whether a graph's value is a sum over its atoms; None where name and unit have to tell."""
 
 
 class TargetStatistics(_Record):
@@ -164,6 +171,20 @@ class Manifest(_Record):
         """Elements that no structure to train on has; known where these have energies."""
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
+
+    def is_extensive(self, target: str) -> bool:
+        """Whether a target is a sum over the atoms of a graph, and its error one per atom.
+
+        Training, search, ensemble and report all judge a target by this. Where the data do not
+        say, the target ``energy`` is the total energy, unless its unit is one per atom, and no
+        other target is a sum.
+        """
+        known = self.targets.get(target)
+        if known is None or known.level == "node":
+            return False
+        if known.extensive is not None:
+            return known.extensive
+        return target == ENERGY and not _BY_ATOM.search(known.unit)
 
     @model_validator(mode="after")
     def _adds_up(self) -> Manifest:

@@ -1,0 +1,83 @@
+"""Which targets are sums over the atoms of a structure, as the data say, or their name and unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import pytest
+import source_cases as cases
+
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, Target, prepare_store
+from hydragnn_flow.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "extensive"),
+    [
+        ("energy", {"unit": "eV"}, True),
+        ("energy", {"unit": ""}, True),
+        ("energy", {"unit": "eV/atom"}, False),
+        ("energy", {"unit": "meV / atoms"}, False),
+        ("energy", {"unit": "kJ per atom"}, False),
+        ("energy", {"unit": "eV atom^-1"}, False),
+        ("energy", {"unit": "kJ/mol"}, True),
+        ("energy", {"unit": "eV", "extensive": False}, False),
+        ("energy", {"unit": "eV", "level": "node"}, False),
+        ("gap", {"unit": "eV"}, False),
+        ("stress", {"unit": "eV/Å^3", "dim": 6}, False),
+        ("total_energy", {"unit": "eV"}, False),
+        ("total_energy", {"unit": "eV", "extensive": True}, True),
+        ("energy_scaled_num_nodes", {"unit": "Ry"}, False),
+        ("volume", {}, False),  # no target of the store
+    ],
+)
+def test_what_is_extensive(
+    alloy_store: GraphStore, name: str, target: dict[str, Any], extensive: bool
+) -> None:
+    targets = {name: Target(**{"level": "graph", "dim": 1, **target})} if target else {}
+    manifest = alloy_store.manifest.model_copy(update={"targets": targets})
+    assert manifest.is_extensive(name) is extensive
+
+
+def test_the_configuration_reaches_the_store(tmp_path: Path) -> None:
+    frames = cases.frames(12)
+    for atoms in frames:
+        atoms.info["enthalpy"], atoms.info["gap"] = 1.0, 2.0
+    ase.io.write(tmp_path / "all.xyz", frames)
+    targets: dict[str, Any] = {"gap": "eV", "enthalpy": {"unit": "eV", "extensive": True}}
+    source = {"format": "ase", "train": "all.xyz", "targets": targets}
+    data = cases.config(tmp_path, **source)
+    first = prepare_store(data, 4.0, None, 0, tmp_path / "a.gs")
+    assert [first.manifest.is_extensive(name) for name in targets] == [False, True]
+    # A store of a store's targets has what it says of them.
+    again = {"source": {"format": "hydragnn", "file": "a.gs"}, "path": tmp_path}
+    second = prepare_store(DataConfig.model_validate(again), 4.0, None, 0, tmp_path / "b.gs")
+    assert [second.manifest.is_extensive(name) for name in targets] == [False, True]
+    # Where nothing is said, a store of an earlier release will do.
+    assert first.manifest.provenance["source"]["targets"]["gap"] == {
+        "unit": "eV",
+        "key": None,
+        "level": None,
+    }
+
+
+def test_a_key_with_hydragnns_mark_is_divided(tmp_path: Path) -> None:
+    frames = cases.frames(12)
+    for atoms in frames:
+        atoms.info["e_scaled_num_nodes"] = 1.0
+    ase.io.write(tmp_path / "all.xyz", frames)
+    targets = {"energy": {"unit": "Ry", "key": "e_scaled_num_nodes"}}
+    data = cases.config(tmp_path, format="ase", train="all.xyz", targets=targets)
+    manifest = prepare_store(data, 4.0, None, 0, tmp_path / "a.gs").manifest
+    assert not manifest.is_extensive("energy")
+
+
+def test_labels_of_atoms_are_not_extensive(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "all.xyz", cases.frames(4))
+    targets = {"forces": {"unit": "eV/Å", "extensive": True}}
+    data = cases.config(tmp_path, format="ase", train="all.xyz", targets=targets)
+    with pytest.raises(InputError, match=r"'forces' for each atom.*targets\.forces\.extensive"):
+        prepare_store(data, 4.0, None, 0, tmp_path / "store.gs")

@@ -1,0 +1,148 @@
+"""The error of a target is one per atom where the target is a sum over atoms, whoever judges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk
+from campaign_cases import CONFIG
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.campaign.objectives import check_errors, outcome_of
+from hydragnn_flow.config import RunConfig, SearchConfig
+from hydragnn_flow.config.network import write_network
+from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
+from hydragnn_flow.report.tables import accuracy_table
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import run_segment
+
+TARGETS = {
+    "energy": Target(level="graph", dim=1, unit="eV"),
+    "free_energy": Target(level="graph", dim=1, unit="Ry", extensive=True),
+    "gap": Target(level="graph", dim=1, unit="eV"),
+    "spectrum": Target(level="graph", dim=2, unit="1/eV"),
+    "entropy_scaled_num_nodes": Target(level="graph", dim=1, unit="eV/K"),
+}
+SUMS = {"energy", "free_energy"}
+NETWORK = network_with(
+    Architecture__enable_interatomic_potential=False,
+    Architecture__energy_peratom_weight=0.0,
+    Architecture__force_weight=0.0,
+    Architecture__output_heads={"graph": {"num_headlayers": 1, "dim_headlayers": [8]}},
+    Variables_of_interest={"output_names": list(TARGETS), "type": ["graph"] * len(TARGETS)},
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    """Cells of 1 to 8 atoms."""
+    graphs = []
+    for number in range(24):
+        rng = np.random.default_rng(number)
+        atoms = bulk("Cu", "sc", a=3.0) * (1 + number % 8, 1, 1)
+        atoms.rattle(0.1, seed=number)
+        labels = {name: rng.normal(size=target.dim) for name, target in TARGETS.items()}
+        graphs.append(atoms_to_graph(atoms, 4.0, None, number, labels))
+    splits = {"trainset": graphs[:8], "valset": graphs[8:16], "testset": graphs[16:]}
+    path = tmp_path_factory.mktemp("sizes") / "store.gs"
+    return write_store(path, splits, targets=TARGETS, cutoff=4.0)
+
+
+def errors(store: GraphStore, split: str, folder: Path) -> dict[str, np.ndarray]:
+    """Absolute errors of a checkpoint's best weights, [n_graphs, dim], per atom where they are."""
+    weights = load_checkpoint(folder / FILE)["best"]
+    model = restore_model(NETWORK, store.manifest, weights)
+    predicted = predict_batches(model, split_batches(store[split]))
+    atoms = store[split].n_atoms[:, None]
+    assert len(set(atoms.ravel())) == 8
+    return {
+        name: np.abs(predicted[name] - store[split].target(name)) / (atoms if name in SUMS else 1)
+        for name in TARGETS
+    }
+
+
+def test_a_search_judges_by_the_error_of_its_kind(tmp_path: Path, store: GraphStore) -> None:
+    result = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
+    assert result.status == "ok"
+    expected = errors(store, "valset", tmp_path / "t")
+    for name in TARGETS:
+        space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
+        search = SearchConfig.model_validate(
+            {"trials": 2, "objectives": [f"val.{name}"], "space": space}
+        )
+        (value,) = outcome_of(search, [result]).objectives
+        assert value == pytest.approx(expected[name].mean(), rel=1e-4), name
+
+
+def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore) -> None:
+    config = RunConfig.model_validate(
+        {
+            **CONFIG,
+            "network": NETWORK,
+            "data": {
+                "source": {
+                    "format": "ase",
+                    "train": "all.xyz",
+                    "targets": {name: target.unit for name, target in TARGETS.items()},
+                },
+                "split": {"val": 0.25, "test": 0.25},
+            },
+        }
+    )
+    members = []
+    for k in range(2):
+        folder = member_folder(tmp_path / FOLDER, k)
+        write_network(folder, NETWORK)
+        torch.manual_seed(k)
+        save_checkpoint(folder / FILE, {"best": build_model(NETWORK, store).state_dict()})
+        members.append(Member(k, k, 1.0, ["0"], 1.0, 1.0))
+    totals = {"wall_seconds": 1.0, "cpu_seconds": 1.0}
+    summary = finish_ensemble(tmp_path, config, store, members, totals)
+    expected = errors(store, "testset", member_folder(tmp_path / FOLDER, summary["best_member"]))
+    for name, row in summary["test"].items():
+        per_atom = row.get("mae_per_atom_best_member")
+        assert (per_atom is not None) == (name in SUMS)
+        assert summary["calibration"][name]["per_atom"] == (name in SUMS)
+        judged_by = per_atom if name in SUMS else row["mae_best_member"]
+        assert judged_by == pytest.approx(expected[name].mean(), rel=1e-4)
+    told = set(accuracy_table(summary)["target"])
+    assert told == {*TARGETS, *(f"{name} per atom" for name in SUMS)}
+
+
+@pytest.mark.parametrize(
+    "target", [{"unit": "eV/atom"}, {"unit": "eV", "extensive": False}], ids=["unit", "said"]
+)
+def test_a_potential_needs_a_total_energy(store: GraphStore, target: dict[str, Any]) -> None:
+    targets = {"energy": Target(level="graph", dim=1, **target)}
+    manifest = store.manifest.model_copy(update={"targets": targets})
+    network = network_with(Architecture__force_weight=0.0)
+    with pytest.raises(InputError, match=r"sum over the atoms.*give total energies"):
+        build_model(network, manifest)
+
+
+def test_a_search_judged_by_other_errors_is_not_gone_on_with(
+    tmp_path: Path, store: GraphStore
+) -> None:
+    """As releases wrote them that read every error of a structure per atom."""
+    result = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
+    space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
+    searches = {
+        name: SearchConfig.model_validate(
+            {"trials": 2, "objectives": [f"val.{name}"], "space": space}
+        )
+        for name in ("gap", "energy")
+    }
+    for search in searches.values():
+        check_errors(search, [result], store.manifest)
+    result.metrics["gap_mae_per_atom"] = 0.01
+    check_errors(searches["energy"], [result], store.manifest)
+    with pytest.raises(InputError, match=r"error of gap per atom.*--run-dir"):
+        check_errors(searches["gap"], [result], store.manifest)
