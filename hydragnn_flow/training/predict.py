@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.models import build_model
+from hydragnn_flow.training.loading import on_device
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphSplit, Manifest
+
+# Batches whose outputs are read together; for what is read the host waits.
+_TOGETHER = 64
 
 
 def restore_model(
@@ -53,13 +58,24 @@ def predict_batches(
         Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]`` float64, in the order of the input and
         in the data's units.
     """
+    device = torch.device(device)
     model = model.to(device).eval()
-    parts: dict[str, list[NDArray[np.float64]]] = {}
-    with torch.no_grad():
-        for batch in batches:
-            for name, values in model(batch.to(device)).items():
-                parts.setdefault(name, []).append(values.detach().cpu().double().numpy())
-    return {name: np.concatenate(values) for name, values in parts.items()}
+    read: dict[str, list[NDArray[np.float64]]] = {}
+    waiting: dict[str, list[Tensor]] = {}
+
+    def read_all() -> None:
+        for name, values in waiting.items():
+            read.setdefault(name, []).append(torch.cat(values).cpu().double().numpy())
+        waiting.clear()
+
+    with torch.no_grad(), closing(on_device(batches, device)) as there:
+        for number, batch in enumerate(there, start=1):
+            for name, values in model(batch).items():
+                waiting.setdefault(name, []).append(values.detach())
+            if number % _TOGETHER == 0:
+                read_all()
+        read_all()
+    return {name: np.concatenate(values) for name, values in read.items()}
 
 
 def split_batches(split: GraphSplit, limit: int | Budget = 64) -> Iterable[Batch]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +168,9 @@ def profile_training(
     )
 
 
+_Steps = Generator[tuple[Step, list[Batch]], None, None]
+
+
 class _Work:
     """The steps of a trainer, in the ways that are to be compared."""
 
@@ -175,11 +178,12 @@ class _Work:
         self.trainer, self.seconds, self.say = trainer, seconds, say
         self.steps = trainer.plan(0)
 
-    def real(self) -> Iterator[tuple[Step, list[Batch]]]:
+    def real(self) -> _Steps:
         """Epoch after epoch, read as training reads."""
         for epoch in itertools.count():
             steps = self.trainer.plan(epoch)
-            yield from zip(steps, self.trainer.micro_batches(steps), strict=True)
+            with closing(self.trainer.micro_batches(steps)) as batches:
+                yield from zip(steps, batches, strict=True)
 
     def cached(self) -> Iterator[tuple[Step, list[Batch]]]:
         """The first steps of an epoch, read once; several, so that sizes are as they vary."""
@@ -191,27 +195,28 @@ class _Work:
         self,
         batches: Iterator[tuple[Step, list[Batch]]],
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Iterator[tuple[Step, list[Batch]]]:
+    ) -> _Steps:
         """Train on each batch that is asked for."""
         for step, pieces in batches:
             with around():
                 self.trainer.train_step(step, pieces)
             yield step, pieces
 
-    def measure(self, mode: str, work: Iterator[tuple[Step, list[Batch]]]) -> Timing:
+    def measure(self, mode: str, work: _Steps) -> Timing:
         """Go on until the time is up; all ranks take the same number of steps."""
         self.say(mode)
-        for _ in range(WARM_UP):
-            next(work)
-        _wait(self.trainer.device)
-        wall, cpu = time.perf_counter(), time.process_time()
-        steps = graphs = 0
-        while steps == 0 or self._time_left(wall):
-            # Ranks agree on the time now and then; asking at every step would be measured too.
-            for step, _ in itertools.islice(work, max(steps, 1)):
-                steps, graphs = steps + 1, graphs + step.graphs
+        with closing(work):
+            for _ in range(WARM_UP):
+                next(work)
             _wait(self.trainer.device)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            wall, cpu = time.perf_counter(), time.process_time()
+            steps = graphs = 0
+            while steps == 0 or self._time_left(wall):
+                # Ranks agree on the time now and then; asking at every step would be measured too.
+                for step, _ in itertools.islice(work, max(steps, 1)):
+                    steps, graphs = steps + 1, graphs + step.graphs
+                _wait(self.trainer.device)
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         return Timing(mode, steps, wall / steps, cpu / steps, graphs / wall)
 
     def _time_left(self, begin: float) -> bool:

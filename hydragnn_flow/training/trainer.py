@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.optimizers import (
     make_optimizer,
@@ -39,9 +40,10 @@ from hydragnn_flow.training.watch import Diverged, Stopped, Watch
 class Trainer:
     """Trains one network on one store; resumable at every step.
 
-    One rank that is stopped and goes on ends with the same bits as one that never stopped. Several
-    do so too unless they leave out features at random (`dropout`): the checkpoint holds the random
-    numbers of the first rank alone, and the others draw new ones.
+    On a CPU a training that is stopped and goes on ends with the same bits as one that never
+    stopped; an accelerator adds up in no fixed order, and its last bits differ from run to run.
+    Several ranks that leave out features at random (`dropout`) go on with other random numbers:
+    the checkpoint holds those of the first rank alone.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ class Trainer:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
             # DDP waits for every rank, so one without graphs in a step computes this all the same.
             smallest = int(self.train.n_atoms.argmin())
-            self.stand_in = _moved(self.train.batch([smallest]), device)
+            self.stand_in = moved(self.train.batch([smallest]), device)
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Train up to the segment's last epoch, or until early stopping ends it.
@@ -161,23 +163,33 @@ class Trainer:
             self.train, self.budget, self.spec.seed, epoch, self.world.size, blocks=blocks
         )
 
-    def batches(self, split: GraphSplit, steps: Sequence[Step]) -> Iterator[Batch | None]:
-        """This rank's part of each step, on the device; nothing where the step has none for it."""
+    def batches(
+        self, split: GraphSplit, steps: Sequence[Step]
+    ) -> Generator[Batch | None, None, None]:
+        """This rank's part of each step, on the device; nothing where the step has none for it.
+
+        Left before its end it is to be closed.
+        """
         parts = [step.part(self.world.rank) for step in steps]
         read = split.batches(part for part in parts if len(part))
-        for part in parts:
-            yield _moved(next(read), self.device) if len(part) else None
+        with closing(on_device(read, self.device)) as there:
+            for part in parts:
+                yield next(there) if len(part) else None
 
-    def micro_batches(self, steps: Sequence[Step]) -> Iterator[list[Batch]]:
-        """This rank's part of each training step, in `accumulation_steps` batches or fewer."""
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
+        """This rank's part of each training step, in `accumulation_steps` batches or fewer.
+
+        Left before its end it is to be closed.
+        """
         most = self.settings.accumulation_steps
         parts = [
             [piece for piece in np.array_split(step.part(self.world.rank), most) if len(piece)]
             for step in steps
         ]
         read = self.train.batches(piece for pieces in parts for piece in pieces)
-        for pieces in parts:
-            yield [_moved(next(read), self.device) for _ in pieces]
+        with closing(on_device(read, self.device)) as there:
+            for pieces in parts:
+                yield [next(there) for _ in pieces]
 
     def train_step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> Tensor:
         """Take one step; returns this rank's share of the loss.
@@ -213,14 +225,14 @@ class Trainer:
         sums = torch.zeros(
             n_terms + len(self.metric_names), dtype=torch.float64, device=self.device
         )
-        for batch in self.batches(split, plan_in_order(split, self.reading, self.world.size)):
-            before_batch()
-            if batch is None:
-                continue
-            with torch.no_grad():
-                outputs = model(batch)
-                sums[:n_terms] += self.loss.parts(outputs, batch, counts, judging=True)
-                sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
+        steps = plan_in_order(split, self.reading, self.world.size)
+        with closing(self.batches(split, steps)) as batches, torch.no_grad():
+            for batch in batches:
+                before_batch()
+                if batch is not None:
+                    outputs = model(batch)
+                    sums[:n_terms] += self.loss.parts(outputs, batch, counts, judging=True)
+                    sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
         sums = self.world.sum(sums)
         errors = sums[n_terms:].tolist()
         elements = {"graph": counts.graphs, "node": counts.atoms}
@@ -289,18 +301,19 @@ class Trainer:
         progress = self.progress
         steps = self.plan(progress.epoch)
         left = steps[progress.step :]
-        for step, pieces in zip(left, self.micro_batches(left), strict=True):
-            self._check_stop(watch)
-            rate = self.schedule.rate(progress.epoch, progress.step, len(steps))
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            watch.note(*self._step(step, pieces))
-            progress.step += 1
-            self._unsaved = True
-            if watch.should_look:
-                self._look(watch)
-                if watch.save_is_due(within_epoch=True):
-                    self._save(watch)
+        with closing(self.micro_batches(left)) as batches:
+            for step, pieces in zip(left, batches, strict=True):
+                self._check_stop(watch)
+                rate = self.schedule.rate(progress.epoch, progress.step, len(steps))
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                watch.note(*self._step(step, pieces))
+                progress.step += 1
+                self._unsaved = True
+                if watch.should_look:
+                    self._look(watch)
+                    if watch.save_is_due(within_epoch=True):
+                        self._save(watch)
         self._look(watch)
         self._check_stop(watch)
         return progress.losses / len(steps)
@@ -361,16 +374,6 @@ class Trainer:
             progress.metrics = metrics
             self.best = _copy(self.average.model().state_dict())
         self._unsaved = True
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    # Counted here: attention asks for it, and of a batch on the device the host would wait for it.
-    batch.largest_graph = int((batch.ptr[1:] - batch.ptr[:-1]).max())
-    if device.type == "cuda":
-        # From pinned memory the copy runs beside the steps; from other memory the host waits.
-        batch = batch.pin_memory()
-    moved: Batch = batch.to(device, non_blocking=device.type == "cuda")
-    return moved
 
 
 def _smaller(budget: Budget, parts: int) -> Budget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class GraphSplit:
         graphs = checked(indices, len(self), self._where)
         return collate(self._reader.take(graphs), self._rows, graphs)
 
-    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
+    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
         """One batch for each of ``parts``, in their order.
 
         In mode ``stream`` the parts are known before the first batch is made, and read ahead: what

@@ -1,0 +1,133 @@
+"""Batches made ahead of the steps by a thread, as they are for an accelerator; here on a CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+from test_resuming import EPOCHS, same, trained
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config.data import Mode
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.errors import StoreError
+from hydragnn_flow.training import loading
+from hydragnn_flow.training.loading import AHEAD, THREAD, on_device
+from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.runner import run_segment
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have batches made by the thread."""
+    monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Path:
+    """The graphs of the small store in blocks of few graphs each, for a stream of several."""
+    path = tmp_path_factory.mktemp("blocks") / "store"
+    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 20_000)
+        write_store(path, splits, targets=alloy_store.manifest.targets, cutoff=4.0)
+    return path
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(THREAD)]
+
+
+@pytest.mark.parametrize("mode", ["memory", "random", "stream"])
+def test_a_training_is_the_same_bit_for_bit(
+    tmp_path: Path, blocks: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped within an epoch, at its end and within its evaluation, it goes on in its place."""
+    with GraphStore.open(blocks, mode) as store:
+        expected = trained(tmp_path / "asked", store, network_with(), [])
+        monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
+        found = trained(tmp_path / "ahead", store, network_with(), [2, 4, 7, 8, 15])
+        assert same(found, expected)
+    assert not threads()
+
+
+def test_predictions_are_the_same(alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts(torch.nn.Module):
+        """Answers with what it was given."""
+
+        def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+            assert threads() == ([] if not loading.reads_ahead(CPU) else [f"{THREAD}_0"])
+            return {"positions": batch.pos, "largest": torch.tensor([[batch.largest_graph]])}
+
+    split = alloy_store["trainset"]
+    expected = predict_batches(Counts(), split_batches(split, 3))
+    monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
+    found = predict_batches(Counts(), split_batches(split, 3))
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+    np.testing.assert_array_equal(expected["positions"], split.column("pos"))
+    assert expected["largest"].max() == split.n_atoms.max()
+
+
+def endless(alloy_store: GraphStore, made: list[int]) -> Generator[Batch, None, None]:
+    try:
+        while True:
+            made.append(len(made))
+            yield alloy_store["trainset"].batch([made[-1] % 10])
+    finally:
+        made.append(-1)
+
+
+@pytest.mark.usefixtures("ahead")
+def test_few_are_made_ahead_and_none_once_it_is_left(alloy_store: GraphStore) -> None:
+    made: list[int] = []
+    with closing(on_device(endless(alloy_store, made), CPU)) as batches:
+        for number in range(5):
+            batch = next(batches)
+            assert batch.num_nodes == alloy_store["trainset"].n_atoms[number]
+            assert len(made) <= number + 1 + AHEAD
+        assert threads()
+    assert made[-1] == -1
+    assert not threads()
+
+
+@pytest.mark.usefixtures("ahead")
+def test_what_goes_wrong_there_comes_through_by_its_name(alloy_store: GraphStore) -> None:
+    def damaged() -> Generator[Batch, None, None]:
+        yield alloy_store["trainset"].batch([0])
+        raise StoreError("shard 3 is damaged")
+
+    with closing(on_device(damaged(), CPU)) as batches:
+        next(batches)
+        with pytest.raises(StoreError, match="shard 3 is damaged"):
+            next(batches)
+    assert not threads()
+
+
+@pytest.mark.usefixtures("ahead")
+@pytest.mark.parametrize("at", [1, 3, 7])
+def test_a_segment_that_stops_leaves_no_thread(
+    tmp_path: Path, alloy_store: GraphStore, at: int
+) -> None:
+    """Within an epoch, within its evaluation, while it predicts."""
+    asked = 0
+
+    def should_stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == at
+
+    spec = make_spec(tmp_path / "t", alloy_store, 1)
+    assert run_segment(spec, should_stop=should_stop).status == "interrupted"
+    assert not threads()
+    assert run_segment(make_spec(tmp_path / "t", alloy_store, EPOCHS)).status == "ok"
+    assert not threads()
