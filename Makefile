@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test test-slurm lint format docs clean
+.PHONY: help quickstart test test-slow test-slurm style types lint format docs clean
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
@@ -22,15 +22,26 @@ help:
 quickstart: $(VENV)/installed
 	$(BIN)/hydragnn-flow run configs/quickstart.yaml --site local
 
-test: lint
-	$(BIN)/python -m pytest
+# Types are checked beside the tests, and what is wrong with them is printed after the tests' summary.
+test: style
+	@$(BIN)/mypy >$(VENV)/types.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest; tests=$$?; \
+	wait $$types; types=$$?; echo "mypy:"; cat $(VENV)/types.log; \
+	exit $$((tests || types))
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -m slow
 
 test-slurm: $(VENV)/installed
-	$(BIN)/python -m pytest -m slurm tests/slurm
+	$(BIN)/python -m pytest -n 0 -m slurm tests/slurm
 
-lint: $(VENV)/installed
+lint: style types
+
+style: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
 	$(BIN)/mypy
 
 format: $(VENV)/installed

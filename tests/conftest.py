@@ -1,23 +1,25 @@
-"""Fixtures every room's tests share."""
+"""Fixtures every room's tests share, and how tests are shared out between processes."""
 
 from __future__ import annotations
 
 import os
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
+from xdist.scheduler import LoadGroupScheduling
 
-from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
-
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from hydragnn_flow.data import GraphStore
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+MOST_PROCESSES = 4
+"""More would wait for the longest group of files, and each imports torch anew."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +37,31 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("write --hydragnn=PATH, with the sign, for the settings to be ours")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process per core, and none beside pytest's own for tests of a single file."""
+    paths = {config.invocation_params.dir / arg.partition("::")[0] for arg in config.args}
+    if len(paths) == 1 and all(path.is_file() for path in paths):
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MOST_PROCESSES)
+
+
+class _ByFile(LoadGroupScheduling):
+    """Tests of one file, or of files with the same `xdist_group`, run in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return str(super()._split_scope(nodeid)).partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
+    return _ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups of files take longest, so they come first."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The public data sets kept beside a development checkout; not part of the repository."""
@@ -46,6 +73,9 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def alloy_store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    from hydragnn_flow.config import DataConfig
+    from hydragnn_flow.data import prepare_store
+
     data = DataConfig.model_validate(
         {
             "source": {"format": "emt_alloys", "structures": 24, "atoms": [8, 16]},
