@@ -7,6 +7,7 @@ The data follow ``tests/deterministic_graph_data.py`` of HydraGNN, the network i
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hydragnn_flow.data.neighbours import neighbour_list
 
 RADIUS = 2.0
 GRAPHS = {"trainset": 350, "valset": 75, "testset": 75}
+FEWER_GRAPHS = {"trainset": 175, "valset": 40, "testset": 75}
 NODE_TARGETS = ("x", "x2", "x3")
 TOTAL = "sum_x_x2_x3"
 
@@ -107,11 +109,11 @@ def _positions(cells_x: int, cells_y: int) -> NDArray[np.float64]:
     return np.array([p for x, y, z in corners for p in ((x, y, z), (x + 0.5, y + 0.5, z + 0.5))])
 
 
-def write_task(path: Path) -> GraphStore:
-    """Generate the 500 graphs and store them, targets scaled to [0, 1] over all of them."""
+def write_task(path: Path, sizes: Mapping[str, int] = GRAPHS) -> GraphStore:
+    """Generate the graphs and store them, targets scaled to [0, 1] over all of them."""
     rng = np.random.default_rng(97)
     structures = []
-    for _ in range(sum(GRAPHS.values())):
+    for _ in range(sum(sizes.values())):
         positions = _positions(*rng.integers(1, 3, 2))
         types = rng.integers(0, 3, len(positions)).astype(float)
         distances = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
@@ -136,7 +138,7 @@ def write_task(path: Path) -> GraphStore:
             assemble_graph(features, positions, cell, pbc, edges, graph_id=number, targets=targets)
         )
     splits, start = {}, 0
-    for split, size in GRAPHS.items():
+    for split, size in sizes.items():
         splits[split] = graphs[start : start + size]
         start += size
     levels = {TOTAL: "graph", **dict.fromkeys(NODE_TARGETS, "node")}
