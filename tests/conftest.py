@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-MOST_PROCESSES = 4
-"""More would wait for the longest group of files, and each imports torch anew."""
+MOST_PROCESSES = 2
+"""Tests that start processes of their own need the other cores; `-n` asks for more."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
