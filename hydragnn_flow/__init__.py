@@ -1,16 +1,16 @@
 """Ensemble hyper-parameter optimisation of graph neural networks on materials.
 
-The names below are the public face; each is imported when first used, so that a process pays only
-for what it needs.
+The names below are the public face.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign import run_campaign
+    from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config import RunConfig, load_config
     from hydragnn_flow.data import GraphStore, write_store
     from hydragnn_flow.ensemble import Ensemble
@@ -19,22 +19,26 @@ if TYPE_CHECKING:
     from hydragnn_flow.models import build_model
     from hydragnn_flow.report.trials_frame import trials_frame
     from hydragnn_flow.search import BatchedTPESampler
-
-_HOMES = {
-    "BatchedTPESampler": "search",
-    "CampaignStopped": "errors",
-    "Ensemble": "ensemble",
-    "GraphStore": "data",
-    "InputError": "errors",
-    "RunConfig": "config",
-    "StoreError": "errors",
-    "build_model": "models",
-    "load_config": "config",
-    "load_site": "execution",
-    "run_campaign": "campaign",
-    "trials_frame": "report.trials_frame",
-    "write_store": "data",
-}
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "BatchedTPESampler": "search",
+            "CampaignStopped": "errors",
+            "Ensemble": "ensemble",
+            "GraphStore": "data",
+            "InputError": "errors",
+            "RunConfig": "config",
+            "StoreError": "errors",
+            "build_model": "models",
+            "check_paths": "campaign",
+            "load_config": "config",
+            "load_site": "execution",
+            "run_campaign": "campaign",
+            "trials_frame": "report.trials_frame",
+            "write_store": "data",
+        },
+    )
 
 __all__ = [
     "BatchedTPESampler",
@@ -45,15 +49,10 @@ __all__ = [
     "RunConfig",
     "StoreError",
     "build_model",
+    "check_paths",
     "load_config",
     "load_site",
     "run_campaign",
     "trials_frame",
     "write_store",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

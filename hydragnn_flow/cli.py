@@ -17,14 +17,14 @@ from rich.text import Text
 from hydragnn_flow.commands import looking, sites
 from hydragnn_flow.commands.console import (
     RunDir,
-    check_output,
     console,
-    existing,
     say,
     short,
     using,
+    writable,
 )
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.versions import versions
 
 app = typer.Typer(
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
@@ -40,12 +40,30 @@ app.add_typer(sites.app, name="site")
 Config = Annotated[
     Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
 ]
+
+
+def _store_of(path: Path) -> Path:
+    """A store, or that of a run."""
+    with using(path):
+        if not path.exists():
+            raise InputError(f"{path}: does not exist; prepare the store or correct the path")
+        if not (path / "run.yaml").is_file():
+            return path
+        store = path / "store.gs"
+        if not store.exists():
+            raise InputError(
+                f"{path}: is a run whose store is not prepared yet; run it again first"
+            )
+    return store
+
+
 Store = Annotated[
     Path,
     typer.Argument(
         help="GraphStore: its directory, that of a run that has one, or a .bp of HydraGNN's.",
         metavar="PATH",
         show_default=False,
+        callback=_store_of,
     ),
 ]
 Data = Annotated[
@@ -60,14 +78,30 @@ RunDirOption = Annotated[
 _DEBUG = "--debug"
 
 
+def _show_versions(asked: bool) -> None:
+    if asked:
+        for name, version in versions().items():
+            say(f"{name:<16}{version}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[
         bool, typer.Option(_DEBUG, help="Show tracebacks; may stand anywhere in the command.")
     ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the versions of this package and of those it computes with.",
+            is_eager=True,
+            callback=_show_versions,
+        ),
+    ] = False,
 ) -> None:
-    # Here for --help; main() takes it out of the arguments, wherever it stands.
-    del debug
+    # Both are here for --help. main() takes --debug out of the arguments, wherever it stands.
+    del debug, version
 
 
 @app.command()
@@ -86,14 +120,16 @@ def prepare(
 
     The same command goes on with a preparation that was stopped.
     """
+    from hydragnn_flow.campaign import check_paths
     from hydragnn_flow.campaign import prepare as build
     from hydragnn_flow.config import load_config
 
     loaded = load_config(config, data=data)
+    check_paths(loaded, run_dir)
     machine = sites.load(site, account, partition, walltime, nodes, blocks)
     with _interruptible(), using(run_dir or _RUNS, data):
         store = build(loaded, machine, run_dir)
-    say(f"store ready: {short(store.path)}")
+    say(f"store ready: {short(store)}")
 
 
 @app.command()
@@ -112,11 +148,12 @@ def run(
 
     The same command goes on with a run that was stopped.
     """
-    from hydragnn_flow.campaign import run_campaign
+    from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config import load_config
-    from hydragnn_flow.report.tables import closing_table
+    from hydragnn_flow.report.closing import closing_table
 
     loaded = load_config(config, data=data)
+    check_paths(loaded, run_dir)
     machine = sites.load(site, account, partition, walltime, nodes, blocks)
     with _interruptible(), using(run_dir or _RUNS, data):
         summary = run_campaign(loaded, machine, run_dir)
@@ -134,7 +171,7 @@ def status(run_dir: RunDir) -> None:
     from hydragnn_flow.report.status import status_table
 
     with using(run_dir):
-        console.print(status_table(existing(run_dir)))
+        console.print(status_table(run_dir))
 
 
 @app.command()
@@ -146,12 +183,35 @@ def rebuild(run_dir: RunDir) -> None:
     from hydragnn_flow.campaign.rebuild import rebuild_records
 
     with using(run_dir):
-        say(rebuild_records(existing(run_dir)))
+        say(rebuild_records(run_dir))
+
+
+def _finished(run_dir: Path) -> Path:
+    from hydragnn_flow.ensemble.summary import read_summary
+
+    with using(run_dir):
+        read_summary(run_dir)
+    return run_dir
+
+
+def _present(structures: Path) -> Path:
+    with using(structures):
+        if not structures.exists():
+            raise InputError(f"{structures}: does not exist; correct the path of the structures")
+    return structures
 
 
 @app.command()
 def predict(
-    run_dir: RunDir,
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of a finished run.",
+            metavar="RUN_DIR",
+            show_default=False,
+            callback=_finished,
+        ),
+    ],
     structures: Annotated[
         Path,
         typer.Argument(
@@ -159,6 +219,7 @@ def predict(
             "HydraGNN's.",
             metavar="STRUCTURES",
             show_default=False,
+            callback=_present,
         ),
     ],
     out: Annotated[
@@ -168,6 +229,7 @@ def predict(
             "--out",
             help="Table to write (.csv or .parquet); targets of atoms go to a second one beside "
             "it, NAME_nodes.",
+            callback=writable,
         ),
     ] = Path("predictions.csv"),
     split: Annotated[
@@ -192,7 +254,6 @@ def predict(
     from hydragnn_flow.ensemble.structures import predict_path
 
     with using(out, run_dir, structures):
-        check_output(out)
         ensemble = Ensemble.load(run_dir)
         tables = predict_path(ensemble, structures, split=split, members=members)
         for path in tables.save(out.with_suffix(""), (out.suffix,)):
@@ -227,7 +288,7 @@ def profile(
     from hydragnn_flow.run_directory import RunDirectory
 
     with using(run_dir):
-        network = network_of(RunDirectory(existing(run_dir)), trial)
+        network = network_of(RunDirectory(run_dir), trial)
         with console.status("starting") as waiting:
             measured = profile_network(
                 network,
@@ -245,7 +306,7 @@ def report(run_dir: RunDir) -> None:
     from hydragnn_flow.report import write_report
 
     with using(run_dir):
-        say(short(write_report(existing(run_dir))))
+        say(short(write_report(run_dir)))
 
 
 @store_app.command("info")
@@ -253,7 +314,7 @@ def store_info(path: Store) -> None:
     """Say what a store holds."""
     from hydragnn_flow.data import GraphStore, store_summary
 
-    with using(path), GraphStore.open(_store_of(path), mode="random") as store:
+    with using(path), GraphStore.open(path, mode="random") as store:
         summary = store_summary(store)
     table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
     for name, size in summary["splits"].items():
@@ -299,31 +360,20 @@ def store_check(path: Store) -> None:
     from hydragnn_flow.report.progress import CampaignView
 
     with using(path):
-        store = _store_of(path)
-        size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         with CampaignView(console) as view:
-            checked = check_store(store, view.step if size > _LONG else None)
+            checked = check_store(path, view.step if size > _LONG else None)
     graphs = _counted(checked["graphs"], "graph")
     if checked["files"]:
         files = _counted(len(checked["files"]), "file")
-        say(f"{store}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
+        say(f"{path}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
     else:
-        say(f"{store}: {graphs} read and plausible; a HydraGNN file has no checksums")
+        say(f"{path}: {graphs} read and plausible; a HydraGNN file has no checksums")
 
 
 _RUNS = Path("runs")
 # Bytes from which on to check a store takes long enough for a progress bar.
 _LONG = 1 << 30
-
-
-def _store_of(path: Path) -> Path:
-    """A store, or that of a run."""
-    if not (path / "run.yaml").is_file():
-        return path
-    store = path / "store.gs"
-    if not store.exists():
-        raise InputError(f"{path}: is a run whose store is not prepared yet; run it again first")
-    return store
 
 
 def _counted(n: int, thing: str) -> str:

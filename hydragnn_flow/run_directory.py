@@ -6,34 +6,22 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.warm_start import check_earlier
+from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
+from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, write_text
-from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.versions import versions
 
 CONFIG = "run.yaml"
 STARTED = "started"
 VERSION = 1  # of a line of segments.jsonl
-_PACKAGES = (
-    "hydragnn_flow",
-    "torch",
-    "torch-geometric",
-    "optuna",
-    "parsl",
-    "adios2",
-    "ase",
-    "vesin",
-    "numpy",
-    "pandas",
-)
 
 
 class RunDirectory:
@@ -51,7 +39,8 @@ class RunDirectory:
         self.journal = self.path / JOURNAL
         self.segments = self.path / "segments.jsonl"
         self._ledger = AppendOnly(self.segments)
-        self.ensemble = self.path / "ensemble"
+        self.ensemble = self.path / FOLDER
+        self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
 
     def check(self, config: RunConfig) -> None:
@@ -118,6 +107,10 @@ class RunDirectory:
             return False
         return self.ensemble.exists() and config.search.trials > trials
 
+    def is_complete(self, config: RunConfig) -> bool:
+        """Whether there is nothing left to do."""
+        return self.summary.exists() and not self.is_extended(config)
+
     def set_ensemble_aside(self) -> Path:
         """Keep the ensemble, its predictions and its ledger's lines under names of their own.
 
@@ -152,7 +145,7 @@ class RunDirectory:
             # To rebuild the study takes what it started from, whatever is asked for by now.
             begun = {**values["search"], **before.get("search", {})}
             values["search"]["warm_start"] = begun["warm_start"]
-        about = {"versions": _versions(), STARTED: [*before.get(STARTED, []), time.time()]}
+        about = {"versions": versions(), STARTED: [*before.get(STARTED, []), time.time()]}
         text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)
@@ -226,6 +219,15 @@ class RunDirectory:
             yield result
 
 
+def objectives_of(directory: Path) -> list[str]:
+    """What the run's configuration calls its objectives; none where it does not say."""
+    try:
+        values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
+        return [str(name) for name in values["search"]["objectives"]]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return []
+
+
 def _lines(results: Sequence[SegmentResult]) -> str:
     return "".join(json.dumps(result.to_dict()) + "\n" for result in results)
 
@@ -233,16 +235,6 @@ def _lines(results: Sequence[SegmentResult]) -> str:
 def _resolved(config: RunConfig) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(config.model_dump_json())
     return values
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:

@@ -1,8 +1,6 @@
 """This machine: a laptop or workstation, every GPU a GCD, or every CPU core where there is none."""
 
-from parsl.providers import LocalProvider
-
-from hydragnn_flow.execution.sites.batch import Executors
+from hydragnn_flow.execution.sites.batch import Executors, local_processes
 from hydragnn_flow.execution.sites.options import Options
 from hydragnn_flow.execution.sites.site import Site
 from hydragnn_flow.execution.sites.this_node import this_node
@@ -20,5 +18,5 @@ def site(options: Options) -> Site:
         name="local",
         nodes=1,
         node=node,
-        parsl_config=Executors(node, run, LocalProvider, lambda: "127.0.0.1"),
+        parsl_config=Executors(node, run, local_processes, lambda: "127.0.0.1"),
     )

@@ -334,8 +334,11 @@ def test_a_directory_of_something_else(console: Console, monkeypatch: pytest.Mon
         (["predict", "{folder}", "x.xyz"], ["ensemble"]),
         (["predict", "{folder}", "x.xyz", "-o", "out.txt"], ["out.txt", ".csv"]),
         (["predict", "{folder}", "x.xyz", "-o", "{folder}/no/out.csv"], ["--out", "{folder}/no"]),
-        (["prepare", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "Not a directory"]),
-        (["run", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "Not a directory"]),
+        (
+            ["prepare", "{config}", "--run-dir", "{config}/run"],
+            ["{config}/run", "is a file"],
+        ),
+        (["run", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "is a file"]),
         (["store", "info", "{folder}/nowhere"], ["nowhere"]),
     ],
 )

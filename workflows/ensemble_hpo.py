@@ -7,17 +7,16 @@ Start it on a login node; start it again after anything went wrong, and it goes 
 """
 
 import argparse
+from typing import Any
 
 from hydragnn_flow import (
     CampaignStopped,
-    Ensemble,
     InputError,
-    RunConfig,
+    check_paths,
     load_config,
     load_site,
     run_campaign,
 )
-from hydragnn_flow.execution import Site
 
 
 def main() -> None:
@@ -36,17 +35,20 @@ def main() -> None:
     options = vars(parser.parse_args())
     config, data, run_dir, site = map(options.pop, ("config", "data", "run_dir", "site"))
     try:
-        campaign(load_config(config, data=data), load_site(site, **options), run_dir)
+        campaign(config, data, run_dir, site, options)
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
     except CampaignStopped as error:
         parser.exit(1, f"error: {error}\n")
 
 
-def campaign(config: RunConfig, site: Site, run_dir: str | None) -> None:
-    done = run_campaign(config, site, run_dir)
-    ensemble = Ensemble.load(done.run_directory)
-    print(f"{len(ensemble.models)} members in {done.run_directory}")
+def campaign(
+    file: str, data: str | None, run_dir: str | None, site: str, options: dict[str, Any]
+) -> None:
+    config = load_config(file, data=data)
+    check_paths(config, run_dir)  # a wrong path is told before torch and Parsl are imported
+    done = run_campaign(config, load_site(site, **options), run_dir)
+    print(f"{len(done.ensemble['members'])} members in {done.run_directory}")
     print(f"report: {done.report}")
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +17,10 @@ from hydragnn_flow.campaign.preparation import PoolWorkers
 from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, unseen
 from hydragnn_flow.data.reading.plan import Budget, graphs_kept
-from hydragnn_flow.ensemble import SUMMARY, Member, finish_ensemble, needed_for_level, select_top
+from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
@@ -33,91 +30,26 @@ from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 
-@dataclass
-class CampaignSummary:
-    """How a campaign ended."""
-
-    run_directory: Path
-    report: Path
-    ensemble: dict[str, Any]
-    """The content of `ensemble.json`."""
-    was_complete: bool = False
-    """Whether there was nothing left to do."""
+def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView) -> None:
+    """Build the store of a run, unless it is there already."""
+    with _driving(directory, config), _started(site, directory) as pools:
+        _prepare(config, site, directory, view, pools)
 
 
-def prepare(
-    config: RunConfig,
-    site: Site,
-    run_directory: str | Path | None = None,
-    view: CampaignView | None = None,
-) -> GraphStore:
-    """Build the GraphStore of a run on a site, or open the one that is there.
-
-    Parameters are those of :func:`run_campaign`.
-    """
-    directory = _directory(config, run_directory)
-    with _shown(view) as shown, _driving(directory, config), _started(site, directory) as pools:
-        return _prepare(config, site, directory, shown, pools)
-
-
-def run_campaign(
-    config: RunConfig,
-    site: Site,
-    run_directory: str | Path | None = None,
-    view: CampaignView | None = None,
-) -> CampaignSummary:
-    """Run a campaign to its end, or go on with one that was stopped.
-
-    Parameters
-    ----------
-    config
-        What to do.
-    site
-        Where to do it.
-    run_directory
-        Where to keep everything; ``runs/<name>`` where not given.
-    view
-        The progress display.
-
-    Raises
-    ------
-    InputError
-        If something the user gave is wrong; nearly all of that is found before a trial starts.
-    StoreError
-        If the store is damaged, now or while trials read it; with it restored, the same call goes
-        on.
-    CampaignStopped
-        If something around the campaign keeps its work from being done; that cured, the same call
-        goes on.
-    """
-    directory = _directory(config, run_directory)
-    with _shown(view) as shown:
-        extended = directory.is_extended(config)
-        if not extended and (directory.ensemble / SUMMARY).exists():
-            summary = read_json(directory.ensemble / SUMMARY)
-            report = directory.report if directory.report.exists() else write_report(directory.path)
-            return CampaignSummary(directory.path, report, summary, was_complete=True)
-        with _driving(directory, config) as token:
-            if extended:
-                shown.say("more trials are asked for; the ensemble of fewer was set aside")
-            with _started(site, directory) as pools:
-                store = _prepare(config, site, directory, shown, pools)
-                context = Context(config, site, directory, store, token, shown)
-                chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
-                members = MemberPhase(context, chosen).run(pools())
-            return _finish(context, members)
-
-
-def _directory(config: RunConfig, run_directory: str | Path | None) -> RunDirectory:
-    directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
-    directory.check(config)
-    return directory
-
-
-@contextmanager
-def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
-    with view or CampaignView() as shown:
-        yield shown
+def drive(
+    config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView
+) -> dict[str, Any]:
+    """Run a campaign from where it stands to its end; returns the content of `ensemble.json`."""
+    extended = directory.is_extended(config)
+    with _driving(directory, config) as token:
+        if extended:
+            view.say("more trials are asked for; the ensemble of fewer was set aside")
+        with _started(site, directory) as pools:
+            store = _prepare(config, site, directory, view, pools)
+            context = Context(config, site, directory, store, token, view)
+            chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
+            members = MemberPhase(context, chosen).run(pools())
+        return _finish(context, members)
 
 
 @contextmanager
@@ -202,7 +134,7 @@ def _check_budget(network: NetworkConfig, store: GraphStore, view: CampaignView)
         )
 
 
-def _finish(context: Context, members: Sequence[Member]) -> CampaignSummary:
+def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
     view.step("finish", 0, 2, "calibrating and testing")
@@ -212,6 +144,6 @@ def _finish(context: Context, members: Sequence[Member]) -> CampaignSummary:
     }
     summary = finish_ensemble(directory.path, config, context.store, members, totals)
     view.step("finish", 1, 2, "writing the report")
-    report = write_report(directory.path)
+    write_report(directory.path)
     view.step("finish", 2, 2)
-    return CampaignSummary(directory.path, report, summary)
+    return summary

@@ -26,10 +26,11 @@ from hydragnn_flow.files import write_text
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.search.earlier import add_earlier
 from hydragnn_flow.search.journal import read_journal
+from hydragnn_flow.search.reading import STUDY, read_trials
 from hydragnn_flow.search.records import FIXED, ORIGIN, PASSED, REASON
 from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import StudyStorage
-from hydragnn_flow.search.study import STUDY, Search, read_trials
+from hydragnn_flow.search.study import Search
 from hydragnn_flow.training.segment import SegmentResult, Status
 
 REBUILT = "rebuilt from the study"

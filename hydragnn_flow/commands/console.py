@@ -16,30 +16,8 @@ from hydragnn_flow.errors import InputError
 
 console = Console()
 
-RunDir = Annotated[
-    Path, typer.Argument(help="Directory of a run.", metavar="RUN_DIR", show_default=False)
-]
 # The system refuses these without naming a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def existing(run_dir: Path) -> Path:
-    """The directory of a run, which it must be."""
-    if not (run_dir / "run.yaml").is_file():
-        raise InputError(f"{run_dir}: is not the directory of a run (no run.yaml); check the path")
-    return run_dir
-
-
-def check_output(out: Path) -> None:
-    """Refuse, before anything is computed, a table that could not be written."""
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out}: must end in .csv or .parquet")
-    if out.is_dir():
-        raise InputError(f"--out {out}: is a directory; name a file")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
 
 
 @contextmanager
@@ -68,6 +46,40 @@ def using(*named: Path | None) -> Iterator[None]:
         raise InputError(
             f"{refused}: {error.strerror}; make it usable or name another place"
         ) from error
+
+
+def _existing(run_dir: Path) -> Path:
+    """The directory of a run, which it must be."""
+    with using(run_dir):
+        if not (run_dir / "run.yaml").is_file():
+            raise InputError(
+                f"{run_dir}: is not the directory of a run (no run.yaml); check the path"
+            )
+    return run_dir
+
+
+def writable(out: Path | None) -> Path | None:
+    """Refuse, before anything is computed, a table that could not be written."""
+    if out is None:
+        return out
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out}: must end in .csv or .parquet")
+    with using(out):
+        if out.is_dir():
+            raise InputError(f"--out {out}: is a directory; name a file")
+        if not out.parent.is_dir():
+            raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
+        if not os.access(out.parent, os.W_OK | os.X_OK):
+            raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
+    return out
+
+
+RunDir = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of a run.", metavar="RUN_DIR", show_default=False, callback=_existing
+    ),
+]
 
 
 def say(text: str) -> None:

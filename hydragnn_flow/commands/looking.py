@@ -9,12 +9,11 @@ import typer
 
 from hydragnn_flow.commands.console import (
     RunDir,
-    check_output,
     console,
-    existing,
     say,
     short,
     using,
+    writable,
 )
 from hydragnn_flow.errors import InputError
 
@@ -31,6 +30,7 @@ def trials(
             "--out",
             help="Write all trials as a table (.csv or .parquet) instead.",
             show_default=False,
+            callback=writable,
         ),
     ] = None,
 ) -> None:
@@ -42,9 +42,7 @@ def trials(
     from hydragnn_flow.report.trials_frame import trials_frame
 
     with using(out or run_dir, run_dir):
-        if out is not None:
-            check_output(out)
-        frame = trials_frame(existing(run_dir))
+        frame = trials_frame(run_dir)
         if out is None:
             console.print(best_table(frame, console))
             return
@@ -77,7 +75,7 @@ def importance(
     from hydragnn_flow.report.trials_frame import study_frame_of
 
     with using(run_dir):
-        study, frame = study_frame_of(existing(run_dir))
+        study, frame = study_frame_of(run_dir)
     for i, objective in enumerate(frame.attrs["objectives"]):
         try:
             found = parameter_importance(study, frame, i, shap=shap)
@@ -112,7 +110,7 @@ def dashboard(
     """
     from hydragnn_flow.report.dashboard import addresses, dashboard_server
 
-    with using(run_dir), dashboard_server(existing(run_dir), port) as server:
+    with using(run_dir), dashboard_server(run_dir, port) as server:
         url, tunnel = addresses(server)
         say(url)
         say(f"from another machine first: {tunnel}")

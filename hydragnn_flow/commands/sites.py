@@ -91,9 +91,9 @@ def show(
 
     Works on any machine, a laptop included.
     """
+    loaded = load(site, account, partition, walltime, nodes, blocks)
     from hydragnn_flow.execution.sites.preview import preview
 
-    loaded = load(site, account, partition, walltime, nodes, blocks)
     shown = preview(loaded)
     console.print(_facts(loaded))
     if shown.note:
@@ -120,10 +120,10 @@ def check(
 
     Ends with exit code 1 if anything is not as the site says.
     """
+    loaded = load(site, account, partition, walltime, nodes, blocks)
     from hydragnn_flow.execution import sole_driver
     from hydragnn_flow.execution.sites.site_check import check_site, faults
 
-    loaded = load(site, account, partition, walltime, nodes, blocks)
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,14 +1,34 @@
 """Selection of members, uncertainty, predictions."""
 
-from hydragnn_flow.ensemble.ensemble import FOLDER, SUMMARY, Ensemble, member_folder
-from hydragnn_flow.ensemble.finish import Member, finish_ensemble
-from hydragnn_flow.ensemble.selection import select_top
-from hydragnn_flow.ensemble.tables import Predictions
-from hydragnn_flow.ensemble.uncertainty import needed_for_level
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hydragnn_flow.ensemble.summary import FOLDER
+from hydragnn_flow.lazy import lazily
+
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
+    from hydragnn_flow.ensemble.finish import Member, finish_ensemble
+    from hydragnn_flow.ensemble.selection import select_top
+    from hydragnn_flow.ensemble.tables import Predictions
+    from hydragnn_flow.ensemble.uncertainty import needed_for_level
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "Ensemble": "ensemble",
+            "Member": "finish",
+            "Predictions": "tables",
+            "finish_ensemble": "finish",
+            "member_folder": "ensemble",
+            "needed_for_level": "uncertainty",
+            "select_top": "selection",
+        },
+    )
 
 __all__ = [
     "FOLDER",
-    "SUMMARY",
     "Ensemble",
     "Member",
     "Predictions",

@@ -24,6 +24,7 @@ from hydragnn_flow.data import (
     batch_graphs,
 )
 from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.summary import FOLDER, read_summary
 from hydragnn_flow.ensemble.tables import Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
@@ -32,10 +33,7 @@ from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 
-FOLDER = "ensemble"
-SUMMARY = "ensemble.json"
 MANIFEST = "manifest.json"
-VERSION = 1
 _BATCH = 64
 
 
@@ -69,17 +67,8 @@ class Ensemble:
         InputError
             If the run has no ensemble yet, or its files are damaged.
         """
+        summary = read_summary(run_directory)
         folder = Path(run_directory) / FOLDER
-        if not (folder / SUMMARY).exists():
-            raise InputError(
-                f"{run_directory}: holds no finished ensemble; run the campaign to its end first"
-            )
-        summary = read_json(folder / SUMMARY)
-        if summary.get("version") != VERSION:
-            raise InputError(
-                f"{folder / SUMMARY}: has version {summary.get('version')}, this package reads "
-                f"{VERSION}"
-            )
         try:
             manifest = Manifest.model_validate(read_json(folder / MANIFEST))
         except ValidationError:

@@ -13,16 +13,14 @@ from torch import nn
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.ensemble import (
-    FOLDER,
     MANIFEST,
-    SUMMARY,
-    VERSION,
     Ensemble,
     join_members,
     load_member,
     member_folder,
 )
 from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     Floats,

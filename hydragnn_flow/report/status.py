@@ -13,10 +13,9 @@ from rich.table import Table
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.execution.lease import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
-from hydragnn_flow.report.tables import closing_table, told_state
-from hydragnn_flow.report.text import objective_label
-from hydragnn_flow.report.trials_frame import objectives_of
-from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.report.closing import closing_table
+from hydragnn_flow.report.text import objective_label, told_state
+from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.search.records import best_first
 
@@ -49,9 +48,8 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
             str(epochs.get(record.number, 0)),
         )
     parts: list[RenderableType] = [table]
-    summary = directory.ensemble / "ensemble.json"
-    if summary.exists():
-        parts.append(closing_table(read_json(summary)))
+    if directory.summary.exists():
+        parts.append(closing_table(read_json(directory.summary)))
     else:
         done = sum(r.kind == "member" and r.status == "ok" for r in results)
         parts.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")

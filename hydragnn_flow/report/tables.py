@@ -1,4 +1,4 @@
-"""The tables of the report and of the terminal."""
+"""The tables of the report."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
-from rich.text import Text
 
-from hydragnn_flow.report.text import number, objective_label, percent
+from hydragnn_flow.report.closing import accuracies
+from hydragnn_flow.report.text import objective_label, told_state
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.training.segment import SegmentResult
@@ -65,12 +64,6 @@ def trials_table(
     return pd.DataFrame(rows, columns=[*columns, "epochs", best, "seconds", "reason"])
 
 
-def told_state(trial: TrialRecord) -> str:
-    """A trial's state, whether it waits to be promoted, and whether it broke a constraint."""
-    state = "waiting" if trial.waits else trial.state
-    return state if trial.feasible else f"{state}, beyond a limit"
-
-
 def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
     """Test errors of the best single member and of the ensemble.
 
@@ -86,23 +79,10 @@ def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
         ``unit``), ``interval coverage`` (share of test values inside the calibrated interval);
         where heads predict the noise of a target, ``predicted noise``, its mean in ``unit``.
     """
-    rows = []
-    noisy = any("aleatoric_std" in values for values in summary["test"].values())
-    for target, values in summary["test"].items():
-        unit, covered = values["unit"], values["coverage"]
-        single, ensemble = values["mae_best_member"], values["mae_ensemble"]
-        noise = values.get("aleatoric_std", math.nan)
-        rows.append((target, unit, single, ensemble, covered, noise))
-        if values.get("mae_per_atom_ensemble") is not None:
-            # Errors per atom of a useful model are thousandths of an electronvolt.
-            scale, unit = (1000, "meV") if unit == "eV" else (1, unit)
-            single = values["mae_per_atom_best_member"] * scale
-            ensemble = values["mae_per_atom_ensemble"] * scale
-            row = (f"{target} per atom", f"{unit}/atom", single, ensemble, covered, math.nan)
-            rows.append(row)
     columns = ["target", "unit", "best single member", "ensemble", "interval coverage"]
-    table = pd.DataFrame(rows, columns=[*columns, "predicted noise"])
-    return table if noisy else table[columns]
+    rows = accuracies(summary)
+    table = pd.DataFrame([tuple(row) for row in rows], columns=[*columns, "predicted noise"])
+    return table if any(row.noise is not None for row in rows) else table[columns]
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -126,49 +106,6 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
         for member in summary["members"]
     ]
     return pd.DataFrame(rows)
-
-
-def closing_table(summary: Mapping[str, Any]) -> Table:
-    """What the terminal shows when a campaign is over.
-
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
-    """
-    level = f"{summary['level'] * 100:g} %"
-    caption = [
-        f"{len(summary['members'])} members · {summary['wall_seconds']:,.0f} s wall · "
-        f"{summary['cpu_seconds']:,.0f} s CPU in training trials and members"
-    ]
-    caption += [
-        f"member {member['member']} (trial {member['trial']}) was not trained to its end: "
-        f"{member['reason']}"
-        for member in summary["members"]
-        if member.get("reason")
-    ]
-    table = Table(
-        title="Mean absolute errors on the test split",
-        title_justify="left",
-        caption=Text("\n".join(caption)),
-        caption_justify="left",
-    )
-    table.add_column("target")
-    table.add_column("best single member", justify="right")
-    table.add_column("ensemble", justify="right")
-    table.add_column("unit")
-    table.add_column(f"{level} interval holds", justify="right")
-    for row in accuracy_table(summary).to_dict("records"):
-        single, ensemble = row["best single member"], row["ensemble"]
-        # Text, not markup: a target may be named [like this].
-        table.add_row(
-            Text(row["target"]),
-            Text(number(single), style="bold green" if single < ensemble else ""),
-            Text(number(ensemble), style="bold green" if ensemble <= single else ""),
-            Text(row["unit"]),
-            percent(row["interval coverage"]),
-        )
-    return table
 
 
 def _short_names(paths: Mapping[str, None]) -> dict[str, str]:

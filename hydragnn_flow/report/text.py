@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hydragnn_flow.search import TrialRecord
 
 
 def number(value: float) -> str:
@@ -28,3 +32,9 @@ def objective_label(name: str) -> str:
         "joules": "energy [J]",
     }
     return words.get(name, name)
+
+
+def told_state(trial: TrialRecord) -> str:
+    """A trial's state, whether it waits to be promoted, and whether it broke a constraint."""
+    state = "waiting" if trial.waits else trial.state
+    return state if trial.feasible else f"{state}, beyond a limit"

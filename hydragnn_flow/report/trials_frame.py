@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
-import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search.journal import read_journal
+from hydragnn_flow.search.reading import STUDY
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
-from hydragnn_flow.search.study import STUDY
 from hydragnn_flow.training.segment import SegmentResult
 
 UNITS = {"seconds": "s", "joules": "J"}
@@ -170,15 +169,6 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     order = keys.sort_values(list(keys.columns), kind="stable").index
     values: pd.Series[float] = ended.loc[order, column]
     return values
-
-
-def objectives_of(directory: Path) -> list[str]:
-    """What the run's configuration calls its objectives; none where it does not say."""
-    try:
-        values = yaml.safe_load((directory / "run.yaml").read_text(encoding="utf-8"))
-        return [str(name) for name in values["search"]["objectives"]]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
-        return []
 
 
 def _value(trial: FrozenTrial, objective: int) -> float | None:

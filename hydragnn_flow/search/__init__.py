@@ -1,8 +1,34 @@
 """What to try next: search space, samplers, durable study, rungs."""
 
-from hydragnn_flow.config.warm_start import JOURNAL
-from hydragnn_flow.search.records import Outcome, TrialRecord
-from hydragnn_flow.search.samplers import BatchedTPESampler
-from hydragnn_flow.search.study import Search, read_trials
+from __future__ import annotations
 
-__all__ = ["JOURNAL", "BatchedTPESampler", "Outcome", "Search", "TrialRecord", "read_trials"]
+from typing import TYPE_CHECKING
+
+from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.lazy import lazily
+
+if TYPE_CHECKING:
+    from hydragnn_flow.search.reading import read_trials
+    from hydragnn_flow.search.records import Outcome, TrialRecord
+    from hydragnn_flow.search.samplers import BatchedTPESampler
+    from hydragnn_flow.search.study import Search
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "BatchedTPESampler": "samplers",
+            "Outcome": "records",
+            "Search": "study",
+            "TrialRecord": "records",
+            "read_trials": "reading",
+        },
+    )
+
+__all__ = [
+    "JOURNAL",
+    "BatchedTPESampler",
+    "Outcome",
+    "Search",
+    "TrialRecord",
+    "read_trials",
+]

@@ -14,11 +14,9 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's a
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.search.earlier import BEGUN, add_earlier, enqueue
-from hydragnn_flow.search.journal import read_journal
+from hydragnn_flow.search.reading import STUDY, has_study, own
 from hydragnn_flow.search.records import (
-    ORIGIN,
     PASSED,
     PROMOTES,
     REASON,
@@ -32,8 +30,6 @@ from hydragnn_flow.search.rules import Verdict, make_rungs
 from hydragnn_flow.search.samplers import make_sampler
 from hydragnn_flow.search.space import active, suggest
 from hydragnn_flow.search.storage import StudyStorage
-
-STUDY = "search"
 
 
 class Search:
@@ -86,14 +82,14 @@ class Search:
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
         """Smallest value of the first objective reported so far."""
-        for trial in _own(trials):
+        for trial in own(trials):
             self._restore(trial)
 
     def _open(self) -> optuna.Study:
         study = None
-        if _has_study(self._storage):
+        if has_study(self._storage):
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
-            if not study.user_attrs.get(BEGUN) and not _own(study.get_trials(deepcopy=False)):
+            if not study.user_attrs.get(BEGUN) and not own(study.get_trials(deepcopy=False)):
                 # Cut short before all earlier trials were in it.
                 self._storage.delete_study(study._study_id)
                 study = None
@@ -112,7 +108,7 @@ class Search:
 
     def _complete(self, trials: list[FrozenTrial]) -> None:
         """Suggest what trials still lack whose beginning was cut short."""
-        for trial in _own(trials):
+        for trial in own(trials):
             lacks = set(active(self.config.space, trial.params)) != set(trial.params)
             if trial.state == TrialState.RUNNING and lacks:
                 suggest(optuna.Trial(self._study, trial._trial_id), self.config.space)
@@ -135,7 +131,7 @@ class Search:
     @property
     def records(self) -> list[TrialRecord]:
         """Every trial that has been asked for, by number."""
-        return _records(self._study.get_trials(deepcopy=False))
+        return [record_of(trial) for trial in own(self._study.get_trials(deepcopy=False))]
 
     @property
     def asked(self) -> int:
@@ -268,34 +264,3 @@ class Search:
         storage = self._storage
         identity = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         return storage.get_trial(identity)
-
-
-def read_trials(run_directory: Path) -> list[TrialRecord]:
-    """The trials of a run directory, without writing to it; none before the search began."""
-    path = run_directory / JOURNAL
-    if not path.exists():
-        return []
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = read_journal(path)
-    if not _has_study(storage):
-        return []
-    study = optuna.load_study(study_name=STUDY, storage=storage)
-    return _records(study.get_trials(deepcopy=False))
-
-
-def _records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    return [record_of(trial) for trial in _own(trials)]
-
-
-def _own(trials: list[FrozenTrial]) -> list[FrozenTrial]:
-    """Trials that this study has asked for."""
-    return [
-        trial
-        for trial in trials
-        if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING
-    ]
-
-
-def _has_study(storage: optuna.storages.BaseStorage) -> bool:
-    """Whether the journal's first record is whole."""
-    return bool(storage.get_all_studies())

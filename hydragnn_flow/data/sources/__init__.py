@@ -6,9 +6,31 @@
 ``hydragnn`` stand alone. All are registered in ``registry``; the other modules are their pieces.
 """
 
-from hydragnn_flow.data.sources.base import Labelled, Part, ReadyGraph, Record, Role, Source
-from hydragnn_flow.data.sources.identity import fingerprint
-from hydragnn_flow.data.sources.registry import open_source
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hydragnn_flow.lazy import lazily
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data.sources.base import Labelled, Part, ReadyGraph, Record, Source
+    from hydragnn_flow.data.sources.files import Role
+    from hydragnn_flow.data.sources.identity import fingerprint
+    from hydragnn_flow.data.sources.registry import open_source
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "Labelled": "base",
+            "Part": "base",
+            "ReadyGraph": "base",
+            "Record": "base",
+            "Role": "files",
+            "Source": "base",
+            "fingerprint": "identity",
+            "open_source": "registry",
+        },
+    )
 
 __all__ = [
     "Labelled",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import ase
 import numpy as np
@@ -15,12 +15,10 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.sources.files import Role
 from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
-
-Role = Literal["train", "val", "test"]
-"""What an input is for; ``train`` also gives the splits that have no input of their own."""
 
 # What single precision may add to a length, relative.
 _ROUNDING = 1e-4

@@ -5,12 +5,16 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Literal
 
-from hydragnn_flow.config.graph_sources import FilesSection
-from hydragnn_flow.data.sources.base import Role
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.graph_sources import FilesSection, HydragnnSource
 from hydragnn_flow.errors import InputError
+
+Role = Literal["train", "val", "test"]
+"""What an input is for; ``train`` also gives the splits that have no input of their own."""
 
 
 def files_by_role(
@@ -32,15 +36,9 @@ def files_by_role(
     InputError
         As :func:`find_files`, and where no file has such an ending.
     """
-    names: dict[Role, str | None] = {
-        "train": section.train,
-        "val": section.val,
-        "test": section.test,
-    }
     return {
         role: _chosen(name, folder, f"data.source.{role}", suffixes)
-        for role, name in names.items()
-        if name is not None
+        for role, name in _names(section).items()
     }
 
 
@@ -64,27 +62,38 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     InputError
         Where there is no such file, or one cannot be read.
     """
-    path = folder / name
-    if path.is_dir():
-        found = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
-        nothing = f"{path} ({key}) is a directory without files; name one that has some"
-    elif glob.has_magic(name) and not path.exists():
-        # Path.glob would find hidden files, and takes no absolute pattern.
-        matches = glob.iglob(name, root_dir=folder, recursive=True)  # noqa: PTH207
-        found = [file for match in matches if (file := folder / match).is_file()]
-        nothing = f"{path} ({key}) matches no files; correct the pattern or the directory (--data)"
-    else:
-        found = [path] if path.is_file() else []
-        nothing = (
-            f"{path} ({key}) is not a file that can be read; "
-            "correct the name or give the directory it is in with --data"
-        )
+    found = list(_candidates(name, folder))
     if not found:
-        raise InputError(nothing)
+        raise _nothing(name, folder, key)
     for file in found:
-        if not os.access(file, os.R_OK):
-            raise InputError(f"{file} ({key}) cannot be read; allow reading it or leave it out")
+        _check_readable(file, key)
     return sorted(found, key=_natural)
+
+
+def check_files(config: DataConfig) -> None:
+    """Refuse a name that stands for no file; one file of a directory or pattern will do.
+
+    Parameters
+    ----------
+    config
+        Source, and directory of its files.
+
+    Raises
+    ------
+    InputError
+        Naming the path and the key.
+    """
+    source, folder = config.source, (config.path or Path()).absolute()
+    if isinstance(source, HydragnnSource) and not (folder / source.file).exists():
+        raise _nothing(source.file, folder, "data.source.file")
+    if not isinstance(source, FilesSection):
+        return
+    for role, name in _names(source).items():
+        key = f"data.source.{role}"
+        first = next(_candidates(name, folder), None)
+        if first is None:
+            raise _nothing(name, folder, key)
+        _check_readable(first, key)
 
 
 def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
@@ -101,6 +110,49 @@ def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
     """
     size = max(least, -(-n // most))
     return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _names(section: FilesSection) -> dict[Role, str]:
+    names: dict[Role, str | None] = {
+        "train": section.train,
+        "val": section.val,
+        "test": section.test,
+    }
+    return {role: name for role, name in names.items() if name is not None}
+
+
+def _candidates(name: str, folder: Path) -> Iterator[Path]:
+    path = folder / name
+    if path.is_dir():
+        return (file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+    if _is_pattern(name, path):
+        # Path.glob would find hidden files, and takes no absolute pattern.
+        matches = glob.iglob(name, root_dir=folder, recursive=True)  # noqa: PTH207
+        return (file for match in matches if (file := folder / match).is_file())
+    return iter([path] if path.is_file() else [])
+
+
+def _nothing(name: str, folder: Path, key: str) -> InputError:
+    path = folder / name
+    if path.is_dir():
+        return InputError(f"{path} ({key}) is a directory without files; name one that has some")
+    if _is_pattern(name, path):
+        return InputError(
+            f"{path} ({key}) matches no files; correct the pattern or the directory (--data)"
+        )
+    return InputError(
+        f"{path} ({key}) is not a file that can be read; "
+        "correct the name or give the directory it is in with --data"
+    )
+
+
+def _is_pattern(name: str, path: Path) -> bool:
+    return glob.has_magic(name) and not path.exists()
+
+
+def _check_readable(file: Path, key: str) -> None:
+    if not os.access(file, os.R_OK):
+        raise InputError(f"{file} ({key}) cannot be read; allow reading it or leave it out")
 
 
 def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> list[Path]:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.graph_sources import FilesSection
-from hydragnn_flow.data.sources.base import Part, Record, Role
+from hydragnn_flow.data.sources.base import Part, Record
 from hydragnn_flow.data.sources.features import named
-from hydragnn_flow.data.sources.files import files_by_role
+from hydragnn_flow.data.sources.files import Role, files_by_role
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError

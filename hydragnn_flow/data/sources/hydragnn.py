@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hydragnn_flow.config.graph_sources import HydragnnSource
 from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.reading.graph_store import GraphStore
-from hydragnn_flow.data.sources.base import Part, Record, Role
+from hydragnn_flow.data.sources.base import Part, Record
 from hydragnn_flow.data.sources.features import named
-from hydragnn_flow.data.sources.files import ranges
+from hydragnn_flow.data.sources.files import Role, ranges
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION

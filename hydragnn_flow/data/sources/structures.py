@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import StructureFiles
 from hydragnn_flow.data.columns import BRANCH
-from hydragnn_flow.data.sources.base import Labelled, Part, Role
-from hydragnn_flow.data.sources.files import files_by_role, ranges
+from hydragnn_flow.data.sources.base import Labelled, Part
+from hydragnn_flow.data.sources.files import Role, files_by_role, ranges
 from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError

@@ -3,6 +3,9 @@
 A site file says how its scheduler is asked, as a function that makes a Parsl provider; everything
 that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs,
 stands here once.
+
+Parsl is imported where its objects are made. It takes more than a second, and a mistake in an
+option is told without it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from parsl import Config
-from parsl.executors import HighThroughputExecutor
-from parsl.executors.high_throughput import executor as parsl_executor
-from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
-from parsl.launchers import MpiExecLauncher, SrunLauncher
-from parsl.providers import PBSProProvider, SlurmProvider
+from typing import TYPE_CHECKING, Any
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools import worker_pool
@@ -29,6 +25,11 @@ from hydragnn_flow.execution.sites.options import Options
 from hydragnn_flow.execution.sites.site import Node, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
 from hydragnn_flow.execution.workers.binding import address_of
+
+if TYPE_CHECKING:
+    from parsl import Config
+    from parsl.executors import HighThroughputExecutor
+    from parsl.providers import LocalProvider, PBSProProvider, SlurmProvider
 
 HEARTBEAT = 15
 """Seconds between signs of life of workers, where a site says nothing else."""
@@ -61,6 +62,9 @@ def slurm_jobs(
     """
 
     def provider(**block: Any) -> SlurmProvider:
+        from parsl.launchers import SrunLauncher
+        from parsl.providers import SlurmProvider
+
         return SlurmProvider(
             **{
                 "account": options.account,
@@ -101,6 +105,9 @@ def pbs_jobs(
     """
 
     def provider(**block: Any) -> PBSProProvider:
+        from parsl.launchers import MpiExecLauncher
+        from parsl.providers import PBSProProvider
+
         return PBSProProvider(
             **{
                 "account": options.account,
@@ -117,6 +124,13 @@ def pbs_jobs(
         )
 
     return provider
+
+
+def local_processes(**block: Any) -> LocalProvider:
+    """Blocks that are processes of this host: what :class:`Executors` takes as `provider`."""
+    from parsl.providers import LocalProvider
+
+    return LocalProvider(**block)
 
 
 def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
@@ -168,6 +182,8 @@ class Executors:
 
     def config(self, directory: Path, address: str) -> Config:
         """The configuration, with workers that meet the driver at ``address``."""
+        from parsl import Config
+
         gcds = len(self.node.gcds)
         return Config(
             executors=[
@@ -184,13 +200,17 @@ class Executors:
     def _pool(
         self, label: str, workers: int, address: str, directory: Path
     ) -> HighThroughputExecutor:
+        from parsl.executors import HighThroughputExecutor
+        from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
+        from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
+
         heartbeat = self.options.heartbeat or HEARTBEAT
         walltime = self.options.walltime_seconds
         return HighThroughputExecutor(
             label=label,
             address=address,
             encrypted=True,
-            launch_cmd=parsl_executor.DEFAULT_LAUNCH_CMD.replace(
+            launch_cmd=DEFAULT_LAUNCH_CMD.replace(
                 "process_worker_pool.py", self._worker_pool(directory)
             ),
             max_workers_per_node=workers,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import psutil
-import torch
 
 from hydragnn_flow.execution.sites.options import Device
 from hydragnn_flow.execution.sites.site import Node, guessed_gcd
@@ -22,6 +21,8 @@ def this_node(interface: str | None = None) -> Node:
     interface
         Network interface on which ranks on several such nodes meet.
     """
+    import torch  # takes seconds: what is wrong with a site's options is told before
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     if torch.cuda.is_available():

@@ -1,0 +1,157 @@
+"""How a campaign is started: what the user gave is looked at first, then the driver is imported.
+
+The driver needs torch and Parsl, which take seconds to import, on a file system that many use a
+minute. A wrong path is told before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data.sources.files import check_files
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory
+
+
+@dataclass
+class CampaignSummary:
+    """How a campaign ended."""
+
+    run_directory: Path
+    report: Path
+    ensemble: dict[str, Any]
+    """The content of `ensemble.json`."""
+    was_complete: bool = False
+    """Whether there was nothing left to do."""
+
+
+def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
+    """Refuse a run directory or data files that will not do; imports neither torch nor Parsl.
+
+    :func:`prepare` and :func:`run_campaign` begin with it. Called before a site is loaded, it tells
+    of a wrong path at once.
+
+    Parameters
+    ----------
+    config, run_directory
+        As :func:`run_campaign` takes them.
+
+    Returns
+    -------
+    RunDirectory
+        The directory of the run; nothing is written to it.
+
+    Raises
+    ------
+    InputError
+        If the directory belongs to something else or cannot be written to, or there are no data
+        files where the configuration says.
+    """
+    directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
+    with _refused_in_a_sentence(directory.path):
+        directory.check(config)
+        if not directory.is_complete(config):
+            _check_writable(directory.path)
+            check_files(config.data)
+    return directory
+
+
+def prepare(
+    config: RunConfig,
+    site: Site,
+    run_directory: str | Path | None = None,
+    view: CampaignView | None = None,
+) -> Path:
+    """Build the GraphStore of a run on a site, unless it is there already; returns its path.
+
+    Parameters and errors are those of :func:`run_campaign`.
+    """
+    directory = check_paths(config, run_directory)
+    from hydragnn_flow.campaign.driver import build_store
+
+    with _shown(view) as shown:
+        build_store(config, site, directory, shown)
+    return directory.store
+
+
+def run_campaign(
+    config: RunConfig,
+    site: Site,
+    run_directory: str | Path | None = None,
+    view: CampaignView | None = None,
+) -> CampaignSummary:
+    """Run a campaign to its end, or go on with one that was stopped.
+
+    Parameters
+    ----------
+    config
+        What to do.
+    site
+        Where to do it.
+    run_directory
+        Where to keep everything; ``runs/<name>`` where not given.
+    view
+        The progress display.
+
+    Raises
+    ------
+    InputError
+        If something the user gave is wrong; nearly all of that is found before a trial starts.
+    StoreError
+        If the store is damaged, now or while trials read it; with it restored, the same call goes
+        on.
+    CampaignStopped
+        If something around the campaign keeps its work from being done; that cured, the same call
+        goes on.
+    """
+    directory = check_paths(config, run_directory)
+    was_complete = directory.is_complete(config)
+    if was_complete:
+        summary = read_json(directory.summary)
+        if not directory.report.exists():
+            from hydragnn_flow.report import write_report
+
+            write_report(directory.path)
+    else:
+        from hydragnn_flow.campaign.driver import drive
+
+        with _shown(view) as shown:
+            summary = drive(config, site, directory, shown)
+    return CampaignSummary(directory.path, directory.report, summary, was_complete)
+
+
+@contextmanager
+def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
+    with view or CampaignView() as shown:
+        yield shown
+
+
+@contextmanager
+def _refused_in_a_sentence(path: Path) -> Iterator[None]:
+    """What the system refuses while paths are looked at, as the user's mistake."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or path}: {error.strerror}; allow its use or name another place"
+        ) from error
+
+
+def _check_writable(directory: Path) -> None:
+    there = next(place for place in (directory, *directory.parents) if place.exists())
+    if not there.is_dir():
+        raise InputError(f"{directory}: {there} is a file; name a directory with --run-dir")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{directory}: nothing may be written in {there}; choose another directory with "
+            f"--run-dir"
+        )

@@ -1,0 +1,99 @@
+"""What is wrong with a run directory or data files is found before the driver starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+
+from hydragnn_flow import InputError, check_paths
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.run_directory import RunDirectory
+
+
+def files(folder: Path, **source: Any) -> RunConfig:
+    """A configuration whose data are files of a folder."""
+    targets = {"energy": "eV", "forces": "eV/Å"}
+    source = {"format": "ase", "targets": targets} | source
+    given = {"val", "test"} if source["format"] == "hydragnn" else set(source)
+    split = {role: 0.2 for role in ("val", "test") if role not in given}
+    data = {"source": source, "path": folder, "split": split}
+    return RunConfig.model_validate({**CONFIG, "data": data})
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Be somebody whom the system can refuse something."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "new"
+    assert check_paths(RunConfig.model_validate(CONFIG), run).path == run
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_may_not_be_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with unprivileged(), pytest.raises(InputError, match=r"closed.*Permission denied; .*another"):
+        check_paths(RunConfig.model_validate(CONFIG), tmp_path / "closed" / "run")
+
+
+def test_a_directory_that_may_not_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path or not mode & os.W_OK)
+    with pytest.raises(InputError, match=f"a/run: nothing may be written in {tmp_path}; .*run-dir"):
+        check_paths(RunConfig.model_validate(CONFIG), tmp_path / "a" / "run")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"train": "no.xyz"}, r"no.xyz \(data.source.train\) is not a file"),
+        ({"train": "a.xyz", "val": "b/*.xyz"}, r"\*.xyz \(data.source.val\) matches no files"),
+        ({"train": "a.xyz", "test": "empty"}, r"empty \(data.source.test\) is a directory without"),
+        ({"format": "hydragnn", "file": "no.bp", "targets": None}, r"\(data.source.file\) is not"),
+    ],
+)
+def test_data_files_that_are_not_there(source: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".hidden").touch()
+    with pytest.raises(InputError, match=said):
+        check_paths(files(tmp_path, **source), tmp_path / "run")
+
+
+def test_data_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.xyz", "b.xyz"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)
+    with pytest.raises(InputError, match=r"xyz \(data.source.train\) cannot be read"):
+        check_paths(files(tmp_path, train="*.xyz"), tmp_path / "run")
+
+
+def test_a_finished_run_no_longer_needs_its_data_nor_a_right_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = files(tmp_path, train="no.xyz")
+    run = RunDirectory(tmp_path / "run")
+    run.claim(asked)
+    run.summary.parent.mkdir()
+    run.summary.write_text("{}")
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert check_paths(asked, run.path).is_complete(asked)
+    more = asked.search.model_copy(update={"trials": asked.search.trials + 1})
+    with pytest.raises(InputError):
+        check_paths(asked.model_copy(update={"search": more}), run.path)

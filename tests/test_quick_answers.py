@@ -1,0 +1,171 @@
+"""Help and mistakes are answered before anything heavy is imported.
+
+torch, PyG and Parsl take seconds to import, on a login node's file system a minute. The tests look
+at the modules that a command has imported, not at the time it took.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+import yaml
+from campaign_cases import CONFIG
+
+from hydragnn_flow import cli
+
+_SCRIPT = Path(__file__).parents[1] / "workflows" / "ensemble_hpo.py"
+_HEAVY = ("torch", "torch_geometric", "parsl", "optuna", "pandas", "scipy", "matplotlib", "ase")
+# Runs each command as a user starts it, and says how it ended and what is imported by then.
+_RUN = """
+import contextlib, io, json, runpy, sys
+
+commands, heavy = json.loads(sys.argv[1])
+for command in commands:
+    sys.argv = command
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            if command[0].endswith(".py"):
+                runpy.run_path(command[0], run_name="__main__")
+            else:
+                from hydragnn_flow import cli
+                cli.main()
+        except SystemExit as end:
+            code = end.code
+    imported = [name for name in heavy if name in sys.modules]
+    print(json.dumps([code, err.getvalue(), imported]))
+"""
+
+
+class Answer(NamedTuple):
+    """What came of a command."""
+
+    code: int
+    stderr: str
+    imported: list[str]
+
+
+def answers(commands: list[list[Any]], folder: Path) -> list[Answer]:
+    """Run commands one after another in one fresh process."""
+    asked = json.dumps([[[str(word) for word in command] for command in commands], _HEAVY])
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, asked], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return [Answer(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A good configuration, one with a wrong key, one whose data are absent, and a site.yaml."""
+    absent = {**CONFIG, "data": {**CONFIG["data"]}}
+    absent["data"]["source"] = {
+        "format": "ase",
+        "train": "train.xyz",
+        "targets": {"energy": "eV", "forces": "eV/Å"},
+    }
+    written = {"good": CONFIG, "wrong": {**CONFIG, "serach": {}}, "absent": absent}
+    for name, values in written.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "site.yaml").write_text("site: frontier\nnodes: 5\nblocks: 2\naccount: ABC123\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").touch()
+    return tmp_path
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["run", "no.yaml"], "no.yaml"),
+    (["run", "wrong.yaml"], "serach"),
+    (["prepare", "wrong.yaml"], "serach"),
+    (["run", "absent.yaml"], "train.xyz (data.source.train)"),
+    (["run", "good.yaml", "--run-dir", "taken"], "--run-dir"),
+    (["run", "good.yaml", "--run-dir", "good.yaml/run"], "is a file"),
+    (["run", "good.yaml", "--site", "frontire"], "frontire"),
+    (["run", "good.yaml", "--site", "frontier"], "--account"),
+    (["run", "good.yaml", "--site", "site.yaml"], "multiple of `blocks`"),
+    (["run", "good.yaml", "--site", "local", "-N", "2"], "`nodes`"),
+    (["site", "show", "frontire"], "frontire"),
+    (["site", "check", "no.yaml"], "no.yaml"),
+    (["status", "taken"], "run.yaml"),
+    (["report", "taken"], "run.yaml"),
+    (["trials", "taken"], "run.yaml"),
+    (["importance", "taken"], "run.yaml"),
+    (["dashboard", "taken"], "run.yaml"),
+    (["profile", "taken"], "run.yaml"),
+    (["rebuild", "taken"], "run.yaml"),
+    (["trials", "taken", "-o", "out.txt"], "out.txt"),
+    (["predict", "taken", "x.xyz"], "no finished ensemble"),
+    (["store", "info", "nowhere"], "nowhere"),
+    (["store", "check", "nowhere"], "nowhere"),
+]
+
+
+def test_mistakes_are_told_before_anything_heavy_is_imported(folder: Path) -> None:
+    found = answers([["hydragnn-flow", *words] for words, _ in MISTAKES], folder)
+    for (words, named), answer in zip(MISTAKES, found, strict=True):
+        assert answer.code == 2, words
+        assert answer.stderr.startswith("error: "), words
+        assert answer.stderr.count("\n") == 1, words
+        assert named in answer.stderr, words
+        assert answer.imported == [], words
+
+
+def test_the_workflow_tells_mistakes_before_anything_heavy_is_imported(folder: Path) -> None:
+    mistakes = [
+        (["--config", "no.yaml"], "no.yaml"),
+        (["--config", "wrong.yaml"], "serach"),
+        (["--config", "absent.yaml"], "train.xyz"),
+        (["--config", "good.yaml", "--run-dir", "taken"], "--run-dir"),
+        (["--config", "good.yaml", "--site", "frontire"], "frontire"),
+    ]
+    found = answers([[_SCRIPT, *words] for words, _ in mistakes] + [[_SCRIPT, "--help"]], folder)
+    for (words, named), answer in zip(mistakes, found, strict=False):
+        assert answer.code == 2, words
+        assert answer.stderr.startswith("error: "), words
+        assert answer.stderr.count("\n") == 1, words
+        assert named in answer.stderr, words
+    assert found[-1].code == 0
+    assert found[-1].imported == []
+
+
+def test_help_and_versions_import_nothing_heavy(folder: Path) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    commands = [[], ["--version"]]
+    for name, command in group.commands.items():
+        commands.append([name])
+        commands.extend([name, part] for part in getattr(command, "commands", ()))
+    asked = [words if "--version" in words else [*words, "--help"] for words in commands]
+    for words, answer in zip(
+        asked, answers([["hydragnn-flow", *words] for words in asked], folder), strict=True
+    ):
+        assert answer.code == 0, words
+        assert answer.imported == [], words
+
+
+def test_the_status_of_a_run_needs_neither_torch_nor_parsl_nor_pandas(folder: Path) -> None:
+    run = folder / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("search: {objectives: [val_loss]}\n")
+    [answer] = answers([["hydragnn-flow", "status", run]], folder)
+    assert answer.code == 0, answer.stderr
+    assert set(answer.imported) <= {"optuna"}
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "--version"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    told = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert told["hydragnn_flow"] == version("hydragnn_flow")
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert told["torch"] == version("torch")
+    assert told["adios2"] == version("adios2")
