@@ -15,10 +15,10 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TEST, VALIDATION
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
-from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
+from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import save_predictions
-from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Diverged, Stopped
@@ -89,10 +89,10 @@ def run_segment(
     except Stopped as stop:
         result.status, result.reason = "interrupted", str(stop)
     except (MemoryError, RuntimeError) as error:
-        status = _out_of_memory(error)
-        if status is None:
+        reason = out_of_memory(error)
+        if reason is None:
             raise
-        result.status, result.reason = status, str(error).splitlines()[0]
+        result.status, result.reason = "out_of_memory", reason
         if world.is_joined:  # the others are not, and wait
             keep_forever(error)
     if trainer is not None:
@@ -127,11 +127,3 @@ def _keep_predictions(
     predictions = predict_batches(trainer.model, batches(), trainer.device)
     if trainer.may_write():
         save_predictions(trainer.spec.folder, split, predictions, trainer.best)
-
-
-def _out_of_memory(error: Exception) -> Status | None:
-    text = str(error).lower()
-    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        "out of memory" in text or "can't allocate memory" in text
-    )
-    return "out_of_memory" if is_memory else None

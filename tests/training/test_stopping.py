@@ -175,7 +175,7 @@ def test_looks_are_far_between() -> None:
 
 
 def test_lack_of_memory_is_a_result(tmp_path: Path, alloy_store: GraphStore) -> None:
-    network = network_with(Architecture__hidden_dim=10**12)
+    network = network_with(Architecture__hidden_dim=10**6)
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 1, network=network))
     assert result.status == "out_of_memory"
     assert "memory" in result.reason
