@@ -259,19 +259,19 @@ def test_every_normalisation_learns_from_its_graph_alone(mpnn: str, make: Make, 
     torch.testing.assert_close(together["gap"][:1], alone["gap"], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("features", [None, ["lengths"]])
+@pytest.mark.parametrize("features", [None, ["lengths"], ["area"]])
 def test_lengths_matter_where_the_type_sees_them(
     mpnn: str, make: Make, features: list[str] | None
 ) -> None:
     promised = PROPERTIES[mpnn].lengths
     if promised == "never" and features:
-        pytest.skip(f"{mpnn} sees no lengths, and the configuration refuses to ask it to")
+        pytest.skip(f"{mpnn} reads nothing of edges, and the configuration refuses to ask it to")
     model = make(mpnn, potential=False, edge_features=features).eval()
     batch = as_batch(alloy())
     before = model(batch)["charge"]
     batch.pos = batch.pos + 0.1 * torch.randn_like(batch.pos)
     moved = not torch.equal(model(batch)["charge"], before)
-    assert moved == {"always": True, "request": features is not None, "never": False}[promised]
+    assert moved == {"always": True, "request": features == ["lengths"], "never": False}[promised]
 
 
 def test_attributes_of_edges_matter_where_the_type_reads_them(mpnn: str, make: Make) -> None:

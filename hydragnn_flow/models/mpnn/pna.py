@@ -27,9 +27,9 @@ class WeightedEdges(NamedTuple):
     functions
         Of the features.
     envelope
-        What an edge counts [n_edges, 1]; zero at the cutoff.
+        Weight of an edge [n_edges, 1]: zero at the cutoff where edges have lengths, else one.
     degree
-        Sum of the envelopes at an atom, and one for the atom itself [n_atoms, 1].
+        Sum of these weights at an atom, and one for the atom itself [n_atoms, 1].
     """
 
     functions: EdgeFunctions
@@ -95,11 +95,11 @@ class PNAConvolution(nn.Module):
 
 
 class WeightedPNAConvolution(nn.Module):
-    """The same over edges with features, each of which counts by its envelope.
+    """The same over edges with features; where these have lengths, each counts by its envelope.
 
-    An atom itself counts as one neighbour with a zero message. Nothing then jumps when an atom
-    crosses the cutoff. As a potential it has continuous energies; its forces jump where another
-    message becomes the extreme.
+    An atom itself counts as one neighbour with a zero message. With lengths nothing jumps when an
+    atom crosses the cutoff. As a potential it has continuous energies; its forces jump where
+    another message becomes the extreme.
 
     Parameters
     ----------
@@ -165,7 +165,8 @@ class PNA(MessagePassing):
         self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
     ) -> None:
         super().__init__(architecture, facts, width, depth)
-        reader = gaussian_reader(architecture, facts, lengths=self.sees_lengths(architecture))
+        self.fades = self.sees_lengths(architecture)
+        reader = gaussian_reader(architecture, facts, lengths=self.fades)
         self.read = reader if reader.size else None
         logs = mean_log_degree(facts)
         self.layers = convolutions(
@@ -183,4 +184,8 @@ class PNA(MessagePassing):
         """Gaussians of the lengths and the attributes, where there are any."""
         if self.read is None:
             return None
-        return WeightedEdges(self.read(geometry), geometry.envelope, geometry.coordination + 1.0)
+        if self.fades:
+            envelope, coordination = geometry.envelope, geometry.coordination
+        else:
+            envelope, coordination = torch.ones_like(geometry.vectors[:, :1]), geometry.degree
+        return WeightedEdges(self.read(geometry), envelope, coordination + 1.0)
