@@ -22,7 +22,15 @@ def _with_levels(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
 
 LevelledTargets = Annotated[Targets, AfterValidator(_with_levels)]
 """Targets of files whose arrays do not say what they belong to."""
-FileName = Annotated[str, Field(min_length=1)]
+
+
+def _without_nul(name: str) -> str:
+    if "\0" in name:
+        raise ValueError(f"no file has a NUL in its name, got {name!r}")
+    return name
+
+
+FileName = Annotated[str, Field(min_length=1), AfterValidator(_without_nul)]
 
 
 class Features(Section):
@@ -210,7 +218,7 @@ class MeshSource(FilesSection):
     point data, those of graphs columns of `table`."""
     features: tuple[str, ...] = Field(min_length=1)
     """Point data that become columns of `x`."""
-    table: str | None = None
+    table: FileName | None = None
     """CSV of the graphs' targets: a column `file`, the mesh's path seen from the table, and one
     column for each target."""
     elements: tuple[str, ...] | None = Field(default=None, min_length=1)

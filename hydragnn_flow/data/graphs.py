@@ -14,6 +14,11 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
 from hydragnn_flow.errors import InputError
 
+# No two nuclei come as near [Å]: such atoms are the same one, written twice.
+_NEAREST = 1e-3
+# More neighbours than a network could have, of a cell that is not in Å.
+_MOST_NEIGHBOURS = 100_000
+
 
 def atoms_to_graph(
     atoms: ase.Atoms,
@@ -53,13 +58,16 @@ def atoms_to_graph(
     Raises
     ------
     InputError
-        Where the structure cannot be a graph: no atoms, an unknown element, a position or cell
-        that is not finite, a periodic direction without a lattice vector.
+        Where the structure cannot be a graph: no atoms, an unknown element, two atoms at one
+        place, a position or cell that is not finite, a periodic direction without a lattice vector,
+        a cell so small that an atom would have a hundred thousand neighbours.
     """
     positions, cell, pbc = _geometry(atoms, graph_id)
+    _check_density(len(positions), cell, pbc, cutoff, graph_id)
+    edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
     if x is None:
         x = _atomic_numbers(atoms, graph_id)
-    edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
+        _check_distances(edges, graph_id)
     return assemble_graph(x, positions, cell, pbc, edges, graph_id=graph_id, targets=targets)
 
 
@@ -136,6 +144,38 @@ def _geometry(
             "give the vector or set pbc to false there"
         )
     return positions, cell, pbc
+
+
+def _check_density(
+    n_atoms: int,
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    cutoff: float,
+    graph_id: int,
+) -> None:
+    """Refuse a crystal whose neighbours would not fit in memory, before they are looked for."""
+    if not pbc.all():
+        return
+    volume = abs(float(np.linalg.det(cell)))
+    neighbours = n_atoms / volume * 4 / 3 * np.pi * cutoff**3
+    if neighbours > _MOST_NEIGHBOURS:
+        raise InputError(
+            f"structure {graph_id} has a cell of {volume:.3g} Å³ for {n_atoms} atoms, so that each "
+            f"would have about {neighbours:.3g} neighbours within {cutoff:g} Å; give cell and "
+            f"positions in Å"
+        )
+
+
+def _check_distances(edges: Neighbours, graph_id: int) -> None:
+    nearest = int(edges.distances.argmin()) if len(edges.distances) else 0
+    if len(edges.distances) == 0 or edges.distances[nearest] >= _NEAREST:
+        return
+    one, other = sorted((int(edges.senders[nearest]), int(edges.receivers[nearest])))
+    which = f"the atoms {one} and {other}" if one != other else f"atom {one} and its periodic image"
+    raise InputError(
+        f"structure {graph_id} has {which} at one place ({edges.distances[nearest]:.1g} Å apart); "
+        f"correct or remove it"
+    )
 
 
 def _atomic_numbers(atoms: ase.Atoms, graph_id: int) -> NDArray[np.float64]:

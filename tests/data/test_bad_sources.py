@@ -72,6 +72,8 @@ XYZ: list[tuple[str, str]] = [
     (GOOD * 2 + spoilt(("-1.5", "nan")), "structure 2 has NaN .* 'energy'"),
     (GOOD * 2 + spoilt((" 0.5 0 0", " nan 0 0")), "structure 2 has NaN .* 'forces'"),
     (GOOD * 2 + spoilt((" 0.5 0 0", " inf 0 0")), "structure 2 has NaN .* 'forces'"),
+    (GOOD * 2 + spoilt(("-1.5", "-1e300")), "structure 2 has 1e.300 in its label 'energy'.*square"),
+    (GOOD * 2 + spoilt((" 0.5 0 0", " 0.5 1e38 0")), "2 has 1e.38 in its label 'forces'.*unit"),
     (GOOD * 2 + spoilt(("energy=-1.5 ", "")), "structure 2 has no label 'energy'"),
     (
         GOOD * 2 + spoilt((":forces:R:3", ""), (" 0.5 0 0", "")),
@@ -212,6 +214,7 @@ CSV: list[tuple[Callable[[list[Any]], list[Any]], str]] = [
     (lambda row: pick(row, 1, "1e999"), "structure 2 has NaN or infinity"),
     (lambda row: pick(row, 2, ""), "structure 2 has an empty group 'group'"),
     (lambda row: pick(row, 0, ""), "structure 2 has an empty structure 'cif'"),
+    (lambda row: pick(row, 0, "a\0.cif"), r"structure 2 \(line \d+\) holds a NUL"),
     (lambda row: pick(row, 0, "nowhere.cif"), r"structure 2 names .*nowhere\.cif, which is not"),
     (lambda row: pick(row, 0, "data_x\nhello\n"), "structure 2 cannot be read"),
     (lambda row: pick(row, 0, row[0] * 2), r"structure 2 cannot be read \(2 structures where"),

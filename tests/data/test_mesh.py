@@ -173,6 +173,8 @@ def test_mesh_refuses_tables(tmp_path):
     refused(tmp_path, section, "loads.csv", "no row for", "a.vtu")
     table.write_text(rows.replace("meshes/a.vtu", "meshes/b.vtu"))
     refused(tmp_path, section, "loads.csv", "two rows for", "b.vtu")
+    table.write_text(rows.replace("meshes/a.vtu", "meshes/a\0.vtu"))
+    refused(tmp_path, section, "loads.csv", "a NUL in its column 'file'")
     table.write_text(rows.replace("file", "name"))
     refused(tmp_path, section, "loads.csv", "no column 'file'")
     table.write_text(rows.replace("2.5", ""))

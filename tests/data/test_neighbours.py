@@ -122,6 +122,10 @@ def test_graph_without_labels_has_no_targets(structure):
         (ase.Atoms("H", positions=[[np.nan, 0, 0]]), "not finite"),
         (ase.Atoms("X", positions=[[0, 0, 0]]), "unknown element"),
         (ase.Atoms("H", cell=[3, 3, 0], pbc=True), "no cell vector"),
+        (ase.Atoms("HO2", [[0, 0, 1], [1, 0, 0], [1, 0, 1e-4]]), "atoms 1 and 2 at one place"),
+        (bulk("Cu") + ase.Atoms("Cu", [[-3.61, 0, 3.61]]), "atoms 0 and 1 at one place"),
+        (ase.Atoms("H", cell=[1e-4, 99, 99], pbc=True), "atom 0 and its periodic image at one"),
+        (ase.Atoms("Cu", cell=[1e-3] * 3, pbc=True), r"1e-09 Å³ for 1 atoms.*cell and positions"),
     ],
 )
 def test_structures_that_are_no_graph(atoms, complaint):

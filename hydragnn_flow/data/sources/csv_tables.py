@@ -79,4 +79,6 @@ def _parse(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
                     f"{origin} (line {lines.line_num}) has {len(cells)} cells where the header has "
                     f"{len(header)}; correct the row"
                 )
+            if any("\0" in cell for cell in cells):
+                raise InputError(f"{origin} (line {lines.line_num}) holds a NUL; correct the row")
             yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}

@@ -67,7 +67,7 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
         raise _nothing(name, folder, key)
     for file in found:
         _check_readable(file, key)
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural_order)
 
 
 def check_files(config: DataConfig) -> None:
@@ -168,7 +168,7 @@ def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> lis
     return chosen
 
 
-def _natural(path: Path) -> tuple[list[str | int], str]:
-    """Numbers in a path compare as numbers; the path itself decides between 1 and 01."""
+def natural_order(path: Path) -> tuple[list[str | int], str]:
+    """What to sort paths by: numbers in them as numbers; the path decides between 1 and 01."""
     pieces = re.split(r"([0-9]+)", str(path))
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], str(path)

@@ -14,6 +14,9 @@ from hydragnn_flow.errors import InputError
 
 Level = Literal["graph", "node"]
 
+# Squares of larger numbers, which losses are made of, are beyond single precision.
+_LARGEST = 1e18
+
 
 def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
     """A label in the shape of its level: [d] of the whole structure, [n_atoms, d] of its atoms.
@@ -63,8 +66,9 @@ class LabelCheck:
         Raises
         ------
         InputError
-            Beginning with ``origin``, where a label is NaN or infinite, or differs in shape from
-            those before it, or belongs to the atoms though its target is said to be extensive.
+            Beginning with ``origin``, where a label is NaN, infinite or too large for single
+            precision, or differs in shape from those before it, or belongs to the atoms though its
+            target is said to be extensive.
         """
         for name, known in self._targets.items():
             label = labels[name]
@@ -72,6 +76,12 @@ class LabelCheck:
                 raise InputError(
                     f"{origin} has NaN or infinity in its label {name!r}; "
                     "correct or remove the structure"
+                )
+            if np.abs(label).max(initial=0.0) > _LARGEST:
+                raise InputError(
+                    f"{origin} has {np.abs(label).max():.3g} in its label {name!r}, which is more "
+                    f"than single precision can square; correct it, remove the structure, or "
+                    f"choose a larger unit"
                 )
             target = _target(label, n_atoms, known)
             if target is not None and target.level == "node" and target.extensive:

@@ -31,4 +31,7 @@ def read_columns(path: Path, text: Collection[str] = ()) -> dict[str, NDArray[An
         table = pd.read_csv(path, skipinitialspace=True, dtype=dict.fromkeys(text, str))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
+    for name in text:
+        if name in table and any("\0" in str(cell) for cell in table[name]):
+            raise InputError(f"{path} holds a NUL in its column {name!r}; correct it")
     return {str(name): table[name].to_numpy() for name in table.columns}
