@@ -168,12 +168,16 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
     bounds = [
-        f" {sign} {getattr(limit, name):g}"
+        f" {sign} {_number(getattr(limit, name))}"
         for limit in _limits(metadata)
         for name, sign in _SIGNS.items()
         if hasattr(limit, name)
     ]
     return _NAMES[annotation] + " and".join(bounds)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _limits(metadata: list[Any]) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from hydragnn_flow.campaign.preparation import PoolWorkers
 from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, unseen
 from hydragnn_flow.data.reading.plan import Budget, graphs_kept
@@ -98,6 +99,8 @@ def _prepare(
     base = config.network_with({})
     architecture = base.Architecture
     assert architecture.radius is not None  # load_config has seen to it
+    if unused := unused_keys(config.network):
+        view.say(f"network: keys that change nothing here: {', '.join(unused)}")
     store = prepare_store(
         config.data,
         architecture.radius,

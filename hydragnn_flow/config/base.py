@@ -6,8 +6,8 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -15,6 +15,10 @@ from hydragnn_flow.errors import InputError
 
 _WHOLE = (int, int | None)
 _NUMBER = (float, float | None)
+# Whole numbers beyond are not exact as floats, and nothing can be counted that far.
+_LARGEST = 2**53
+# Letters of a key that say which longer one was meant.
+_TELLING = 4
 # Pydantic's names of the members of unions.
 _TYPES = {"bool", "constrained-int", "tuple[constrained-int, ...]"}
 # Pydantic's words for what a YAML or JSON file has.
@@ -39,30 +43,52 @@ class Section(BaseModel):
         use_attribute_docstrings=True,  # the reference in docs/ is made of them
     )
 
+    unused: ClassVar[Mapping[str, str]] = {}
+    """Further keys that may stand and change nothing, and why that is so."""
+
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
         if isinstance(values, dict):
             for key, value in values.items():
                 if key not in cls.model_fields:
-                    raise ValueError(unknown_key(key, cls.model_fields))
+                    raise ValueError(unknown_key(key, cls.model_fields, cls.unused))
                 # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
                 kind = cls.model_fields[key].annotation
                 if kind in _WHOLE and isinstance(value, (bool, str)):
                     raise ValueError(f"{key} must be a whole number, got {value!r}")
                 if kind in _NUMBER and isinstance(value, bool):
                     raise ValueError(f"{key} must be a number, got {value!r}")
+                if isinstance(value, int) and abs(value) > _LARGEST:
+                    raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
         return values
 
 
-def unknown_key(key: object, known: Iterable[str]) -> str:
-    """Say that a key is unknown, and which known one was probably meant."""
-    names = list(known)
+def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | None = None) -> str:
+    """Say that a key is unknown, and which known one was probably meant.
+
+    Parameters
+    ----------
+    key
+        The unknown key.
+    known
+        Keys that are read.
+    unused
+        Keys that may stand as well but change nothing, and why.
+    """
+    unused = unused or {}
+    names, given = list(known), _bare(str(key))
     # HydraGNN's keys are in several styles: `early_stopping` is most likely `EarlyStopping`.
-    near = [name for name in names if _bare(name) == _bare(str(key))]
-    near = near or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(names))}"
-    return f"unknown key {key!r}; {hint}"
+    near = [name for name in [*names, *unused] if _bare(name) == given]
+    if not near and len(given) >= _TELLING:
+        near = [name for name in [*names, *unused] if _bare(name).startswith(given)]
+    near = near or difflib.get_close_matches(str(key), [*names, *unused], n=1, cutoff=0.5)
+    if not near:
+        return f"unknown key {key!r}; known keys: {', '.join(sorted(names))}"
+    said = f"unknown key {key!r}; did you mean {near[0]!r}?"
+    if near[0] in unused:
+        said += f" It may stand, and changes nothing: {unused[near[0]]}"
+    return said
 
 
 def _bare(key: str) -> str:

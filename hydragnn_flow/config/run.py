@@ -122,12 +122,6 @@ class RunConfig(Section):
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose outputs the data do not have, where the configuration tells."""
     architecture, asked = network.Architecture, network.Variables_of_interest
-    if architecture.enable_interatomic_potential and asked.output_names != ("energy",):
-        raise ValueError(
-            f"network: Variables_of_interest.output_names names {asked.output_names[0]!r}, but the "
-            f"one output of Architecture.enable_interatomic_potential is the target 'energy'; "
-            f"write ['energy']"
-        )
     targets = _levels(data)
     if targets is None:
         return

@@ -309,12 +309,7 @@ def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
             f"network: {mode} needs a graph target named 'energy', but the store has "
             f"{', '.join(sorted(levels)) or 'no targets'}"
         )
-    named, dims = config.Variables_of_interest.output_names, config.Variables_of_interest.output_dim
-    if named != ("energy",):
-        raise InputError(
-            f"network: Variables_of_interest.output_names names {named[0]!r}, but the one output "
-            f"of {mode} is the target 'energy'; write ['energy']"
-        )
+    dims = config.Variables_of_interest.output_dim
     if dims not in (None, (1,)):
         raise InputError(
             f"network: Variables_of_interest.output_dim is {list(dims or ())}, but the one output "

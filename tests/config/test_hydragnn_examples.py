@@ -13,7 +13,6 @@ from hydragnn_flow.errors import InputError
 UNWEIGHTED = "needs a weight above zero"  # HydraGNN refuses to train these as well
 NAMELESS = "output_names: this key is required"  # their drivers add the names
 REFUSED = {
-    "examples/LennardJones/LJ.json": "'early_stopping'; did you mean 'EarlyStopping'",
     "examples/ani1_x/ani1x_mlip.json": UNWEIGHTED,
     "examples/csce/csce_gap.json": NAMELESS,
     "examples/dftb_uv_spectrum/dftb_discrete_uv_spectrum.json": NAMELESS,

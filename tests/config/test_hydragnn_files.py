@@ -20,7 +20,12 @@ from hydragnn_flow.config.network import (
     VariablesOfInterest,
 )
 from hydragnn_flow.config.network.architecture import READ_BY
-from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
+from hydragnn_flow.config.network.hydragnn_keys import (
+    IGNORED,
+    READ_BY_HYDRAGNN,
+    REFUSED,
+    unused_keys,
+)
 from hydragnn_flow.errors import InputError
 
 # Every key HydraGNN reads, those included that its update_config adds when it saves a
@@ -320,3 +325,39 @@ def test_a_potential_needs_a_weight_and_one_output(
     place = ("NeuralNetwork", "Variables_of_interest", "output_names")
     with pytest.raises(InputError, match="exactly one output"):
         load_network(change(two, place, ["energy", "forces"]))
+
+
+@pytest.mark.parametrize("names", [["graph_energy"], ["energy"], ["total_energy"]])
+def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
+    names: list[str], network: dict[str, Any], change: Callable[..., Any]
+) -> None:
+    """HydraGNN does not read the name in this mode, and most of its files write graph_energy."""
+    place = ("NeuralNetwork", "Variables_of_interest", "output_names")
+    named = change(network, place, names)
+    loaded = load_network(named)
+    assert loaded.Variables_of_interest.output_names == ("energy",)
+    assert NetworkConfig.model_validate_json(loaded.model_dump_json()) == loaded
+    told = "Variables_of_interest.output_names" in unused_keys(named["NeuralNetwork"])
+    assert told == (names != ["energy"])
+    off = change(named, ("NeuralNetwork", "Architecture", "enable_interatomic_potential"), False)
+    assert load_network(off).Variables_of_interest.output_names == tuple(names)
+
+
+def test_keys_that_change_nothing_are_known_by_their_place() -> None:
+    found = unused_keys(HYDRAGNN["NeuralNetwork"])
+    assert {"Profile", "Architecture.pna_deg", "Training.perc_train"} <= found.keys()
+    assert found["Architecture.periodic_boundary_conditions"].startswith("periodicity comes")
+    without = copy.deepcopy(HYDRAGNN)
+    for path in found:
+        *place, key = path.split(".")
+        del section(without, ".".join(place))[key]
+    assert load_network(without) == load_network(HYDRAGNN)
+    assert unused_keys(without["NeuralNetwork"]) == {}
+    assert unused_keys({"Architecture": 3, "Training": {"Optimizer": []}}) == {}
+
+
+def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted() -> None:
+    values = copy.deepcopy(HYDRAGNN)
+    section(values, "Training")["early_stopping"] = True
+    assert load_network(values) == load_network(HYDRAGNN)
+    assert "EarlyStopping" in unused_keys(values["NeuralNetwork"])["Training.early_stopping"]

@@ -6,6 +6,7 @@ name, unless they change nothing here or hold the value that switches the featur
 
 from hydragnn_flow.config.network.architecture import Activation, Architecture, MpnnType
 from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
     NetworkConfig,
     VariablesOfInterest,
@@ -32,5 +33,6 @@ __all__ = [
     "load_network",
     "network_section",
     "read_json",
+    "unused_keys",
     "write_network",
 ]

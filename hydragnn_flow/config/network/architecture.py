@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network.heads import OutputHeads
-from hydragnn_flow.config.network.hydragnn_keys import drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, drop_unused
 
 MpnnType = Literal[
     "SchNet",
@@ -41,7 +41,13 @@ Activation = Literal[
 
 
 # Strict, or the union with a list would take '3' and true for numbers.
-_Order = Annotated[int, Field(ge=1, strict=True)]
+_Order = Annotated[int, Field(ge=1, le=8, strict=True)]
+
+# Beyond these no network has been trained and none fits a machine: a square matrix of the largest
+# width takes 4 TB. They catch slips before something tries to build it.
+_WIDEST, _DEEPEST = 1_000_000, 1000
+# Products of harmonics that MACE multiplies neighbours by, at each atom and for each feature.
+_MOST_PRODUCTS = 2**17
 
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""
@@ -72,9 +78,9 @@ class Architecture(Section):
 
     mpnn_type: MpnnType
     """Message-passing type."""
-    hidden_dim: int = Field(ge=1)
+    hidden_dim: int = Field(ge=1, le=_WIDEST)
     """Width of node features."""
-    num_conv_layers: int = Field(ge=1)
+    num_conv_layers: int = Field(ge=1, le=_DEEPEST)
     """Number of message-passing layers."""
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
@@ -96,33 +102,33 @@ class Architecture(Section):
     """Layers of EGNN and SchNet move the atoms as well; PAINN, PNAEq and MACE have vectors of their
     own, and the other types do not read it."""
 
-    num_gaussians: int = Field(default=50, ge=2)
+    num_gaussians: int = Field(default=50, ge=2, le=1000)
     """Gaussians of the edge length: SchNet, EGNN, CGCNN, GAT and PNA."""
-    num_filters: int | None = Field(default=None, ge=1)
+    num_filters: int | None = Field(default=None, ge=1, le=_WIDEST)
     """Width of SchNet's filters; ``hidden_dim`` where not given."""
-    num_radial: int = Field(default=6, ge=1)
+    num_radial: int = Field(default=6, ge=1, le=1000)
     """Radial functions of PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
-    envelope_exponent: int = Field(default=5, ge=2)
+    envelope_exponent: int = Field(default=5, ge=2, le=100)
     """Of the polynomial cutoff of PNAPlus, DimeNet and MACE."""
-    num_spherical: int = Field(default=7, ge=2)
+    num_spherical: int = Field(default=7, ge=2, le=64)
     """Angular functions of DimeNet."""
-    basis_emb_size: int = Field(default=8, ge=1)
+    basis_emb_size: int = Field(default=8, ge=1, le=_WIDEST)
     """DimeNet: width of the embedded basis."""
-    int_emb_size: int = Field(default=64, ge=1)
+    int_emb_size: int = Field(default=64, ge=1, le=_WIDEST)
     """DimeNet: width of the messages between edges."""
-    out_emb_size: int = Field(default=128, ge=1)
+    out_emb_size: int = Field(default=128, ge=1, le=_WIDEST)
     """DimeNet: width of the output blocks."""
-    num_before_skip: int = Field(default=1, ge=0)
+    num_before_skip: int = Field(default=1, ge=0, le=_DEEPEST)
     """DimeNet: residual layers before the skip connection."""
-    num_after_skip: int = Field(default=2, ge=0)
+    num_after_skip: int = Field(default=2, ge=0, le=_DEEPEST)
     """DimeNet: residual layers after the skip connection."""
     radial_type: Literal["bessel", "gaussian", "chebyshev"] = "bessel"
     """MACE: radial functions."""
     distance_transform: Literal["Agnesi", "Soft"] | None = None
     """MACE: transform of the lengths before the radial functions."""
-    max_ell: int = Field(default=1, ge=1)
+    max_ell: int = Field(default=1, ge=1, le=12)
     """MACE: highest degree of the spherical harmonics of edges."""
-    node_max_ell: int = Field(default=1, ge=0)
+    node_max_ell: int = Field(default=1, ge=0, le=12)
     """MACE: highest degree of node features."""
     correlation: _Order | tuple[_Order, ...] = 2
     """MACE: order of the many-body features, of all layers or of each."""
@@ -162,6 +168,8 @@ class Architecture(Section):
     """Layers from the features to the outputs."""
     task_weights: tuple[float, ...] | None = None
     """Weight of each output's loss; normalised to sum to one."""
+
+    unused = IGNORED["Architecture"]
 
     @property
     def asks_for_lengths(self) -> bool:
@@ -244,6 +252,14 @@ class Architecture(Section):
             raise ValueError(
                 f"correlation lists {len(orders)} orders for num_conv_layers = "
                 f"{self.num_conv_layers}; give one for each layer, or one number for all"
+            )
+        highest = max(orders) if isinstance(orders, tuple) else orders
+        products = (self.max_ell + 1) ** (2 * highest)
+        if self.mpnn_type == "MACE" and products > _MOST_PRODUCTS:
+            raise ValueError(
+                f"correlation = {highest} with max_ell = {self.max_ell} makes {products:,} "
+                f"products of harmonics ((max_ell + 1) to the power of 2 · correlation), and more "
+                f"than {_MOST_PRODUCTS:,} cannot be computed; lower one of them"
             )
         return self
 

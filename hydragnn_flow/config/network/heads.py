@@ -16,13 +16,13 @@ from pydantic import (
 
 from hydragnn_flow.config.base import Section, unknown_key
 
-Width = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class _HeadLayers(Section):
     """The layers a head has for itself."""
 
-    num_headlayers: int = Field(default=2, ge=1)
+    num_headlayers: int = Field(default=2, ge=1, le=1000)
     """Hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
     """Width of each of them; of a longer list the first ``num_headlayers`` count."""
@@ -39,9 +39,9 @@ class _HeadLayers(Section):
 class GraphHead(_HeadLayers):
     """`output_heads.graph`: layers all graph heads of a branch share, then those of each head."""
 
-    num_sharedlayers: int = Field(default=2, ge=0)
+    num_sharedlayers: int = Field(default=2, ge=0, le=1000)
     """Layers that all graph heads of a branch share."""
-    dim_sharedlayers: int = Field(default=32, ge=1)
+    dim_sharedlayers: Width = 32
     """Width of the shared layers."""
 
     @model_validator(mode="before")

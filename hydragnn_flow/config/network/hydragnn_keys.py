@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
 _ATTENTION = "read only with the engine `EquivariantTransformer`, which is refused"
 _DATA = "the store knows its features and targets by name"
+_ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it is called"
 _MINMAX = "targets are scaled by the manifest's statistics; inputs go in as they are stored"
+
+ENERGY = "energy"
+"""Target that the one output of a potential is compared with."""
 
 # Keys of HydraGNN's that change nothing here, whatever their value, and why that is so.
 IGNORED: dict[str, dict[str, str]] = {
@@ -50,6 +55,7 @@ IGNORED: dict[str, dict[str, str]] = {
         "Checkpoint": "every segment ends in a checkpoint",
         "checkpoint_warmup": "every segment ends in a checkpoint",
         "CheckRemainingTime": "every segment ends in time",
+        "early_stopping": "HydraGNN does not read it either; both read `EarlyStopping`",
         "startfrom": "read only with `continue`",
         "global_attn_redraw_interval": "a performer's random features are drawn once and kept",
     },
@@ -132,6 +138,39 @@ READ_BY_HYDRAGNN: dict[str, frozenset[str]] = {
         "mode max_nodes max_graphs shuffle seed oversized_sample drop_last"
     ),
 }
+
+
+# Where the sections above are in a file.
+_PLACES = {
+    "NeuralNetwork": "",
+    "Architecture": "Architecture",
+    "Variables_of_interest": "Variables_of_interest",
+    "Training": "Training",
+    "Optimizer": "Training.Optimizer",
+    "Batching": "Training.Batching",
+}
+
+
+def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
+    """Keys of a `NeuralNetwork` section that change nothing, by dotted path, and why.
+
+    Keys that another message-passing type would read are not among them.
+    """
+    found: dict[str, str] = {}
+    for section, place in _PLACES.items():
+        values: Any = network
+        for key in filter(None, place.split(".")):
+            values = values.get(key) if isinstance(values, Mapping) else None
+        if isinstance(values, Mapping):
+            prefix = f"{place}." if place else ""
+            found |= {f"{prefix}{k}": why for k, why in IGNORED[section].items() if k in values}
+    architecture = network.get("Architecture")
+    asked = network.get("Variables_of_interest")
+    if isinstance(architecture, Mapping) and isinstance(asked, Mapping):
+        names = asked.get("output_names")
+        if architecture.get("enable_interatomic_potential") is True and names != [ENERGY]:
+            found["Variables_of_interest.output_names"] = _ONE_OUTPUT
+    return found
 
 
 def drop_unused(section: str, values: Any) -> Any:

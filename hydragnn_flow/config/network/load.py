@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.network.architecture import Architecture
-from hydragnn_flow.config.network.hydragnn_keys import drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, drop_unused
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
@@ -39,11 +39,14 @@ class VariablesOfInterest(Section):
     input_node_features: tuple[int, ...] = (0,)
     """Columns of the node features that go in."""
     output_names: tuple[str, ...] = Field(min_length=1)
-    """Targets, by their names in the store."""
+    """Targets, by their names in the store. A potential has one, the target `energy`, whatever it
+    is called here."""
     type: tuple[Literal["graph", "node"], ...]
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
     """Number of components of each output; the store knows them."""
+
+    unused = IGNORED["Variables_of_interest"]
 
     @model_validator(mode="before")
     @classmethod
@@ -66,6 +69,8 @@ class NetworkConfig(Section):
     """What goes in and what comes out."""
     Training: Training
     """How it is trained."""
+
+    unused = IGNORED["NeuralNetwork"]
 
     @model_validator(mode="before")
     @classmethod
@@ -104,11 +109,20 @@ class NetworkConfig(Section):
             raise ValueError("Architecture.task_weights needs one weight per output")
         if weights is not None and (min(weights) < 0 or max(weights) <= 0):
             raise ValueError("Architecture.task_weights must not be negative, and one above zero")
-        if self.Architecture.enable_interatomic_potential and len(kinds) != 1:
+        return self
+
+    @model_validator(mode="after")
+    def _one_output_of_a_potential(self) -> NetworkConfig:
+        if not self.Architecture.enable_interatomic_potential:
+            return self
+        asked = self.Variables_of_interest
+        if len(asked.output_names) != 1:
             raise ValueError(
                 "enable_interatomic_potential takes exactly one output, the energy; forces follow"
             )
-        return self
+        # HydraGNN compares it with the energy whatever its name, and its files call it so or so.
+        energy = asked.model_copy(update={"output_names": (ENERGY,)})
+        return self.model_copy(update={"Variables_of_interest": energy})
 
     @model_validator(mode="after")
     def _loss_of_a_potential(self) -> NetworkConfig:

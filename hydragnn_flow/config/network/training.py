@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network.hydragnn_keys import NODE_BUDGET, drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, NODE_BUDGET, drop_unused
 
 # HydraGNN's other names of the precisions.
 _PRECISIONS = {
@@ -38,6 +38,8 @@ class Optimizer(Section):
     """Graphs in the step that ``learning_rate`` is meant for; read with ``batch_scaling``."""
     use_zero_redundancy: bool = False
     """Ranks share the optimiser's state among them."""
+
+    unused = IGNORED["Optimizer"]
 
     @model_validator(mode="before")
     @classmethod
@@ -91,6 +93,8 @@ class BatchLimits(Section):
     """Graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
     """A training graph beyond the limits is refused, gets a step of its own, or is left out."""
+
+    unused = IGNORED["Batching"]
 
     @model_validator(mode="before")
     @classmethod
@@ -155,6 +159,8 @@ class Training(Section):
     """What message-passing layers computed is computed again for the gradient instead of kept."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """``bf16`` keeps the weights in fp32 and trains under torch's autocast."""
+
+    unused = IGNORED["Training"]
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,44 @@
+"""What a campaign says before it trains."""
+
+from __future__ import annotations
+
+import copy
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+from rich.console import Console
+
+from hydragnn_flow.campaign import prepare
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.execution import load_site
+from hydragnn_flow.report.progress import CampaignView
+
+
+def prepared(folder: Path, config: dict[str, Any]) -> list[str]:
+    """Prepare a run's store; returns the lines that were said."""
+    text = StringIO()
+    with CampaignView(Console(file=text, width=1000)) as view:
+        prepare(RunConfig.model_validate(config), load_site("local"), folder / "run", view)
+    return text.getvalue().splitlines()
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    """Of a campaign; may be changed."""
+    return copy.deepcopy(CONFIG)
+
+
+def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[str, Any]) -> None:
+    network = config["network"]
+    network["Variables_of_interest"]["output_names"] = ["graph_energy"]
+    network["Training"]["perc_train"] = 0.7
+    said = [line for line in prepared(tmp_path, config) if line.startswith("network: ")]
+    expected = "Training.perc_train, Variables_of_interest.output_names"
+    assert said == [f"network: keys that change nothing here: {expected}"]
+
+
+def test_nothing_is_said_of_keys_that_all_count(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert not any("change nothing" in line for line in prepared(tmp_path, config))
