@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.edge_functions import without_autocast
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import NodeState
 
@@ -34,12 +35,15 @@ class Join(nn.Module):
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
-        joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
+        # They are all that the next layer gets: in bfloat16 what layers add up would be rounded.
+        with without_autocast(nodes.device.type):
+            joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
         return joined
 
     def pooled(self, features: Tensor, geometry: Geometry) -> Tensor:
         """The same of features by graph [n_graphs, width]."""
-        joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
+        with without_autocast(features.device.type):
+            joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
         return joined
 
 

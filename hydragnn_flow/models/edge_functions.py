@@ -88,12 +88,13 @@ class EdgeFunctions:
         """Values of a network, without the factor, where there is an interpolation."""
         # In bfloat16 the differences between neighbouring knots, which make the forces, would be
         # mostly rounding. There are too few knots for the precision to cost time.
-        with _without_autocast(self.features.device.type):
+        with without_autocast(self.features.device.type):
             values: Tensor = network(self.features)
             return values
 
 
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Where operations keep the precision of what they are given, automatic or not."""
     available = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
 

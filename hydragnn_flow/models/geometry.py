@@ -130,7 +130,13 @@ class Geometry:
 
 
 def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum the rows that share an index: [n, …] to [size, …]."""
+    """Sum the rows that share an index: [n, …] to [size, …].
+
+    In single precision at least. In the half precision of automatic mixed precision a sum stops to
+    grow where it is some hundred times as large as what is added.
+    """
+    if rows.dtype in (torch.bfloat16, torch.float16):
+        rows = rows.float()
     return rows.new_zeros((size, *rows.shape[1:])).index_add(0, index, rows)
 
 

@@ -71,7 +71,7 @@ def test_conformance(case, same):
     assert units == _units(section)
     columns = pack(everything, origins)  # finite, of one layout, edges within the graph
     assert set(columns) == KEYS | set(units)
-    house = atoms_to_graph(ase.Atoms("H2"), CUTOFF, None)
+    house = atoms_to_graph(ase.Atoms("H2", [[0, 0, 0], [0, 0, 1]]), CUTOFF, None)
     for key, value in house.to_dict().items():
         assert columns[key].values.dtype == value.numpy().dtype, key
     for name, target in found.found_targets.items():

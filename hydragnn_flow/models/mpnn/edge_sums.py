@@ -26,7 +26,7 @@ Operand = Tensor | None
 
 
 def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
-    """Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width].
+    """Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width], in single precision at least.
 
     Parameters
     ----------
@@ -37,13 +37,14 @@ def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
     geometry
         The edges.
     """
-    dtype = torch.promote_types(nodes.dtype, filters.dtype)
+    dtype = _precise(nodes, filters)
     operands = (None, nodes.to(dtype), filters.to(dtype))
     return _derivative(_filtered, 0, geometry, *operands)
 
 
 def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
-    """Σ_j vectors_ij ⊗ features_ij at each receiver, [n_atoms, 3, width].
+    """Σ_j vectors_ij ⊗ features_ij at each receiver, [n_atoms, 3, width], in single precision at
+    least.
 
     Parameters
     ----------
@@ -54,9 +55,14 @@ def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
     geometry
         The edges.
     """
-    dtype = torch.promote_types(vectors.dtype, features.dtype)
+    dtype = _precise(vectors, features)
     operands = (None, vectors.to(dtype), features.to(dtype))
     return _derivative(_outer, 0, geometry, *operands)
+
+
+def _precise(one: Tensor, other: Tensor) -> torch.dtype:
+    """What to sum products in: as :func:`~hydragnn_flow.models.geometry.sum_by` does."""
+    return torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
 
 
 class _Derivative(Function):

@@ -235,6 +235,8 @@ class MACELayer(nn.Module):
         factors = torch.cat(sums, dim=1).transpose(0, 1)
         products = self.contraction(factors, features.elements)
         new = self.after([product.transpose(0, 1) for product in products])
+        # Under autocast these come in bfloat16, and what the layers add up would stay so.
+        new = [part.to(state.scalars.dtype) for part in new]
         # A degree that is only in one of them stays as it is.
         both = zip_longest(old[: self.degrees.outputs + 1], new)
         scalars, *tensors = [_sum(first, second) for first, second in both]

@@ -1,0 +1,111 @@
+"""Under autocast: what is summed, and what layers hand on, stays in single precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from geometry_cases import clusters
+from model_cases import alloy, as_batch, network
+from torch import Tensor
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.models import HydraModel, build_model
+from hydragnn_flow.models.geometry import sum_by
+from hydragnn_flow.models.mpnn.base import NodeState
+from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+
+Make = Callable[..., HydraModel]
+HALF = torch.bfloat16
+
+
+@contextmanager
+def types_of(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[torch.dtype]]:
+    """Data types of what layers hand on and of what edges are added up in."""
+    seen: set[torch.dtype] = set()
+
+    def handed_on(layer: Any, given: Any, state: Any) -> None:
+        assert isinstance(state, NodeState)
+        seen.update(part.dtype for part in state if part is not None)
+
+    for layer in model.encoder.layers.layers:
+        layer.register_forward_hook(handed_on)
+    with monkeypatch.context() as patch:
+        for name in ("index_add", "index_add_"):
+            add = getattr(Tensor, name)
+
+            def counted(self: Tensor, *given: Any, _add: Any = add, **named: Any) -> Tensor:
+                seen.add(self.dtype)
+                total: Tensor = _add(self, *given, **named)
+                return total
+
+            patch.setattr(Tensor, name, counted)
+        yield seen
+
+
+def assert_sums_are_precise(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = as_batch(alloy(0), alloy(1))
+    batch.graph_attr = torch.ones(2, 3)
+    with types_of(model, monkeypatch) as seen, torch.autocast("cpu", HALF):
+        outputs = model(batch)
+        sum(value.float().square().sum() for value in outputs.values()).backward()
+    assert seen and HALF not in seen
+
+
+def test_sums_of_a_property(mpnn: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_sums_are_precise(make(mpnn, potential=False), monkeypatch)
+
+
+def test_sums_of_a_potential(
+    potential_type: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_sums_are_precise(make(potential_type), monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ["concat_node", "film", "fuse_pool"])
+@pytest.mark.parametrize("mpnn_type", ["SchNet", "PAINN"])
+def test_sums_of_a_conditioned_network(
+    mpnn_type: str,
+    mode: str,
+    make: Make,
+    manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = manifest.keys["x"].model_copy(update={"shape": (3,), "node": False, "rows": 1})
+    keys = {**manifest.keys, "graph_attr": described}
+    conditioned = {"use_graph_attr_conditioning": True, "graph_attr_conditioning_mode": mode}
+    for potential in (False, True):
+        values = network(mpnn_type, potential=potential, **conditioned)
+        model = build_model(values, manifest.model_copy(update={"keys": keys}))
+        assert_sums_are_precise(model, monkeypatch)
+
+
+def test_long_sums_of_half_precision_lose_nothing() -> None:
+    """Rounded at each addition, a sum of 4096 ones would end at 256."""
+    ones = torch.ones(4096, 3, dtype=HALF)
+    total = sum_by(ones, torch.zeros(4096, dtype=torch.int64), 1)
+    assert total.dtype == torch.float32 and total.tolist() == [[4096.0] * 3]
+    assert sum_by(torch.ones(3, dtype=torch.int64), torch.zeros(3).long(), 1).tolist() == [3]
+
+
+def test_sums_over_edges_of_half_precision() -> None:
+    torch.manual_seed(0)
+    geometry = clusters()
+    n_edges = len(geometry.sender)
+    nodes, filters = torch.randn(18, 1, 4).to(HALF), torch.randn(n_edges, 4).to(HALF)
+    vectors = torch.randn(n_edges, 3).to(HALF)
+    for found, exact in (
+        (
+            filtered_sum(nodes, filters, geometry),
+            filtered_sum(nodes.double(), filters.double(), geometry),
+        ),
+        (
+            outer_sum(vectors, filters, geometry),
+            outer_sum(vectors.double(), filters.double(), geometry),
+        ),
+    ):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
