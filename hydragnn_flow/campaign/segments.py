@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,8 @@ class Task:
     """How often it ended badly and had got no further."""
     losses: int = 0
     """How often what it ran on was taken away, or of no use, and it had got no further."""
+    ready_since: float = field(default_factory=time.monotonic)
+    """When it could have run for the first time, by :func:`time.monotonic` [s]."""
     checkpoint_seen: float = field(init=False)
     """When the checkpoint was written that it begins with."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -120,8 +121,9 @@ class TrialPhase:
                 return
 
     def _send(self, dispatch: Dispatch, free: int) -> None:
+        now = time.monotonic()
         queue = [
-            Placeable(task, task.estimate, task.width, urgent=task.is_repeated)
+            Placeable(task, task.estimate, task.width, task.is_repeated, now - task.ready_since)
             for task in self._ready
         ]
         busy = dispatch.busy() if any(task.width > free for task in self._ready) else ()

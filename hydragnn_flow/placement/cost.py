@@ -32,7 +32,7 @@ class Gcd:
     process_gib: float
     """Memory a process takes before it has a model [GiB]."""
     share: int
-    """Largest number of segments side by side on one GCD."""
+    """Largest number of segments side by side on one GCD; 1 on CPU slots."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Estimate:
     uncorrected_seconds: float
     """What the network alone would have said, before experience corrected it [s]."""
     busy: float
-    """Share of the time the GCD computes rather than waits for the next launch, 0 to 1."""
+    """Share of the time the GCD computes rather than waits for the next launch, 0 to 1; 1 where
+    GCDs are not shared."""
 
 
 @dataclass
@@ -94,7 +95,7 @@ class CostModel:
             seconds=step * steps * math.exp(log_ratio),
             uncorrected_seconds=step * steps,
             memory_gib=self.gcd.process_gib + memory / GIB,
-            busy=computing / step if step > 0 else 1.0,
+            busy=computing / step if step > 0 and self.gcd.share > 1 else 1.0,
         )
 
     def observe(self, kind: str, uncorrected_seconds: float, seconds: float) -> None:

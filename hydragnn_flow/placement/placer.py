@@ -17,6 +17,9 @@ FULL = 1.05
 MEMORY_SHARE = 0.9
 # A bundle ends with its longest segment, so segments share a GCD only with others about as long.
 LONGEST_TO_SHORTEST = 3.0
+# Estimates by which one segment lets others overtake it have been wrong when it has waited for as
+# many times the length of the longest.
+LATE = 20.0
 # How far behind the first of a bundle others are looked for, so that thousands take no minutes.
 _MOST_LOOKED_AT = 512
 
@@ -32,6 +35,8 @@ class Placeable(Generic[T]):
     """GCDs it runs on, all of them to itself where there are several."""
     urgent: bool = False
     """Whether it was cut short, and what it has done lies waiting."""
+    waited: float = 0.0
+    """How long it has been ready [s]."""
 
     @property
     def seconds(self) -> float:
@@ -44,12 +49,18 @@ def next_bundles(
 ) -> tuple[list[list[Placeable[T]]], list[Placeable[T]]]:
     """Choose what the free GCDs run.
 
-    What was cut short goes first, then the longest (Graham, SIAM J. Appl. Math. 17, 416 (1969)).
-    Others near it in that order join it while there are more segments than free GCDs, and while
-    memory, computing time and similar length allow; a segment that fills a GCD keeps it to itself.
-    The first segment of several GCDs that finds too few free has a reservation for the moment when
-    enough will be; what would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS
-    949, 295).
+    What was cut short goes first, the longest before others (Graham, SIAM J. Appl. Math. 17, 416
+    (1969)). Others near it in that order join it while there are more segments than free GCDs, and
+    while memory, computing time and similar length allow; a segment that fills a GCD keeps it to
+    itself.
+
+    Of the segments of several GCDs the one that has waited longest goes before all that were not
+    cut short. Where too few GCDs are free it has a reservation for the moment when enough will be;
+    what would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295).
+
+    Nothing waits for ever, whatever else comes: what has waited for longer than any other segment
+    takes goes before all others but those that were cut short, and where it needs several GCDs,
+    nothing is taken at its word any more that it will not delay it.
 
     Parameters
     ----------
@@ -68,7 +79,9 @@ def next_bundles(
         The segments to run side by side, bundle by bundle, and those left over. A segment of
         several GCDs is a bundle of its own.
     """
-    queue = sorted(ready, key=lambda p: (not p.urgent, -p.seconds))
+    patience = max((*busy, *(placeable.seconds for placeable in ready)), default=0.0)
+    queue, by_length = _in_order(ready, patience)
+    ends = list(busy)
     narrow = sum(placeable.width == 1 for placeable in queue)
     least = _Least.of(queue)
     bundles: list[list[Placeable[T]]] = []
@@ -82,7 +95,8 @@ def next_bundles(
             rest.append(head)
             continue
         if head.width > free_gcds:
-            reservation = reservation or _Reservation.of(head.width, free_gcds, busy)
+            is_late = head.waited > LATE * patience
+            reservation = reservation or _Reservation.of(head.width, free_gcds, ends, is_late)
             rest.append(head)
             continue
         if reservation is not None and not reservation.lets(head):
@@ -92,12 +106,39 @@ def next_bundles(
         free_gcds -= head.width
         if head.width == 1:
             narrow -= 1
-            members = _joining(queue, position, joined, least, gcd, most=narrow - free_gcds)
+            members = _joining(
+                queue, position, joined, least, gcd, most=narrow - free_gcds, by_length=by_length
+            )
             joined.update(members)
             narrow -= len(members)
             bundle += [queue[member] for member in members]
+        ends += [max(placeable.seconds for placeable in bundle)] * head.width
         bundles.append(bundle)
     return bundles, rest
+
+
+def _in_order(ready: Sequence[Placeable[T]], patience: float) -> tuple[list[Placeable[T]], int]:
+    """Segments in the order in which they get GCDs, and from where on that is the order of length.
+
+    Parameters
+    ----------
+    ready
+        Segments that could run now.
+    patience
+        How long a segment waits before it goes first [s].
+    """
+    wide = [placeable for placeable in ready if placeable.width > 1]
+    oldest = max(wide, key=lambda placeable: placeable.waited, default=None)
+
+    def place(placeable: Placeable[T]) -> tuple[int, float]:
+        if placeable.urgent:
+            return 0, -placeable.seconds
+        if placeable.waited > patience:
+            return 1, -placeable.waited
+        return (2, 0.0) if placeable is oldest else (3, -placeable.seconds)
+
+    places = sorted(((*place(placeable), i) for i, placeable in enumerate(ready)))
+    return [ready[i] for *_, i in places], sum(rank < 3 for rank, *_ in places)
 
 
 @dataclass
@@ -108,10 +149,12 @@ class _Reservation:
     spare: int
 
     @classmethod
-    def of(cls, width: int, free: int, busy: Sequence[float]) -> _Reservation:
+    def of(cls, width: int, free: int, busy: Sequence[float], is_late: bool) -> _Reservation:
         ends = sorted(busy)
         if width > free + len(ends):
             return cls(math.inf, 0)  # the GCDs for it are yet to come
+        if is_late:
+            return cls(0.0, 0)  # others took longer than they were expected to
         seconds = ends[width - free - 1]
         return cls(seconds, free + sum(end <= seconds for end in ends) - width)
 
@@ -190,6 +233,7 @@ def _joining(
     least: _Least,
     gcd: Gcd,
     most: int,
+    by_length: int,
 ) -> list[int]:
     """Positions in the queue of those that share the GCD of its ``head``."""
     first, members = queue[head], list[int]()
@@ -203,7 +247,7 @@ def _joining(
         if busy + least.busy[position] > FULL or memory + least.memory[position] > room:
             break
         candidate = queue[position]
-        if candidate.seconds < shortest and not candidate.urgent:
+        if candidate.seconds < shortest and position >= by_length:
             break  # and so is every one behind it
         estimate = candidate.estimate
         if (

@@ -19,6 +19,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from rich.console import Console
 
 from hydragnn_flow.campaign import trials as trials_module
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.rebuild import study_from_ledger
 from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
@@ -28,6 +29,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import CostModel, Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -306,6 +308,32 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
     per_gcd = context.gcd.share
     assert asked[0] <= 2 * per_gcd  # no more than fill two
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
+
+
+def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
+    """However little it computes there: what launches an operation is the core."""
+    context = campaign(trials=20)
+    context.gcd = replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)
+    context.costs = CostModel(context.gcd)
+    run(context, well)
+    results = list(context.directory.results())
+    assert len({result.bundle for result in results}) == len(results) >= 20
+
+
+def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
+    """Though it is the shortest; a driver sends the longest first otherwise."""
+    context = campaign()
+    phase, pools = TrialPhase(context), FakePools(well)
+    dispatch = Dispatch(context, pools, "gcd")  # type: ignore[arg-type]
+    for _ in range(3):
+        phase._ask()
+    for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True):
+        task.estimate = replace(task.estimate, seconds=seconds, busy=1.0)
+    phase._send(dispatch, 1)
+    next(task for task in phase._ready if task.spec.number == 0).ready_since -= 8.0
+    phase._send(dispatch, 1)
+    assert [spec.number for spec in pools.sent] == [1, 0]
+    phase.search.close()
 
 
 def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:

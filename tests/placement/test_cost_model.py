@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Gcd, Work, too_large
 
 GCD = Gcd(
@@ -45,6 +47,14 @@ def test_a_step_lasts_as_long_as_what_takes_longest(work: Work, expected: float)
     assert estimate.seconds == pytest.approx(10 * expected)
     computing = max(work.flops / GCD.flops, work.bytes / GCD.bandwidth)
     assert estimate.busy == pytest.approx(computing / expected)
+
+
+def test_a_gcd_that_is_not_shared_is_busy() -> None:
+    """As a CPU slot is, where the core that computes is the one that launches."""
+    work = Work(1e12, 1e11, 700_000, 0, 0)
+    assert CostModel(GCD).estimate("PNA", work, steps=1).busy < 1
+    assert CostModel(replace(GCD, share=1)).estimate("PNA", work, steps=1).busy == 1
+    assert guessed_gcd("cpu", 16.0).share == 1 < guessed_gcd("hip", 64.0).share
 
 
 def test_memory_is_that_of_process_activations_and_copies_of_the_weights() -> None:

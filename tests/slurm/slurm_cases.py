@@ -13,7 +13,7 @@ SPACE: dict[str, Any] = {
     "Architecture.hidden_dim": {"int": [4, 8]},
     "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
 }
-UNSHARED = Path(__file__).with_name("unshared_site.py")
+SHARED = Path(__file__).with_name("shared_site.py")
 
 
 def write_campaign(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_cases import UNSHARED, write_campaign, write_site
+from slurm_cases import write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
@@ -22,7 +22,7 @@ TRIALS, EPOCHS = 8, 40
 def begun(cluster: Cluster, folder: Path) -> Campaign:
     """A campaign on the small disk, with a few segments recorded."""
     config = write_campaign(folder, TRIALS, EPOCHS)
-    site = write_site(folder, nodes=1, blocks=1, gcds=4, site=UNSHARED)
+    site = write_site(folder, nodes=1, blocks=1, gcds=4)
     campaign = Campaign(cluster, config, site, cluster.disk / "run")
     campaign.start()
     campaign.wait_for("results", lambda: len(campaign.results()) >= 2)

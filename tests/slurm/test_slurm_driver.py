@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_cases import UNSHARED, write_campaign, write_site
+from slurm_cases import write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slurm
 def test_a_killed_driver_goes_on_beside_its_orphans(cluster: Cluster, tmp_path: Path) -> None:
     trials, epochs = 8, 60
     config = write_campaign(tmp_path, trials, epochs)
-    site = write_site(tmp_path, nodes=2, blocks=2, gcds=2, site=UNSHARED)
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=2)
     campaign = Campaign(cluster, config, site)
     for ended in (0, 3):
 
@@ -88,7 +88,7 @@ def test_a_job_that_was_taken_and_called_refused_is_cancelled(
     sbatch.write_text(VAGUE.format(sbatch=shutil.which("sbatch"), folder=tmp_path))
     sbatch.chmod(0o755)
     config = write_campaign(tmp_path, 6, 60)
-    site = write_site(tmp_path, nodes=2, blocks=2, gcds=1, site=UNSHARED)
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=1)
     campaign = Campaign(cluster, config, site)
     campaign.start("sh", "-c", f'PATH={commands}:$PATH exec "$@"', "driver")
     campaign.finish()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_cases import SPACE, UNSHARED, write_campaign, write_site
+from slurm_cases import SPACE, write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
@@ -26,7 +26,7 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
     space = SPACE | {"Resources.gcds": {"choices": [1, GANG]}}
     enqueue = [{"Resources.gcds": width} for width in WIDTHS]
     config = write_campaign(folder, TRIALS, EPOCHS, space=space, enqueue=enqueue)
-    campaign = Campaign(cluster, config, write_site(folder, gcds=2, site=UNSHARED))
+    campaign = Campaign(cluster, config, write_site(folder, gcds=2))
     campaign.start()
     return campaign
 
@@ -99,9 +99,7 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
 ) -> None:
     trials, epochs = 8, 30
     config = write_campaign(tmp_path, trials, epochs, mode="random")
-    site = write_site(
-        tmp_path, nodes=2, blocks=2, gcds=2, site=UNSHARED, scratch=cluster.scratch / "ours"
-    )
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=2, scratch=cluster.scratch / "ours")
     campaign = Campaign(cluster, config, site)
     bad = cluster.nodes[0]
     cluster.on_node(bad, "touch", cluster.scratch / "ours")  # where a directory should be
@@ -122,7 +120,7 @@ def test_a_worker_that_is_killed_costs_its_own_segment_only(
 ) -> None:
     trials, epochs = 6, 60
     config = write_campaign(tmp_path, trials, epochs)
-    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4, site=UNSHARED)
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4)
     campaign = Campaign(cluster, config, site)
     campaign.start()
 
@@ -158,7 +156,7 @@ def test_a_trial_that_runs_out_of_memory_is_resized_alone(cluster: Cluster, tmp_
         atoms=64,
     )
     limit = "ulimit -d 800000"  # KiB of each process
-    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4, site=UNSHARED, worker_init=limit)
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4, worker_init=limit)
     campaign = Campaign(cluster, config, site)
     campaign.start()
     campaign.finish()

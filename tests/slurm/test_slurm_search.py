@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster import GCDS, Cluster
-from slurm_cases import SPACE, UNSHARED, write_campaign, write_site
+from slurm_cases import SHARED, SPACE, write_campaign, write_site
 from slurm_runs import (
     Campaign,
     assert_nothing_lost_or_repeated,
@@ -29,7 +29,7 @@ def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
 ) -> None:
     trials, epochs = 64, 12
     config = write_campaign(tmp_path, trials, epochs)
-    campaign = Campaign(cluster, config, write_site(tmp_path, site=UNSHARED))
+    campaign = Campaign(cluster, config, write_site(tmp_path))
     campaign.start()
     campaign.finish()
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
@@ -54,7 +54,7 @@ def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path)
     trials = len(widths)
     enqueue = [{"Resources.gcds": width} for width in widths]
     config = write_campaign(tmp_path, trials, epochs, space=space, enqueue=enqueue)
-    campaign = Campaign(cluster, config, write_site(tmp_path, gcds=2))
+    campaign = Campaign(cluster, config, write_site(tmp_path, gcds=2, site=SHARED))
     campaign.start()
     campaign.finish()
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])

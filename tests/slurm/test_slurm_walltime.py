@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_cases import UNSHARED, write_campaign, write_site
+from slurm_cases import write_campaign, write_site
 from slurm_runs import PATIENCE, Campaign
 
 pytestmark = pytest.mark.slurm
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 def test_three_blocks_in_a_row_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
     trials, blocks = 2, 3
     config = write_campaign(tmp_path, trials, epochs=100_000)
-    site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, site=UNSHARED, walltime="00:01:00")
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, walltime="00:01:00")
     campaign = Campaign(cluster, config, site)
     campaign.start()
     campaign.wait_for(

@@ -1,0 +1,177 @@
+"""Nothing waits for ever, whatever else comes and however wrong the estimates are."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
+from hydragnn_flow.placement.placer import LATE
+
+GCD = Gcd(58.0, 1e13, 1e12, 1e-5, 0.6, share=4)
+
+
+@dataclass(eq=False)
+class Segment:
+    seconds: float
+    """Expected, on its GCDs."""
+    width: int
+    ready_at: float
+    lasts: float = 1.0
+    """Times as long as expected."""
+
+    def placeable(self, now: float) -> Placeable[Segment]:
+        work = self.seconds * self.width
+        estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
+        return Placeable(self, estimate, self.width, waited=now - self.ready_at)
+
+
+@dataclass
+class Machine:
+    """GCDs that always have something to do: another segment comes whenever one would be free."""
+
+    gcds: int
+    more: Callable[[float], Segment]
+    """The next segment to come, given the time."""
+    extra: int = 0
+    """How many more are always ready than the GCDs can take."""
+    now: float = 0.0
+    ready: list[Segment] = field(default_factory=list)
+    ends: list[tuple[float, int, Segment]] = field(default_factory=list)
+    began: int = 0
+    _numbers: count[int] = field(default_factory=count)
+
+    def step(self) -> list[Segment]:
+        """Go to the next end and fill the GCDs; returns what began."""
+        if self.ends:
+            self.now, _, _ = heapq.heappop(self.ends)
+        free = self.gcds - sum(segment.width for *_, segment in self.ends)
+        filling, seen, beyond = Filling(GCD, free), 0, 0
+        while not filling.is_full or beyond < self.extra:
+            beyond += filling.is_full
+            for segment in self.ready[seen:]:
+                filling.add(segment.placeable(self.now).estimate, segment.width)
+            seen = len(self.ready)
+            self.ready.append(self.more(self.now))
+        busy = [
+            abs(end - (s.lasts - 1) * s.seconds - self.now)
+            for end, _, s in self.ends
+            for _ in range(s.width)
+        ]
+        queue = [segment.placeable(self.now) for segment in self.ready]
+        bundles, rest = next_bundles(queue, GCD, free, busy)
+        self.ready = [placeable.item for placeable in rest]
+        begun = [placeable.item for bundle in bundles for placeable in bundle]
+        for segment in begun:
+            end = self.now + segment.seconds * segment.lasts
+            heapq.heappush(self.ends, (end, next(self._numbers), segment))
+        return begun
+
+
+def others(seed: int, shortest: float, longest: float, widths: list[int], wrong: float) -> Machine:
+    chance = random.Random(seed)
+
+    def more(now: float) -> Segment:
+        seconds, width = chance.uniform(shortest, longest), chance.choice(widths)
+        return Segment(seconds, width, now, chance.uniform(1.0, wrong))
+
+    machine = Machine(8, more)
+    machine.step()
+    return machine
+
+
+@settings(deadline=None, max_examples=60, phases=[Phase.explicit, Phase.generate])
+@given(
+    seed=st.integers(0, 1000),
+    seconds=st.floats(1.0, 100.0),
+    width=st.integers(1, 8),
+    shortest=st.floats(10.0, 100.0),
+    widths=st.sampled_from([[1], [1, 8], [2, 4, 8], [1, 1, 1, 8], [8], [3, 5]]),
+    wrong=st.sampled_from([1.0, 1.2, 5.0]),
+    extra=st.sampled_from([0, 1, 3]),
+)
+def test_whatever_comes_every_segment_is_placed(
+    seed: int,
+    seconds: float,
+    width: int,
+    shortest: float,
+    widths: list[int],
+    wrong: float,
+    extra: int,
+) -> None:
+    """Also where more comes all the time than there is room for."""
+    machine = others(seed, shortest, 100.0, widths, wrong)
+    machine.extra = extra
+    waiting = Segment(seconds, width, machine.now)
+    machine.ready.append(waiting)
+    # Those that had waited before it go first, then nobody; what runs takes `wrong` times as long.
+    longest_wait = (LATE + len(machine.ready) + 2) * 100.0 * wrong
+    while waiting not in machine.step():
+        assert machine.now < longest_wait, "it still waits"
+
+
+@pytest.mark.parametrize("gang_seconds", [100.0, 300.0, 600.0, 1000.0])
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_a_gang_does_not_stand_behind_what_is_asked_for_later(
+    width: int, gang_seconds: float
+) -> None:
+    """Short or long: among trials of 400 to 800 s it begins when the first GCDs are free for it."""
+    machine = others(0, 400.0, 800.0, [1], 1.0)
+    gang = Segment(gang_seconds, width, 0.0)
+    machine.ready.append(gang)
+    overtaking = 0
+    while gang not in (begun := machine.step()):
+        overtaking += len(begun)
+    assert machine.now <= 800.0 and overtaking == 0
+
+
+def test_what_does_not_delay_a_gang_still_goes_before_it() -> None:
+    machine = others(3, 40.0, 800.0, [1], 1.0)
+    gang = Segment(100.0, 8, 0.0)
+    machine.ready.append(gang)
+    first = max(end for end, *_ in machine.ends)
+    overtaking = 0
+    while gang not in (begun := machine.step()):
+        overtaking += len(begun)
+    assert machine.now == first and overtaking > 0
+
+
+def test_estimates_that_were_wrong_for_long_let_nobody_overtake() -> None:
+    """Everything takes five times as long as expected, for ever."""
+    chance = random.Random(0)
+    machine = Machine(8, lambda now: Segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
+    machine.step()
+    gang = Segment(100.0, 8, 0.0)
+    machine.ready.append(gang)
+    while gang not in machine.step():
+        assert machine.now < 2 * LATE * 5 * 800.0, "it still waits"
+
+
+@pytest.mark.parametrize(
+    ("widths", "least"), [([1, 2, 4], 0.88), ([1, 1, 1, 8], 0.80), ([1, 8], 0.80)]
+)
+def test_what_fairness_costs(widths: list[int], least: float) -> None:
+    """Part of the time that the GCDs are busy, while gangs wait for each other."""
+    machine = others(0, 36.0, 3600.0, widths, 1.0)
+    work = 0.0
+    for _ in range(400):
+        work += sum(segment.seconds * segment.width for segment in machine.step())
+    end = max(end for end, *_ in machine.ends)
+    assert work / (8 * end) > least
+
+
+def test_what_begins_now_counts_for_when_a_gang_can() -> None:
+    """Eight GCDs are free, one of which goes to what was cut short, for 30 s."""
+    cut_short = Placeable("cut short", Estimate(30.0, 1.0, 30.0, 1.0), urgent=True)
+    gang = Placeable("gang", Estimate(80.0, 1.0, 80.0, 1.0), width=8)
+    brief, long = (Placeable(f"{s} s", Estimate(s, 1.0, s, 1.0)) for s in (20.0, 40.0))
+    bundles, rest = next_bundles([long, gang, brief, cut_short], GCD, 8)
+    assert [[p.item for p in bundle] for bundle in bundles] == [["cut short"], ["20.0 s"]]
+    assert {p.item for p in rest} == {"gang", "40.0 s"}

@@ -1,0 +1,14 @@
+"""Any Slurm machine whose GCDs are shared by small segments, as those of accelerators are."""
+
+from dataclasses import replace
+
+from hydragnn_flow import load_site
+from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.sites.site import Site
+
+
+def site(options: Options) -> Site:
+    """The generic site with up to four segments on a CPU slot."""
+    slots = load_site("slurm", **options.model_dump(exclude_none=True))
+    gcd = replace(slots.node.gcd, share=4)
+    return replace(slots, node=replace(slots.node, gcd=gcd))
