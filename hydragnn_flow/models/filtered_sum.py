@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.spline import Interpolation, Rows, apply_function, fold, wanted
+from hydragnn_flow.models.spline import Interpolation, Rows, apply_function, wanted
 
 _PIECE = 2048
 """Edges that a processor takes at a time, so that what it computes of them stays in its cache."""
@@ -201,7 +201,6 @@ class _Gradients:
             torch.zeros_like(operand) if need else None
             for operand, need in zip(operands, needed, strict=False)
         )
-        self.parts: list[Tensor | None] = [None, None]
 
     def add(self, piece: Piece, dx: Tensor, db: Tensor, weights: Tensor) -> None:
         """Gradients of what the function is applied to and of the filters, of some edges."""
@@ -215,15 +214,12 @@ class _Gradients:
         if self.shift is None and self.filters is None:
             return
         weights = piece.rows.sort(weights)
-        for which, values in enumerate((dx, db)):
-            parts, old = piece.rows.parts(values, weights), self.parts[which]
-            self.parts[which] = parts if old is None else old.add_(parts)
+        for spline, values in ((self.shift, dx), (self.filters, db)):
+            if spline is not None:
+                piece.rows.add_spread(spline, values, weights)
 
     def all(self) -> tuple[Tensor | None, ...]:
         """In the order of the operands."""
-        for spline, parts in zip((self.shift, self.filters), self.parts, strict=True):
-            if spline is not None and parts is not None:
-                spline += fold(parts)
         return self.receiver, self.sender, self.shift, self.filters, self.weights
 
 

@@ -14,7 +14,7 @@ the weights and a gradient, so that the derivative of each is made of the other 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,33 @@ class Interpolation:
         return values
 
 
+class Bags(NamedTuple):
+    """Edges that are added up, four times: for each of the coefficients that an edge reads.
+
+    Attributes
+    ----------
+    edges
+        Those of a bag follow one another, int64 [4 * n_edges].
+    begins
+        Where a bag begins in ``edges``, int64 [n_bags].
+    coefficients
+        The coefficient that reads a bag's sum, int64 [n_bags].
+    """
+
+    edges: Tensor
+    begins: Tensor
+    coefficients: Tensor
+
+
+def longest_bag(device: torch.device) -> int | None:
+    """Most edges of a bag, where bags of any length are not as good.
+
+    One thread of an accelerator adds up a bag, one edge after the other. In an ideal crystal half
+    of all edges may lie in one interval.
+    """
+    return None if device.type == "cpu" else 64
+
+
 class Rows:
     """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it.
 
@@ -123,18 +150,33 @@ class Rows:
         return edges.repeat_interleave(_PER_EDGE)
 
     @cached_property
-    def order(self) -> Tensor:
-        """Edges by interval, once for each coefficient [4 * n_edges]."""
-        return torch.argsort(self.start).repeat(_PER_EDGE)
+    def by_interval(self) -> tuple[Tensor, Tensor]:
+        """The intervals in order, and the edge that each is of [n_edges]."""
+        in_order, edges = torch.sort(self.start)
+        return in_order, edges
 
     @cached_property
-    def offsets(self) -> Tensor:
-        """Where an interval begins in ``order`` [4 * intervals]."""
-        n = self.start.shape[0]
-        counts = self.start.new_zeros(self.intervals)
-        counts = counts.index_add(0, self.start, torch.ones_like(self.start))
-        first = counts.cumsum(0) - counts
-        return torch.cat([first + n * which for which in range(_PER_EDGE)])
+    def bags(self) -> Bags:
+        """What is summed for the gradient of the coefficients."""
+        in_order, edges = self.by_interval
+        n, device = edges.shape[0], edges.device
+        begins = torch.searchsorted(in_order, torch.arange(self.intervals, device=device))
+        owners = torch.arange(self.intervals, device=device)
+        if (longest := longest_bag(device)) is not None:
+            counts = begins.diff(append=begins.new_full((1,), n))
+            pieces = torch.div(counts + (longest - 1), longest, rounding_mode="floor")
+            ends = pieces.cumsum(0)
+            # As many as there may be, so that the host need not wait for their number. Those left
+            # over are empty.
+            number = torch.arange(n // longest + self.intervals, device=device)
+            owners = torch.searchsorted(ends, number, right=True).clamp(max=self.intervals - 1)
+            nth = number - (ends - pieces).index_select(0, owners)
+            begins = (begins.index_select(0, owners) + nth * longest).clamp(max=n)
+        return Bags(
+            edges.repeat(_PER_EDGE),
+            torch.cat([begins + n * which for which in range(_PER_EDGE)]),
+            torch.cat([owners + which for which in range(_PER_EDGE)]),
+        )
 
     def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
         """Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
@@ -147,23 +189,25 @@ class Rows:
         )
 
     def sort(self, weights: Tensor) -> Tensor:
-        """Weights [n_edges, 4] in the order in which :meth:`parts` takes them."""
-        n = self.start.shape[0]
-        return weights.detach().t().index_select(1, self.order[:n]).reshape(-1)
-
-    def parts(self, values: Tensor, sorted_weights: Tensor) -> Tensor:
-        """Σ_e weights[e, m] · values[e] by m and interval [4, intervals, width]."""
-        return functional.embedding_bag(
-            self.order,
-            values.detach().contiguous(),
-            self.offsets,
-            mode="sum",
-            per_sample_weights=sorted_weights,
-        ).view(_PER_EDGE, self.intervals, values.shape[1])
+        """Weights [n_edges, 4] in the order in which :meth:`add_spread` takes them."""
+        return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
 
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
         """Gradient of the coefficients [n_knots, width] from that of the values."""
-        return fold(self.parts(values, self.sort(weights)))
+        coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
+        self.add_spread(coefficients, values, self.sort(weights))
+        return coefficients
+
+    def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
+        """Add that gradient to what there is already."""
+        sums = functional.embedding_bag(
+            self.bags.edges,
+            values.detach().contiguous(),
+            self.bags.begins,
+            mode="sum",
+            per_sample_weights=sorted_weights,
+        )
+        coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
         """Gradient of the weights [n_edges, 4]: products of values with what they read."""
@@ -176,15 +220,6 @@ class Rows:
             0,  # the sum
         )
         return weights.view(-1, _PER_EDGE)
-
-
-def fold(parts: Tensor) -> Tensor:
-    """Gradient of the coefficients [n_knots, width] from :meth:`Rows.parts`."""
-    intervals = parts.shape[1]
-    coefficients = parts.new_zeros((intervals + _PER_EDGE - 1, parts.shape[2]))
-    for which in range(_PER_EDGE):
-        coefficients[which : which + intervals] += parts[which]
-    return coefficients
 
 
 def apply_function(function: Any, *operands: Any) -> Any:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hydragnn_flow.models import filtered_sum as module
+from hydragnn_flow.models import spline
 from hydragnn_flow.models.filtered_sum import filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.spline import Knots
@@ -51,11 +52,16 @@ def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
     return geometry.sum_at_receiver(functional.silu(x) * read(filters))
 
 
-@pytest.mark.parametrize("piece", [3, 100])
+@pytest.mark.parametrize(("piece", "longest"), [(3, None), (100, None), (100, 2)])
 def test_equals_the_plain_sum_with_two_derivatives(
-    geometry: Geometry, operands: list[Tensor], monkeypatch: pytest.MonkeyPatch, piece: int
+    geometry: Geometry,
+    operands: list[Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    piece: int,
+    longest: int | None,
 ) -> None:
     monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(spline, "longest_bag", lambda device: longest)
     torch.testing.assert_close(fused(geometry, *operands), plain(geometry, *operands))
     assert torch.autograd.gradcheck(lambda *x: fused(geometry, *x), operands)
     assert torch.autograd.gradgradcheck(lambda *x: fused(geometry, *x), operands)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from hydragnn_flow.models import spline
 from hydragnn_flow.models.spline import Knots, Rows
 
 CUTOFF = 5.0
@@ -43,7 +46,12 @@ def test_a_length_that_is_no_number_spoils_no_other() -> None:
     assert values.isnan().all(dim=1).tolist() == [False, True, False]
 
 
-def test_two_derivatives(lengths: torch.Tensor) -> None:
+@pytest.mark.parametrize("longest", [None, 1, 2])
+def test_two_derivatives(
+    lengths: torch.Tensor, longest: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bags as a CPU has them, and cut as for an accelerator."""
+    monkeypatch.setattr(spline, "longest_bag", lambda device: longest)
     knots = Knots(20, CUTOFF).double()
     torch.manual_seed(0)
     coefficients = torch.randn(23, 3).double().requires_grad_()
@@ -55,6 +63,33 @@ def test_two_derivatives(lengths: torch.Tensor) -> None:
     operands = (lengths.requires_grad_(), coefficients)
     assert torch.autograd.gradcheck(read, operands)
     assert torch.autograd.gradgradcheck(read, operands)
+
+
+@settings(deadline=None, max_examples=50, derandomize=True)
+@given(
+    starts=st.lists(st.integers(0, 6), max_size=60),
+    longest=st.sampled_from([None, 1, 3, 7, 100]),
+)
+def test_every_edge_adds_to_the_coefficients_it_reads(
+    starts: list[int], longest: int | None
+) -> None:
+    """However many lie in one interval; all at the last, or none at all."""
+    edges, intervals = len(starts), 7
+    rows = Rows(torch.tensor(starts, dtype=torch.int64), intervals)
+    torch.manual_seed(0)
+    values, weights = torch.randn(edges, 3).double(), torch.randn(edges, 4).double()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spline, "longest_bag", lambda device: longest)
+        found = rows.spread(values, weights)
+        begins = rows.bags.begins.tolist()
+    expected = torch.zeros(intervals + 3, 3).double()
+    for edge, start in enumerate(starts):
+        for which in range(4):
+            expected[start + which] += weights[edge, which] * values[edge]
+    torch.testing.assert_close(found, expected)
+    if longest is not None:
+        lengths = [end - begin for begin, end in zip(begins, [*begins[1:], 4 * edges], strict=True)]
+        assert all(0 <= length <= longest for length in lengths)
 
 
 def test_forces_compute_no_gradient_of_the_coefficients(
