@@ -1,0 +1,110 @@
+"""The package as it is installed: what it needs is declared, and it works away from its sources."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # comes with mypy
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def imported(folder: str) -> Iterator[tuple[Path, str]]:
+    """Each file of a folder of sources, with the packages that it imports anywhere in it."""
+    for file in (REPOSITORY / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            yield from ((file, name.partition(".")[0]) for name in names)
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """What the tests need must not hide what the package itself needs."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["shap"]]
+    declared = {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
+    known = packages_distributions()
+    wrong = {
+        f"{file.relative_to(REPOSITORY)} imports {name}"
+        for folder in ("hydragnn_flow", "sites")
+        for file, name in imported(folder)
+        if name not in sys.stdlib_module_names
+        and name not in ("hydragnn_flow", "_typeshed")
+        and not declared & {distribution.lower() for distribution in known.get(name, ())}
+    }
+    assert not wrong
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commands of a fresh environment with this package, built and installed by pip.
+
+    What the package depends on comes from the environment of the tests.
+    """
+    fresh = tmp_path_factory.mktemp("installed") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(fresh / "bin" / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", str(REPOSITORY)], check=True)
+    [packages] = fresh.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return fresh / "bin"
+
+
+def run(installed: Path, folder: Path, *words: str) -> str:
+    """Start a command of the fresh environment in a folder that is not the repository."""
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [installed / words[0], *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=alone)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_package_is_whole(installed: Path, tmp_path: Path) -> None:
+    where = "import hydragnn_flow; print(hydragnn_flow.__file__)"
+    package = Path(run(installed, tmp_path, "python", "-c", where).strip()).parent
+    assert package.is_relative_to(installed.parent)
+    built = {file.relative_to(package) for file in package.rglob("*") if file.suffix != ".pyc"}
+    sources = REPOSITORY / "hydragnn_flow"
+    for file in sources.rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":
+            assert file.relative_to(sources) in built
+    told = dict(
+        line.split() for line in run(installed, tmp_path, "hydragnn-flow", "--version").splitlines()
+    )
+    assert told["hydragnn_flow"] == version("hydragnn_flow")
+    assert told["torch"] == version("torch")
+
+
+@pytest.mark.slow
+def test_an_installed_package_knows_its_sites(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("site: frontier\naccount: ABC123\nnodes: 16\nblocks: 4\n")
+    for site in ("frontier", "site.yaml"):
+        said = run(installed, tmp_path, "hydragnn-flow", "site", "show", site, "-A", "ABC123")
+        assert "#SBATCH --account=ABC123" in said
+    where = "from hydragnn_flow.execution import shipped_sites; print(*shipped_sites().values())"
+    for file in map(Path, run(installed, tmp_path, "python", "-c", where).split()):
+        assert file.parent.name == "_sites"
+        assert file.read_bytes() == (REPOSITORY / "sites" / file.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_workers_start_from_an_installed_package(installed: Path, tmp_path: Path) -> None:
+    """Parsl starts them with the Python of the environment, and lanes import the package there."""
+    said = run(installed, tmp_path, "hydragnn-flow", "site", "check", "local")
+    assert "local is as it should be" in said
