@@ -1,0 +1,90 @@
+"""Is what `make quickstart` has made any good?
+
+    make quickstart && .venv/bin/python -m pytest -m quickstart tests/test_quickstart.py
+
+The limits leave room. Errors are usually 7 meV/atom and 0.05 eV/Å, and intervals hold 90 to 98 %.
+The data are the same each time, but which trials are pruned depends on who is first at a rung.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hydragnn_flow import Ensemble, GraphStore
+
+pytestmark = pytest.mark.quickstart
+
+REPOSITORY = Path(__file__).parents[1]
+RUN = REPOSITORY / "runs" / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    file = RUN / "ensemble" / "ensemble.json"
+    assert file.is_file(), f"there is no {file}; run `make quickstart` to its end first"
+    read: dict[str, Any] = json.loads(file.read_text())
+    return read
+
+
+def test_the_ensemble_predicts_energies_and_forces(summary: dict[str, Any]) -> None:
+    test = summary["test"]
+    assert test["energy"]["unit"] == "eV"
+    assert test["energy"]["mae_per_atom_ensemble"] < 0.012
+    assert test["forces"]["unit"] == "eV/Å"
+    assert test["forces"]["mae_ensemble"] < 0.1
+
+
+def test_it_is_far_better_than_the_mean_of_the_training_data(summary: dict[str, Any]) -> None:
+    with GraphStore.open(RUN / "store.gs", mode="random") as store:
+        train, test = store["trainset"], store["testset"]
+        mean = (train.target("energy").ravel() / train.n_atoms).mean()
+        errors = abs(test.target("energy").ravel() / test.n_atoms - mean)
+        forces = abs(test.target("forces")).mean()
+    assert summary["test"]["energy"]["mae_per_atom_ensemble"] < errors.mean() / 10
+    assert summary["test"]["forces"]["mae_ensemble"] < forces / 3
+
+
+def test_intervals_hold_what_they_promise(summary: dict[str, Any]) -> None:
+    assert summary["level"] == 0.9
+    for target in ("energy", "forces"):
+        assert 0.8 <= summary["test"][target]["coverage"] <= 1
+
+
+def test_every_file_and_column_that_the_readme_names_is_there() -> None:
+    rows = list(_files_of_the_readme())
+    assert len(rows) >= 4
+    for names, columns in rows:
+        for name in names:
+            path = RUN / name
+            assert path.exists(), name
+            if path.suffix in (".csv", ".parquet"):
+                read = pd.read_csv if path.suffix == ".csv" else pd.read_parquet
+                assert set(columns) <= set(read(path))
+
+
+def test_the_ensemble_loads_and_predicts_what_the_tables_say() -> None:
+    ensemble = Ensemble.load(RUN)
+    with GraphStore.open(RUN / "store.gs", mode="random") as store:
+        again = ensemble.predict_store(store, "testset").graphs
+    assert again is not None
+    saved = pd.read_parquet(RUN / "predictions" / "test.parquet")
+    pd.testing.assert_series_equal(again["energy_mean"], saved["energy_mean"], rtol=1e-5)
+
+
+def _files_of_the_readme() -> Iterator[tuple[list[str], list[str]]]:
+    """Files and their columns, row by row of the table under "What comes out"."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## What comes out")[2].partition("\n## ")[0]
+    for cell, content in re.findall(r"^\| (`[^|]+?) \| ([^|]+) \|$", section, flags=re.MULTILINE):
+        names: list[str] = []
+        for name in re.findall(r"`([^`]+)`", cell):
+            # ".parquet" stands for the file before it with another ending.
+            names.append(str(Path(names[-1]).with_suffix(name)) if name[0] == "." else name)
+        yield names, re.findall(r"`(\w+)`", content)
