@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from campaign_cases import MEMBERS, TRIALS, write_config
+from page_cases import REPOSITORY, Block, Line, blocks, lines
 
-from hydragnn_flow import Ensemble, GraphStore
+from hydragnn_flow import Ensemble, GraphStore, cli
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 
@@ -158,3 +159,49 @@ def test_ensemble_json(finished: Path) -> None:
     ranked = sorted(read_trials(finished), key=lambda record: record.value or np.inf)
     assert values == [record.number for record in ranked[:MEMBERS]]
     assert 0 <= summary["test"]["energy"]["coverage"] <= 1
+
+
+# Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to
+# exist, by test_pages; `importance` needs more trials than there are here.
+LOOKING = [
+    line
+    for line in lines("hydragnn-flow")
+    if line.whole and line.words[1] in ("status", "predict", "trials", "report", "store", "site")
+    if line.words[1:3] != ("site", "check")
+]
+# One block of docs/store.md is HydraGNN's; tests/data/test_hydragnn_reader.py does what it says.
+RUNNABLE = [block for block in blocks("python") if "hydragnn.utils" not in block.text]
+
+
+@pytest.fixture
+def stand(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which the pages' commands mean the finished run."""
+    (tmp_path / "runs").mkdir()
+    for name in ("quickstart", "mlearn_si"):
+        (tmp_path / "runs" / name).symlink_to(finished)
+    (tmp_path / "configs").mkdir()
+    network = json.loads((REPOSITORY / "configs" / "potential.json").read_text())
+    network["NeuralNetwork"]["Architecture"]["radius"] = 4.0  # the run's
+    (tmp_path / "configs" / "potential.json").write_text(json.dumps(network))
+    [site] = [block for block in blocks("yaml") if block.text.startswith("# site.yaml")]
+    (tmp_path / "site.yaml").write_text(site.text)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("line", LOOKING, ids=lambda line: line.place)
+@pytest.mark.usefixtures("stand")
+def test_commands_of_the_pages(
+    line: Line, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", list(line.words))
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    assert said.out
+
+
+@pytest.mark.parametrize("block", RUNNABLE, ids=lambda block: block.place)
+@pytest.mark.usefixtures("stand")
+def test_python_of_the_pages(block: Block) -> None:
+    exec(compile(block.text, block.place, "exec"), {"__name__": "page"})

@@ -1,0 +1,145 @@
+"""README and docs: configurations are valid, commands and files exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from page_cases import PAGES, REPOSITORY, Block, Line, blocks, lines
+
+from hydragnn_flow import cli, load_site
+from hydragnn_flow.config import DataConfig, NetworkConfig, RunConfig, load_config, resolve_config
+from hydragnn_flow.config.network import load_network, read_json
+
+_QUICKSTART = REPOSITORY / "configs" / "quickstart.yaml"
+# What the site `allocation` asks its job for.
+_JOB = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NUM_NODES": "16",
+    "SLURM_JOB_CPUS_PER_NODE": "64(x16)",
+    "SLURM_JOB_END_TIME": "99999999999",
+}
+
+
+def place(case: Block | Line) -> str:
+    return case.place
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=place)
+def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = yaml.safe_load(block.text)
+    if "site" in values:
+        for name, value in _JOB.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+        (tmp_path / "site.yaml").write_text(block.text, encoding="utf-8")
+        assert load_site(tmp_path / "site.yaml").name == values["site"]
+    elif "…" in values.values():
+        assert set(values) == set(RunConfig.model_fields)
+    elif set(values) == {"targets"}:
+        source = {"format": "ase", "train": "train.xyz", **values}
+        DataConfig.model_validate({"source": source, "split": {"test": 0.1}})
+    elif set(values) == {"data"}:
+        DataConfig.model_validate(values["data"])
+    else:
+        whole = yaml.safe_load(_QUICKSTART.read_text(encoding="utf-8"))
+        assert set(values) <= set(whole)
+        resolve_config({**whole, **values}, _QUICKSTART)
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=place)
+def test_json(block: Block) -> None:
+    values = json.loads(f"{{{block.text}}}")
+    network = read_json(_QUICKSTART.with_name("potential.json"))["NeuralNetwork"]
+    for section, keys in values.items():
+        assert section in NetworkConfig.model_fields
+        network[section] |= keys
+    load_network(network)
+
+
+@pytest.mark.parametrize("file", sorted(REPOSITORY.glob("configs/*.yaml")), ids=lambda f: f.name)
+def test_every_configuration_that_comes_with_the_package_is_valid(file: Path) -> None:
+    load_config(file)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=place)
+def test_python_is_python(block: Block) -> None:
+    """What it says of a finished run is run by test_campaign."""
+    compile(block.text, block.place, "exec")
+
+
+@pytest.mark.parametrize("line", lines("hydragnn-flow"), ids=place)
+def test_commands_exist_with_their_options(line: Line) -> None:
+    command: Any = typer.main.get_command(cli.app)
+    words = list(line.words[1:])
+    while hasattr(command, "commands"):
+        assert words[:1] and words[0] in command.commands, words
+        command = command.commands[words.pop(0)]
+    context = command.context_class(command)
+    given, left, _ = command.make_parser(context).parse_args(words)
+    assert left == []
+    if line.whole:
+        needed = {parameter.name for parameter in command.params if parameter.required}
+        assert needed == {name for name in needed if isinstance(given.get(name), str)}
+
+
+@pytest.mark.parametrize("line", lines("python"), ids=place)
+def test_programs_exist_with_their_options(line: Line) -> None:
+    program = REPOSITORY / line.words[1]
+    assert program.is_file()
+    source = program.read_text(encoding="utf-8")
+    for word in line.words[2:]:
+        if word.startswith("-"):
+            parameter = word.strip("-").replace("-", "_")  # of typer.run
+            assert re.search(rf'"{word}"|\b{parameter}: ', source)
+
+
+def test_the_workflow_takes_what_the_readme_gives_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    [line] = [line for line in lines("python") if "workflows/ensemble_hpo.py" in line.words]
+    monkeypatch.setattr(sys, "argv", list(line.words[1:]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(REPOSITORY / line.words[1]), run_name="__main__")
+    assert capsys.readouterr().err.startswith("error: my.yaml: cannot be read")
+
+
+@pytest.mark.parametrize("line", lines("make"), ids=place)
+def test_make_has_its_targets(line: Line) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for word in line.words[1:]:
+        name, sign, _ = word.partition("=")
+        defined = rf"^{name} \?=" if sign else f"^{name}:"
+        assert re.search(defined, makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    folders = "benchmarks|configs|docs|hydragnn_flow|sites|tests|workflows"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
+        assert (REPOSITORY / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def anchors(page: Path) -> set[str]:
+    """Names GitHub gives to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
