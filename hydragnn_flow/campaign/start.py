@@ -53,8 +53,8 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
     Raises
     ------
     InputError
-        If the directory belongs to something else or cannot be written to, or there are no data
-        files where the configuration says.
+        If the directory belongs to something else or cannot be written to, there are no data files
+        where the configuration says, or the sampler cannot propose for its search.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     with _refused_in_a_sentence(directory.path):
@@ -62,6 +62,7 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
         if not directory.is_complete(config):
             _check_writable(directory.path)
             check_files(config.data)
+            _check_sampler(config)
     return directory
 
 
@@ -144,6 +145,14 @@ def _refused_in_a_sentence(path: Path) -> Iterator[None]:
         raise InputError(
             f"{error.filename or path}: {error.strerror}; allow its use or name another place"
         ) from error
+
+
+def _check_sampler(config: RunConfig) -> None:
+    """Let a sampler that was chosen by its class propose; it needs Optuna, and some need torch."""
+    if not isinstance(config.search.sampler, str):
+        from hydragnn_flow.search.samplers.make import rehearse
+
+        rehearse(config.search)
 
 
 def _check_writable(directory: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
-from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
 
 __all__ = ["Failures", "LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
 
@@ -59,11 +59,13 @@ class SearchConfig(Section):
 
     trials: int = Field(ge=1)
     """Number of configurations to try."""
-    sampler: Sampler = "auto"
+    sampler: Sampler | dict[str, Any] = "auto"
     """What proposes configurations: ``auto`` and ``batched_tpe`` are this package's own, the others
-    Optuna's. ``auto`` begins with points spread evenly and goes on with a Gaussian process, and
-    with ``batched_tpe`` where no proposal is ready; beyond 500 trials (those of ``warm_start``
-    among them), with several objectives or with constraints it is ``batched_tpe``."""
+    Optuna's. ``{type: CmaEsSampler, with_margin: true}`` is any class of ``optuna.samplers`` with
+    its arguments, ``{type: "module:Class"}`` one of your own. ``auto`` begins with points spread
+    evenly and goes on with a Gaussian process, and with ``batched_tpe`` where no proposal is ready;
+    beyond 500 trials (those of ``warm_start`` among them), with several objectives or with
+    constraints it is ``batched_tpe``."""
     objectives: tuple[str, ...] = ("val_loss",)
     """What is made small, three at most: ``val_loss``, ``train_loss``, ``val.TARGET`` (the mean
     absolute validation error of one target, per atom where it is a sum over atoms, as a total
@@ -86,7 +88,7 @@ class SearchConfig(Section):
     """Of ``hyperband``: bracket k begins at rung k; as many as there are rungs where not given."""
     pruner: dict[str, Any] | None = None
     """One of Optuna's judges at the rungs instead: ``{type: MedianPruner, n_startup_trials: 20}``,
-    a class of ``optuna.pruners`` and its arguments."""
+    a class of ``optuna.pruners``, or ``module:Class``, and its arguments."""
     patience: Patience | None = None
     """Beside the rule, at the same epochs: a trial that no longer improves ends."""
     learning_curve: LearningCurve | None = None
@@ -105,9 +107,14 @@ class SearchConfig(Section):
     @field_validator("sampler", mode="before")
     @classmethod
     def _a_sampler(cls, name: object) -> object:
+        if isinstance(name, dict):
+            build_sampler(name, seed=0)
+            return name
         known = get_args(Sampler)
         if name not in known:
-            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            hint = did_you_mean(name, known) or (
+                f"; known are {', '.join(known)}, and {{type: Class}} for any of Optuna's"
+            )
             raise ValueError(f"{name!r} is not a sampler{hint}")
         return name
 
@@ -154,10 +161,20 @@ class SearchConfig(Section):
                 f"{self.rungs!r}; correct one of them"
             )
         prunes = self.rungs != "none" or self.patience or self.learning_curve
-        if self.sampler == "tpe" and len(self.objectives) > 1 and prunes:
+        chosen = self.sampler if isinstance(self.sampler, str) else self.sampler["type"]
+        if chosen in ("tpe", "TPESampler") and len(self.objectives) > 1 and prunes:
             raise ValueError(
-                "sampler: Optuna's tpe cannot learn from pruned trials of several objectives; "
-                "write batched_tpe, or rungs: none"
+                f"sampler: Optuna's {chosen} cannot learn from pruned trials of several "
+                f"objectives; write batched_tpe, or rungs: none"
+            )
+        if chosen == "CmaEsSampler" and len(self.objectives) > 1:
+            raise ValueError(
+                "sampler: CmaEsSampler knows one objective; write batched_tpe or NSGAIISampler"
+            )
+        if chosen == "CmaEsSampler" and self.constraints:
+            raise ValueError(
+                "sampler: CmaEsSampler does not look at constraints; write batched_tpe, or remove "
+                "them"
             )
         if self.pruner is not None and self.rungs != "stopping":
             raise ValueError(

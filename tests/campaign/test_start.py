@@ -1,4 +1,4 @@
-"""What is wrong with a run directory or data files is found before the driver starts."""
+"""What is wrong with a run directory, data files or a sampler is found before the driver starts."""
 
 from __future__ import annotations
 
@@ -82,6 +82,14 @@ def test_data_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)
     with pytest.raises(InputError, match=r"xyz \(data.source.train\) cannot be read"):
         check_paths(files(tmp_path, train="*.xyz"), tmp_path / "run")
+
+
+def test_a_sampler_that_cannot_propose_for_this_search(tmp_path: Path) -> None:
+    search = {**CONFIG["search"], "sampler": {"type": "BruteForceSampler"}}
+    with pytest.raises(
+        InputError, match=r"BruteForceSampler cannot propose for this search: .*step"
+    ):
+        check_paths(RunConfig.model_validate({**CONFIG, "search": search}), tmp_path / "run")
 
 
 def test_a_finished_run_no_longer_needs_its_data_nor_a_right_to_write(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
-from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
 from hydragnn_flow.config.warm_start import check_earlier
 from hydragnn_flow.errors import InputError
 
@@ -85,6 +85,39 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     ((*SEARCH, "sampler"), "batch_tpe", ("search.sampler", "did you mean 'batched_tpe'")),
     ((*SEARCH, "sampler"), "zzz", ("search.sampler", "known are auto, batched_tpe, tpe")),
     ((*SEARCH, "sampler"), ["tpe"], ("search.sampler", "is not a sampler")),
+    ((*SEARCH, "sampler"), {"type": "CMAES"}, ("sampler.type 'CMAES'", "CmaEsSampler")),
+    ((*SEARCH, "sampler"), {"n_ei_candidates": 48}, ("sampler needs type", "module:Class")),
+    (
+        (*SEARCH, "sampler"),
+        {"type": "TPESampler", "n_ei_candidate": 48},
+        ("sampler.n_ei_candidate", "did you mean 'n_ei_candidates'"),
+    ),
+    ((*SEARCH, "sampler"), {"type": "TPESampler", "seed": 1}, ("follows from the run's seed",)),
+    ((*SEARCH, "sampler"), {"type": "TPESampler", "gamma": "sqrt"}, ("takes a function",)),
+    (
+        (*SEARCH, "sampler"),
+        {"type": "NSGAIISampler", "crossover": {"type": "SBXCrosover"}},
+        ("sampler.crossover.type 'SBXCrosover'", "did you mean 'SBXCrossover'"),
+    ),
+    ((*SEARCH, "sampler"), {"type": "QMCSampler", "qmc_type": "x"}, ("refuses its options",)),
+    ((*SEARCH, "sampler"), {"type": "no_module:X"}, ("no module 'no_module'", "PYTHONPATH")),
+    ((*SEARCH, "sampler"), {"type": "json:Dumps"}, ("json has no 'Dumps'",)),
+    ((*SEARCH, "sampler"), {"type": "json:JSONDecoder"}, ("not derived from", "BaseSampler")),
+    (
+        SEARCH,
+        {"sampler": {"type": "CmaEsSampler"}, "objectives": ["val.forces", "val.energy"]},
+        ("CmaEsSampler knows one objective",),
+    ),
+    (
+        SEARCH,
+        {"sampler": {"type": "CmaEsSampler"}, "constraints": {"seconds": 60}},
+        ("CmaEsSampler does not look at constraints",),
+    ),
+    (
+        SEARCH,
+        {"sampler": {"type": "TPESampler"}, "objectives": ["val.forces", "val.energy"]},
+        ("TPESampler cannot learn from pruned trials",),
+    ),
     ((*SEARCH, "objectives"), "val_loss", ("search.objectives: must be a list",)),
     ((*SEARCH, "objectives"), [], ("search.objectives: must be one to 3",)),
     ((*SEARCH, "objectives"), ["val_los"], ("search.objectives", "did you mean 'val_loss'")),
@@ -198,6 +231,8 @@ def refusal(path: Path) -> str:
 
 GOOD: list[dict[str, Any]] = [
     {"sampler": "nsga2", "objectives": ["val.forces", "val.energy", "joules"]},
+    {"sampler": {"type": "CmaEsSampler", "sigma0": 0.2, "with_margin": True}},
+    {"sampler": {"type": "hydragnn_flow:BatchedTPESampler", "n_ei_candidates": 48}},
     {"constraints": {"peak_memory_gib": 48, "gcd_hours": 0.5}},
     {"rungs": "hyperband"},
     {"rungs": "hyperband", "brackets": 3},
@@ -305,6 +340,21 @@ def test_a_pruner_has_its_options() -> None:
     assert vars(vars(pruner)["_wrapped_pruner"])["_percentile"] == 25.0
     named = {"type": "PatientPruner", "patience": 3, "wrapped_pruner": "MedianPruner"}
     assert type(vars(build_pruner(named))["_wrapped_pruner"]).__name__ == "MedianPruner"
+
+
+def test_a_sampler_has_its_options_and_the_seed() -> None:
+    options = {
+        "type": "PartialFixedSampler",
+        "fixed_params": {"width": 8},
+        "base_sampler": {
+            "type": "NSGAIISampler",
+            "population_size": 7,
+            "mutation": "PolynomialMutation",
+        },
+    }
+    first, again = (vars(build_sampler(options, seed=5))["_base_sampler"] for _ in range(2))
+    assert vars(first)["_population_size"] == 7
+    assert first._rng.rng.random() == again._rng.rng.random()
 
 
 def test_steps_are_counted_in_decimals() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
-from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.config.optuna_classes import build_pruner
 from hydragnn_flow.search.rules.rungs import Rungs, bracket_shares, make_rungs
 
 NUM_EPOCH = 20

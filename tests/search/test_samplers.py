@@ -17,12 +17,13 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from hydragnn_flow.config import Parameter
+from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.records import PASSED, PROMOTES
 from hydragnn_flow.search.samplers import auto
 from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-from hydragnn_flow.search.samplers.make import make_sampler
+from hydragnn_flow.search.samplers.make import make_sampler, rehearse
 from hydragnn_flow.search.samplers.proposer import Proposer
 from hydragnn_flow.search.space import active, suggest
 
@@ -69,6 +70,73 @@ def test_every_sampler_serves_a_conditional_space(name: str) -> None:
     finally:
         if isinstance(sampler, AutoSampler):
             sampler.close()
+
+
+CLASSES: list[dict[str, Any]] = [
+    {"type": "CmaEsSampler", "sigma0": 0.3},
+    {"type": "NSGAIISampler", "population_size": 4, "crossover": "UniformCrossover"},
+    {"type": "QMCSampler", "qmc_type": "halton"},
+    {"type": "PartialFixedSampler", "fixed_params": {"kind": "deep"}, "base_sampler": "TPESampler"},
+    {"type": "hydragnn_flow:BatchedTPESampler", "n_ei_candidates": 8},
+]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("options", CLASSES, ids=lambda options: options["type"])
+def test_every_class_serves_a_conditional_space(options: dict[str, Any]) -> None:
+    config = SearchConfig(trials=1, space=SPACE, sampler=options)
+    rehearse(config)
+    trials = [
+        run(optuna.create_study(sampler=make_sampler(config.sampler, SPACE, seed=3)), 16)
+        for _ in range(2)
+    ]
+    assert trials[0] == trials[1]
+    assert all(list(trial) == active(SPACE, trial) for trial in trials[0])
+
+
+GRID = {"kind": ["wide"], "rate": [0.1]}
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        ({"type": "BruteForceSampler"}, {}, "step must be given"),
+        (
+            {"type": "GridSampler", "search_space": GRID},
+            {},
+            "width, is not found in the given grid",
+        ),
+        ({"type": f"{__name__}:Lazy"}, {}, "Lazy cannot propose for this search: no idea"),
+        (
+            {"type": f"{__name__}:OneObjective"},
+            {"objectives": ["val_loss", "seconds"], "rungs": "none"},
+            "multi-objective",
+        ),
+    ],
+)
+def test_what_a_sampler_cannot_do_is_told_before_the_search(
+    options: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
+    config = SearchConfig.model_validate({"trials": 1, "space": SPACE, "sampler": options, **more})
+    with pytest.raises(InputError, match=said) as caught:
+        rehearse(config)
+    assert str(caught.value).startswith("search.sampler: ")
+    assert "\n" not in str(caught.value)
+
+
+class Lazy(optuna.samplers.RandomSampler):
+    """A user's class that has nothing to propose."""
+
+    def sample_independent(self, *arguments: Any) -> Any:
+        raise RuntimeError("no\nidea")
+
+
+class OneObjective(optuna.samplers.RandomSampler):
+    """A user's class that knows one objective."""
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
+        self._raise_error_if_multi_objective(study)
+        return {}
 
 
 def test_waiting_makes_a_search_that_can_be_repeated() -> None:
@@ -232,7 +300,8 @@ def test_the_process_ends_with_a_driver_that_is_killed() -> None:
 _DRIVER = """
 import os
 import time
-from hydragnn_flow.config import Parameter
+from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.samplers.background import BackgroundProposer
 proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})
 proposer.propose([({"a": 0.5}, 1.0)], [], 1, 0).result()

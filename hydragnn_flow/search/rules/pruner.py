@@ -8,7 +8,7 @@ import warnings
 import optuna
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.config.pruner import build_pruner
+from hydragnn_flow.config.optuna_classes import build_pruner
 
 
 class PrunerRule:

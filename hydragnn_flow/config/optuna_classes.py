@@ -1,0 +1,168 @@
+"""Samplers and pruners by their names and options: Optuna's, or a class of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from hydragnn_flow.config.domain import did_you_mean
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+_HOMES = {
+    "BasePruner": "optuna.pruners",
+    "BaseSampler": "optuna.samplers",
+    "BaseCrossover": "optuna.samplers.nsgaii",
+    "BaseMutation": "optuna.samplers.nsgaii",
+}
+"""Base class → module of Optuna's that exports it and the classes derived from it."""
+
+
+def build_pruner(options: Mapping[str, Any]) -> BasePruner:
+    """The pruner a configuration asks for.
+
+    Parameters
+    ----------
+    options
+        ``type``, the name of a class in `optuna.pruners` or ``module:Class``, and arguments of that
+        class. An argument that is itself a pruner is again such a mapping, or its name where it
+        needs nothing else.
+
+    Raises
+    ------
+    ValueError
+        If there is no such pruner, or it does not take these options.
+    """
+    return cast("BasePruner", _built("pruner", "BasePruner", options, {}))
+
+
+def build_sampler(options: Mapping[str, Any], seed: int) -> BaseSampler:
+    """The sampler a configuration asks for.
+
+    Parameters
+    ----------
+    options
+        As for `build_pruner`, of `optuna.samplers`.
+    seed
+        Given to every class that takes one.
+
+    Raises
+    ------
+    ValueError
+        If there is no such sampler, or it does not take these options.
+    """
+    # Conditional parameters are drawn on their own, which is no news to who chose the sampler.
+    supplied = {"seed": seed, "warn_independent_sampling": False}
+    return cast("BaseSampler", _built("sampler", "BaseSampler", options, supplied))
+
+
+def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[str, Any]) -> object:
+    """An object of a class derived from ``base``.
+
+    Parameters
+    ----------
+    key
+        Of the configuration, for messages.
+    base
+        One of `_HOMES`.
+    options
+        ``type`` and arguments.
+    supplied
+        Arguments for every class that has them, which nobody may give.
+    """
+    kind = _found(key, base, options)
+    name, signature = kind.__name__, inspect.signature(kind)
+    takes = {
+        parameter.name: parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    given = {argument: value for argument, value in options.items() if argument != "type"}
+    for argument, value in given.items():
+        if argument == "seed" and argument in supplied:
+            raise ValueError(f"{key}.seed follows from the run's seed; remove it")
+        if argument not in takes:
+            hint = did_you_mean(argument, takes)
+            known = ", ".join(name for name in takes if name not in supplied)
+            hint = hint or f"; it takes {known or 'no options'}"
+            raise ValueError(f"{key}.{argument} is not an option of {name}{hint}")
+        given[argument] = _argument(f"{key}.{argument}", takes[argument], value, supplied)
+    for argument, parameter in takes.items():
+        if parameter.default is inspect.Parameter.empty and argument not in given:
+            raise ValueError(f"{key}: {name} needs {argument}; give it beside type")
+    more = {argument: value for argument, value in supplied.items() if argument in takes}
+    try:
+        with warnings.catch_warnings():
+            # An experimental class was chosen by name, and deprecated options are Optuna's to tell.
+            warnings.simplefilter("ignore")
+            return kind(**{**more, **given})
+    except Exception as error:
+        raise ValueError(f"{key}: {name} refuses its options: {_one_line(error)}") from None
+
+
+def _argument(
+    key: str, parameter: inspect.Parameter, value: Any, supplied: Mapping[str, Any]
+) -> Any:
+    """A plain value as it is; a mapping or name as the object the parameter wants."""
+    wanted = str(parameter.annotation)
+    base = next((base for base in _HOMES if base in wanted), None)
+    if base is not None and isinstance(value, str):
+        value = {"type": value}
+    if base is not None and isinstance(value, Mapping):
+        return _built(key, base, value, supplied)
+    if "Callable" in wanted and value is not None:
+        raise ValueError(
+            f"{key} takes a function, which YAML cannot hold; write a class of your own and name "
+            f"it as module:Class"
+        )
+    return value
+
+
+def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
+    """The class that ``type`` names."""
+    # Only a search that asks for one needs Optuna this early.
+    home = importlib.import_module(_HOMES[base])
+    exported = {name: getattr(home, name) for name in home.__all__ if name != base}
+    parent = getattr(home, base)
+    known = [
+        name
+        for name, kind in exported.items()
+        if inspect.isclass(kind) and issubclass(kind, parent) and not inspect.isabstract(kind)
+    ]
+    if "type" not in options:
+        raise ValueError(f"{key} needs type, one of {', '.join(known)}, or module:Class")
+    name = options["type"]
+    if isinstance(name, str) and ":" in name:
+        return _imported(key, parent, name)
+    if name not in known:
+        hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, or module:Class"
+        raise ValueError(f"{key}.type {name!r} is not one of Optuna's{hint}")
+    return exported[name]
+
+
+def _imported(key: str, parent: type, name: str) -> Any:
+    """A user's class."""
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{key}.type: there is no module {error.name!r}; install it, or add its folder to "
+            f"PYTHONPATH"
+        ) from None
+    except AttributeError:
+        raise ValueError(f"{key}.type: {module} has no {attribute!r}; correct the name") from None
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise ValueError(f"{key}.type: {module} cannot be imported: {_one_line(error)}") from None
+    if not (inspect.isclass(kind) and issubclass(kind, parent)):
+        raise ValueError(f"{key}.type: {name} is not derived from optuna's {parent.__name__}")
+    return kind
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
