@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.segment import SegmentSpec
 
-interface = sys.argv[1] or None
 NODE = Node(
     gcds=("0", "1"),
     gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
     cores_per_gcd=1,
     device="cpu",
-    interface=interface,
 )
 
 for line in sys.stdin:
-    spec, job = json.loads(line)
+    spec, job, interface = json.loads(line)
     job["gcds"] = tuple(job["gcds"])
-    (result,) = run_jobs(NODE, "b", [Job(SegmentSpec(**spec), **job)])
+    (result,) = run_jobs(replace(NODE, interface=interface), "b", [Job(SegmentSpec(**spec), **job)])
     print(json.dumps(result.to_dict()), flush=True)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,25 +107,16 @@ def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
     assert cores_of(node_of("cpu"), 0) == set()
 
 
-@pytest.fixture
-def _end_lanes() -> Iterator[None]:
-    yield
-    for lane in worker._lanes.values():
-        lane.kill()
-    worker._lanes.clear()
-
-
 @needs_cores
-@pytest.mark.usefixtures("_end_lanes")
+@pytest.mark.usefixtures("own_lanes")
 def test_every_thread_of_a_lane_runs_on_the_cores_of_its_gcd() -> None:
     mine, other = ALLOWED[-1], ALLOWED[0]
     node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
-    for slot in range(2):  # two lanes share the GCD
-        lane = worker.lane_for(node, 1, slot)
-        assert lane.call({"probe": asked})["cores"] == [mine]
-        threads = psutil.Process(lane._process.pid).threads()
-        assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
+    lane = worker.lane_for(node, 1, slot=1)  # it shares the GCD with another
+    assert lane.call({"probe": asked})["cores"] == [mine]
+    threads = psutil.Process(lane._process.pid).threads()
+    assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
     left = worker.lane_for(node, 2).call({"probe": asked})
     assert left["cores"] == ALLOWED, "a lane without a core of its own keeps what there is"
     assert left["address"] == "127.0.0.1"

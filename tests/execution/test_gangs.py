@@ -11,39 +11,54 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from lane_cases import LONG, checkpoint
 from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, abort, whole
-from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.execution.workers.binding import LOOPBACK
+from hydragnn_flow.execution.workers.part import SECONDS_TO_FOLLOW
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.training.watch import SPARE_SECONDS
 
 HERE = Path(__file__).parent
-LONG = 100_000
 
 
 class Worker:
-    """A worker process, which runs its part of one gang after another in warm lanes."""
+    """A worker process, which runs its part of one gang after another in warm lanes.
 
-    def __init__(self, prefix: list[str], interface: str) -> None:
+    Parameters
+    ----------
+    prefix
+        Words before its command.
+    """
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, str(HERE / "gang_worker.py"), interface],
+            [*prefix, sys.executable, str(HERE / "gang_worker.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def send(self, spec: SegmentSpec, gcds: tuple[int, ...], **job: Any) -> None:
+    def send(
+        self,
+        spec: SegmentSpec,
+        gcds: tuple[int, ...],
+        interface: str | None = LOOPBACK,
+        **job: Any,
+    ) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([spec.to_dict(), {"gcds": gcds} | job]) + "\n")
+        asked = [spec.to_dict(), {"gcds": gcds} | job, interface]
+        self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
 
     def result(self) -> SegmentResult:
@@ -68,13 +83,9 @@ class Worker:
             lane.kill()
 
 
-def started(interface: str = "lo", prefix: list[str] | None = None) -> Worker:
-    return Worker(prefix or [], interface)
-
-
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[list[Worker]]:
-    workers = [started(), started()]
+    workers = [Worker(), Worker()]
     yield workers
     for worker in workers:
         worker.end()
@@ -85,7 +96,7 @@ def workers(two_workers: list[Worker]) -> list[Worker]:
     """Two workers on loopback; one that a test has killed is replaced."""
     for number, worker in enumerate(two_workers):
         if worker.process.poll() is not None:
-            two_workers[number] = started()
+            two_workers[number] = Worker()
     return two_workers
 
 
@@ -98,13 +109,6 @@ def send(workers: list[Worker], spec: SegmentSpec, **job: Any) -> None:
     """One rank to each of some workers."""
     for rank, worker in enumerate(workers):
         worker.send(spec, (0,), first_rank=rank, **{"world": len(workers), **job})
-
-
-def until(path: Path) -> None:
-    end = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} does not appear"
-        time.sleep(0.05)
 
 
 def test_a_gang_of_two_workers_equals_one_process(
@@ -128,11 +132,11 @@ def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
-    until(spec.folder / FILE)
+    checkpoint(spec.folder)
     workers[1].lanes[0].kill()
     begin = time.monotonic()
     parts = [worker.result() for worker in workers]
-    assert time.monotonic() - begin < 30, "a part was left waiting"
+    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "a part was left waiting"
     result = whole(parts)
     assert result.status == "killed", parts
     assert "SIGKILL" in result.reason
@@ -151,12 +155,12 @@ def test_a_lost_worker_ends_the_other_part(
     """As where a node dies: the worker and its lanes are gone at once."""
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
-    until(spec.folder / FILE)
+    checkpoint(spec.folder)
     lanes = workers[0].lanes
     workers[1].end()
     begin = time.monotonic()
     left = workers[0].result()
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < SECONDS_TO_FOLLOW
     assert left.status == "lost", left.reason
     assert not any(lane.is_running() for lane in lanes), "torch may hang in it"
     gone = SegmentResult(
@@ -171,7 +175,7 @@ def test_an_abort_ends_parts_that_hang(
     """A node that freezes breaks no connection; the driver learns of it and calls the gang off."""
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
-    until(spec.folder / FILE)
+    checkpoint(spec.folder)
     workers[1].lanes[0].send_signal(signal.SIGSTOP)
     abort(spec, "node n2 does not answer")
     begin = time.monotonic()
@@ -179,7 +183,7 @@ def test_an_abort_ends_parts_that_hang(
         part = worker.result()
         assert part.status == "interrupted"
         assert part.reason == "another part of the gang ended: node n2 does not answer"
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < SECONDS_TO_FOLLOW
 
 
 def test_a_part_that_begins_after_the_abort_ends_at_once(
@@ -212,7 +216,7 @@ def test_a_gang_saves_before_its_deadline(
     warm = gang(tmp_path / "warm", alloy_store, 1)
     send(workers, warm)
     assert whole([worker.result() for worker in workers]).status == "ok"
-    deadline = time.time() + 15
+    deadline = time.time() + SPARE_SECONDS + 6
     spec = gang(tmp_path / "gang", alloy_store, LONG, deadline=deadline)
     send(workers, spec)
     parts = [worker.result() for worker in workers]
@@ -234,8 +238,8 @@ def test_a_gang_sent_again_takes_over(
     """The driver took the first sending for lost; its parts see the second and give way."""
     first = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, first)
-    until(first.folder / FILE)
-    others = [started(), started()]
+    checkpoint(first.folder)
+    others = [Worker(), Worker()]
     try:
         second = gang(tmp_path / "gang", alloy_store, 2)
         send(others, second)
@@ -246,15 +250,13 @@ def test_a_gang_sent_again_takes_over(
             worker.end()
 
 
-def test_a_wrong_interface_is_named(tmp_path: Path, alloy_store: GraphStore) -> None:
-    worker = started("hsn9")
-    try:
-        worker.send(gang(tmp_path / "gang", alloy_store, 1), (0,), world=2)
-        part = worker.result()
-        assert part.status == "error"
-        assert "no network interface 'hsn9'" in part.reason
-    finally:
-        worker.end()
+def test_a_wrong_interface_is_named(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), (0,), "hsn9", world=2)
+    part = workers[0].result()
+    assert part.status == "error"
+    assert "no network interface 'hsn9'" in part.reason
 
 
 def part(status: Status, reason: str = "", node: str = "n1", **values: Any) -> SegmentResult:
@@ -338,6 +340,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
+@pytest.mark.slow  # where its ranks listen; that they meet and learn the same is tested below
 def test_ranks_on_two_nodes_meet_on_their_interface_alone(
     tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
 ) -> None:
@@ -359,35 +362,34 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
     np.testing.assert_allclose(answers[0]["history"], alone.history, rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def on_nodes(nodes: list[list[str]]) -> Iterator[list[Worker]]:
+    """A worker on each node."""
+    workers = [Worker(node) for node in nodes]
+    yield workers
+    for worker in workers:
+        worker.end()
+
+
 def test_a_gang_of_two_nodes_with_two_gcds_each(
-    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+    tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
 ) -> None:
-    workers = [started("hsn0", node) for node in nodes]
-    try:
-        spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
-        for number, worker in enumerate(workers):
-            worker.send(spec, (0, 1), first_rank=2 * number, world=4)
-        result = whole([worker.result() for worker in workers])
-        assert (result.status, result.to_epoch) == ("ok", 2), result.reason
-        other = result.gcds[2].partition("/")[0]
-        assert result.gcds == ["0", "1", f"{other}/0", f"{other}/1"]
-        assert other not in ("", result.node)
-        alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
-        np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
-    finally:
-        for worker in workers:
-            worker.end()
+    spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
+    for number, worker in enumerate(on_nodes):
+        worker.send(spec, (0, 1), "hsn0", first_rank=2 * number, world=4)
+    result = whole([worker.result() for worker in on_nodes])
+    assert (result.status, result.to_epoch) == ("ok", 2), result.reason
+    other = result.gcds[2].partition("/")[0]
+    assert result.gcds == ["0", "1", f"{other}/0", f"{other}/1"]
+    assert other not in ("", result.node)
+    alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
+    np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
 
 
 def test_a_gang_of_two_nodes_needs_an_interface(
-    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+    tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
 ) -> None:
-    workers = [started("", node) for node in nodes]
-    try:
-        send(workers, gang(tmp_path / "gang", alloy_store, 1))
-        result = whole([worker.result() for worker in workers])
-        assert result.status == "error"
-        assert "name its network `interface`" in result.reason
-    finally:
-        for worker in workers:
-            worker.end()
+    send(on_nodes, gang(tmp_path / "gang", alloy_store, 1), interface=None)
+    result = whole([worker.result() for worker in on_nodes])
+    assert result.status == "error"
+    assert "name its network `interface`" in result.reason

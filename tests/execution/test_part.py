@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lane_cases import NODE
 from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Job, Node, run_jobs
-from hydragnn_flow.execution.workers import worker
+from hydragnn_flow.execution import Job, run_jobs
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.execution.workers.part import SECONDS_TO_ANSWER
-from hydragnn_flow.placement import Gcd
 
-NODE = Node(
-    gcds=("0", "1"),
-    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
-    cores_per_gcd=1,
-    device="cpu",
-)
 # Of a process that has yet to import torch; nothing answers so soon.
 SECONDS = SECONDS_TO_ANSWER + 0.2
 
 
-@pytest.fixture(autouse=True)
-def _end_lanes() -> Iterator[None]:
-    yield
-    for lane in worker._lanes.values():
-        lane.kill()
-    worker._lanes.clear()
+pytestmark = pytest.mark.usefixtures("own_lanes")
 
 
-@pytest.mark.parametrize("gcds", [(0,), (0, 1)])
+@pytest.mark.parametrize("gcds", [(0,), pytest.param((0, 1), marks=pytest.mark.slow)])
 def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     tmp_path: Path, alloy_store: GraphStore, gcds: tuple[int, ...]
 ) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
+from lane_cases import lane_of
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
@@ -18,7 +21,6 @@ from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.sites.probe import run_probe
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.sites.site_check import faults
-from hydragnn_flow.execution.workers import worker
 
 CORE = str(min(os.sched_getaffinity(0)))
 NODE = Node(
@@ -31,14 +33,6 @@ NODE = Node(
 )
 
 
-@pytest.fixture(autouse=True)
-def _end_lanes() -> Iterator[None]:
-    yield
-    for lane in worker._lanes.values():
-        lane.kill()
-    worker._lanes.clear()
-
-
 def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
     request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
     reports = run_probe(NODE, request)
@@ -49,7 +43,8 @@ def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
         assert report["torch"] == torch.__version__
         assert report["graphs"] == sum(len(alloy_store[name]) for name in alloy_store.splits)
         assert report["address"] == "127.0.0.1"
-        assert 0 < report["start_seconds"] < 600
+        lane = psutil.Process(lane_of(int(report["gcd"]))._process.pid)
+        assert 0.1 < report["start_seconds"] < time.time() - lane.create_time()
     assert faults(site(NODE), reports) == []
 
 
@@ -108,6 +103,16 @@ def test_a_node_that_did_not_answer_is_missed() -> None:
     assert found == ["only 1 of the block's 2 nodes answered", "a node: ManagerLost: gone"]
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """This machine as one with a single core, so that a check starts a single lane."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {int(CORE)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_core")
 def test_check_starts_workers_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +123,7 @@ def test_check_starts_workers_and_leaves_nothing(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.usefixtures("one_core")
 def test_check_of_a_wrong_site_fails_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
