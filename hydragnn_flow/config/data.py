@@ -20,13 +20,13 @@ class SplitConfig(Section):
     """Shares of the training input set aside, drawn from the run's seed."""
 
     by: Literal["random", "composition", "group"] = "random"
-    """What is drawn: structures; structures, so that each composition has its share in each split;
-    or whole groups, which ``source.group`` names."""
+    """How structures are drawn: ``random``; ``composition``, so that each composition has its share
+    in each split; or ``group``, whole groups that ``source.group`` names."""
     val: float | None = Field(default=None, gt=0, lt=1)
-    """Share for validation, which chooses epochs and trials and calibrates the error bars; a tenth
-    by default, none where the source gives a validation set."""
+    """Share for validation, which chooses epochs and trials and calibrates the error bars. The
+    default is a tenth, or none if the source gives a validation set."""
     test: float | None = Field(default=None, gt=0, lt=1)
-    """Share for the final test; none where the source gives a test set."""
+    """Share for the final test. Required unless the source gives a test set."""
 
 
 class DataConfig(Section):
@@ -37,11 +37,11 @@ class DataConfig(Section):
     """Directory the source's files are in (`--data` on the command line)."""
     split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
     profile: Literal["hydragnn", "compact"] = "hydragnn"
-    """How the store keeps numbers: each in its own type, or integers of nodes and edges in the
-    narrowest that holds them."""
+    """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
+    and edges in the narrowest type that holds them."""
     mode: Mode = "memory"
-    """How training reads the store: from memory that the processes of a node share, or from disk,
-    each graph by itself (``random``) or in blocks (``stream``) where memory is too small."""
+    """How training reads the store: ``memory`` from memory that the processes of a node share. If
+    memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
 
     @field_validator("split")
     @classmethod

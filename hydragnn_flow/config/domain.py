@@ -25,17 +25,16 @@ class Parameter(Section):
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from."""
     int: _IntRange | None = None
-    """Smallest and largest integer."""
+    """Smallest and largest value of a whole number."""
     float: _FloatRange | None = None
-    """Smallest and largest number."""
+    """Smallest and largest value of a number."""
     log: bool = False
-    """Search the range on a logarithmic scale."""
+    """Whether to search the range on a logarithmic scale."""
     step: _Number | None = Field(default=None, gt=0)
-    """Only values that lie whole steps above the smallest. Where the largest does not, the last one
-    below it is the end of the range."""
+    """Grid spacing, counted from the smallest value. The largest is rounded down to the grid."""
     when: dict[str, tuple[Scalar, ...]] = Field(default={})
-    """The parameter exists only while each named one, listed before it, has one of these values:
-    ``{Architecture.mpnn_type: [SchNet]}``."""
+    """Condition: the parameter exists only while each parameter named here has one of these values,
+    as in ``{Architecture.mpnn_type: [SchNet]}``. Those parameters must be listed before it."""
 
     @model_validator(mode="after")
     def _one_domain(self) -> Parameter:

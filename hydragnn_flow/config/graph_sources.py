@@ -59,11 +59,11 @@ class FilesSection(Section):
     """Files of training, validation and test data, and what is to be learnt from them."""
 
     train: FileName
-    """File, glob or directory for training, and for what has no files of its own below."""
+    """File, glob or directory for training. Splits without files of their own are drawn from it."""
     val: FileName | None = None
-    """The same for validation."""
+    """File, glob or directory for validation."""
     test: FileName | None = None
-    """The same for the final test."""
+    """File, glob or directory for the final test."""
     targets: Targets
     """Name of each target -> its unit, or its unit and its key in the files."""
 
@@ -110,12 +110,12 @@ class LsmsSource(RawSection):
 
     format: Literal["lsms"]
     subtract_protons: str | None = None
-    """Node feature from which the number of protons is subtracted: LSMS writes the electrons of an
-    atom, and what it has gained or lost is the small difference. HydraGNN always does so with its
-    second node feature, whatever that is."""
+    """Node feature from which the number of protons is subtracted. LSMS writes the number of
+    electrons of an atom; the difference is what the atom has gained. HydraGNN always subtracts from
+    its second node feature."""
     cell: tuple[tuple[float, float, float], ...] | None = None
-    """Lattice vectors [Å] of every structure, periodic in all directions; without them it is an
-    isolated cluster."""
+    """Lattice vectors [Å] of every structure, periodic in all directions. Without them each
+    structure is an isolated cluster."""
 
     @model_validator(mode="after")
     def _sensible(self) -> LsmsSource:
@@ -151,8 +151,8 @@ class PygSource(FilesSection):
     targets: LevelledTargets
     """Name of each target -> level, unit, and key where it has another name in the files."""
     node_features: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Names of the columns of `x`; `atomic_number` chooses the chemical element. By default x_0,
-    x_1, …, which are plain numbers."""
+    """Names of the columns of `x`; `atomic_number` is the chemical element. The default is x_0,
+    x_1, …, all plain numbers."""
 
 
 class HydragnnSource(Section):
@@ -162,11 +162,11 @@ class HydragnnSource(Section):
     file: FileName
     """The `.bp` or the store's directory."""
     targets: Targets | None = None
-    """Name of each target -> its unit, and its key and level where these are others; by default
-    those the file itself names, which HydraGNN's files do without units."""
+    """Name of each target -> its unit, and its key and level if they differ. The default is the
+    targets that the file itself names; HydraGNN's files name them without units."""
     output_dim: tuple[Annotated[int, Field(ge=1)], ...] | None = None
-    """Number of components of each target, if they are to be taken from HydraGNN's packed `y`,
-    whose order is that of `targets`."""
+    """Number of components of each target, to read the targets from HydraGNN's packed `y`. Its
+    order is that of `targets`."""
 
     @model_validator(mode="after")
     def _packing(self) -> HydragnnSource:
@@ -190,13 +190,13 @@ class VoronoiSource(FilesSection):
     targets: LevelledTargets
     """Name of each target -> level, unit, and its array or column where that has another name."""
     features: tuple[str, ...] = ()
-    """Arrays of the points that become columns of `x`; the volume (area) of the cell is the last
-    column always."""
+    """Arrays of the points that become columns of `x`. The last column is always the volume (area)
+    of the cell."""
     box: tuple[tuple[float, float], ...] | None = None
-    """Lowest and highest coordinate of each direction; by default each `.npz` has its own, an array
-    `box` [d, 2]."""
+    """Lowest and highest coordinate of each direction. By default each `.npz` brings its own, an
+    array `box` [d, 2]."""
     periodic: tuple[Literal["x", "y", "z"], ...] = ()
-    """Directions in which the box repeats; the others end in walls."""
+    """Directions in which the box is periodic. The other directions end in walls."""
 
     @field_validator("box")
     @classmethod
@@ -222,10 +222,10 @@ class MeshSource(FilesSection):
     """CSV of the graphs' targets: a column `file`, the mesh's path seen from the table, and one
     column for each target."""
     elements: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """meshio's names of the element types that make the graph; by default those of the highest
-    dimension a mesh has, the others being marks of its boundary."""
+    """meshio's names of the element types that make the graph. The default is those of the highest
+    dimension in a mesh, because the others mark its boundary."""
     loose_points: Literal["refuse", "drop"] = "refuse"
-    """What to do with points that are in no element."""
+    """What happens to points that belong to no element."""
 
     @model_validator(mode="after")
     def _complete(self) -> MeshSource:

@@ -25,13 +25,13 @@ class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Members: the trials with the smallest first objective among all that finished, those that a
-    rung ended included."""
+    """Number of members: the finished trials with the smallest first objective. Trials that a rung
+    ended count as finished."""
     epochs: int = Field(ge=1)
-    """Epochs of a member in all; it goes on from its trial's checkpoint."""
+    """Epochs of a member in total. Its training continues from its trial's checkpoint."""
     level: float = Field(default=0.9, gt=0, lt=1)
-    """Share of true values the predicted intervals are to hold; the validation split needs
-    ``level / (1 - level)`` structures at least."""
+    """Share of true values that the predicted intervals are calibrated to contain. The validation
+    split needs at least ``level / (1 - level)`` structures."""
 
 
 class RunConfig(Section):
@@ -40,7 +40,8 @@ class RunConfig(Section):
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Every random number of the run follows from it."""
+    """Seed of every random number of the run. Two runs still differ, because the search depends on
+    which trials finish first."""
     data: DataConfig
     network: dict[str, Any]
     """HydraGNN's JSON: written in place, or the name of a file beside this one."""

@@ -25,33 +25,34 @@ class Patience(Section):
     """`search.patience`: trials that no longer improve end early."""
 
     epochs: int = Field(ge=1)
-    """Epochs without a smaller validation loss that are put up with."""
+    """Epochs without improvement before a trial stops."""
     min_delta: float = Field(default=0.0, ge=0)
-    """A loss counts as smaller when it is so by more than this."""
+    """Smallest decrease of the validation loss that counts as improvement."""
 
 
 class LearningCurve(Section):
     """`search.learning_curve`: trials whose curve leads nowhere end early."""
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
-    """A trial ends when it is so probable that, trained to its last epoch, it would not be among
-    those of which the ensemble is made."""
+    """Stop a trial once it would, with this probability, not make the ensemble if it were trained
+    to its last epoch."""
 
 
 class Failures(Section):
-    """`search.failures`: what becomes of a trial that cannot be judged.
+    """`search.failures`: what happens to a trial that cannot be judged.
 
     ``record`` ends it as failed, with the reason; ``retry`` trains its segment again, until it has
     ended so three times without getting further, or ten times with its node or job.
     """
 
     diverged: Literal["record", "retry"] = "record"
-    """Its loss is no longer a finite number."""
+    """What happens when the loss is no longer finite."""
     out_of_memory: Literal["resize", "retry", "record"] = "resize"
-    """``resize`` trains the segment with steps computed in twice as many parts, which takes less
-    memory and gives the same gradient."""
+    """What happens when memory runs out. ``resize`` trains the segment again with twice as many
+    micro-batches, which takes less memory and gives the same gradient."""
     lost: Literal["retry", "record"] = "retry"
-    """It ended in any other way: its worker, node or job was lost, or an error."""
+    """What happens when the segment ends in any other way: its worker, node or job was lost, or an
+    error occurred."""
 
 
 class SearchConfig(Section):
@@ -67,42 +68,45 @@ class SearchConfig(Section):
     beyond 500 trials (those of ``warm_start`` among them), with several objectives or with
     constraints it is ``batched_tpe``."""
     objectives: tuple[str, ...] = ("val_loss",)
-    """What is made small, three at most: ``val_loss``, ``train_loss``, ``val.TARGET`` (the mean
-    absolute validation error of one target, per atom where it is a sum over atoms, as a total
-    energy is), ``seconds``, ``joules``. Of several, rungs judge by the first, a loss or an error,
-    and the results are a Pareto front. Where neither loss is among them, the space may vary the
-    loss and its weights."""
+    """Quantities to minimise, at most three: ``val_loss``, ``train_loss``, ``val.TARGET``,
+    ``seconds``, ``joules``. ``val.TARGET`` is the mean absolute validation error of one target, per
+    atom if the target is a sum over atoms, as a total energy is. With several objectives rungs
+    judge by the first, which must be a loss or an error, and the result is a Pareto front. If
+    neither loss is an objective, the space may vary the loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    """Limits of a trial, ``{peak_memory_gib: 48, gcd_hours: 2}``; also ``seconds`` and ``joules``.
-    The sampler keeps away from trials beyond them."""
+    """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
+    can be limited too. The sampler avoids configurations that would exceed a limit."""
     min_epochs: int = Field(default=2, ge=1)
-    """Epochs of the first rung."""
+    """Epochs of training before the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Each rung trains this many times longer than the one before and keeps one in as many; the
-    last rung is ``Training.num_epoch``."""
+    """Each rung comes after this many times the epochs of the rung before, and keeps one trial in
+    this many. The last rung is ``Training.num_epoch``."""
     rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
-    """Rule at the rungs: ``stopping`` ends a trial that is not among the best so far; ``promotion``
-    lets it wait and takes it up again when it is; ``hyperband`` is ``stopping`` with trials dealt
-    to brackets that begin at different rungs; with ``none`` every trial is trained to the end."""
+    """Rule at the rungs. ``stopping`` ends a trial that is not among the best so far. ``promotion``
+    lets the trial wait, and continues it if it becomes one of the best. ``hyperband`` is
+    ``stopping`` with trials assigned to brackets that begin at different rungs. ``none`` trains
+    every trial to the end."""
     brackets: int | None = Field(default=None, ge=1)
-    """Of ``hyperband``: bracket k begins at rung k; as many as there are rungs where not given."""
+    """Number of brackets of ``hyperband``; bracket k begins at rung k. By default as many as there
+    are rungs."""
     pruner: dict[str, Any] | None = None
-    """One of Optuna's judges at the rungs instead: ``{type: MedianPruner, n_startup_trials: 20}``,
-    a class of ``optuna.pruners``, or ``module:Class``, and its arguments."""
+    """A pruner that judges at the rungs instead of the rule: a class of ``optuna.pruners``, or
+    ``module:Class``, and its arguments, ``{type: MedianPruner, n_startup_trials: 20}``."""
     patience: Patience | None = None
-    """Beside the rule, at the same epochs: a trial that no longer improves ends."""
+    """Stop trials that no longer improve. Judged at the rungs, in addition to the rule."""
     learning_curve: LearningCurve | None = None
-    """Beside the rule, at the same epochs: a trial whose curve leads nowhere ends."""
+    """Stop trials whose learning curve is not promising. Judged at the rungs, in addition to the
+    rule."""
     failures: Failures = Failures()
-    """What becomes of trials that diverge, run out of memory or are lost."""
+    """What happens to trials that diverge, run out of memory or are lost."""
     warm_start: tuple[Path, ...] = ()
-    """Earlier searches to learn from: run directories, or Optuna journals. Their trials count for
-    the sampler, not for ``trials``."""
+    """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
+    their trials; ``trials`` does not count them."""
     enqueue: tuple[dict[str, Scalar], ...] = ()
-    """Configurations to try first, each a mapping from paths of ``space`` to values; what one does
-    not name is left to the sampler."""
+    """Configurations to try first: each is a mapping from paths of ``space`` to values. The sampler
+    chooses the parameters that a configuration does not name."""
     space: dict[str, Parameter] = Field(min_length=1)
-    """Dotted path into ``NeuralNetwork`` → a domain."""
+    """Search space: dotted path into ``NeuralNetwork`` → domain."""
 
     @field_validator("sampler", mode="before")
     @classmethod

@@ -56,10 +56,10 @@ class StructureFiles(FilesSection):
     """What all formats of labelled structures in files have in common."""
 
     group: str | None = Field(default=None, min_length=1)
-    """Key of what names the group a structure belongs to."""
+    """Key whose value is the group of a structure."""
     branches: tuple[FileName, ...] | None = Field(default=None, min_length=1)
-    """Patterns of file names, one for each branch of a network with several, in their order; each
-    file fits one."""
+    """Patterns of file names, one for each branch of a network with several branches, in their
+    order. Each file must match exactly one."""
 
 
 class AseSource(StructureFiles):
@@ -78,7 +78,7 @@ class CsvSource(StructureFiles):
 
     format: Literal["csv"]
     structure: str = Field(min_length=1)
-    """Column of the structures: CIF text, or paths of structure files as seen from the table."""
+    """Column of the structures: CIF text, or paths of structure files relative to the table."""
 
     @model_validator(mode="after")
     def _of_structures(self) -> CsvSource:

@@ -33,12 +33,13 @@ class TargetConfig(Section):
     unit: str
     """Unit of the numbers in the file."""
     key: str | None = Field(default=None, min_length=1)
-    """Its name in the file, where it is not the target's."""
+    """Name in the file, if it is not the target's."""
     level: Literal["graph", "node"] | None = None
-    """Whether each structure has one or each atom, where the shape of the label misleads."""
+    """``graph`` for one label per structure, ``node`` for one per atom. Needed only if the label's
+    shape is misleading."""
     extensive: bool | None = None
-    """Whether a structure's value is a sum over its atoms, so that its error is read per atom.
-    Where not given, the target `energy` is, unless its unit is one per atom, and no other is."""
+    """Whether a structure's value is a sum over its atoms; its error is then read per atom. By
+    default only the target `energy` is extensive, unless its unit is one per atom."""
 
     @model_validator(mode="before")
     @classmethod

@@ -85,33 +85,34 @@ class Architecture(Section):
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
-    """Nearest neighbours kept per atom; all within the radius where not given."""
+    """Nearest neighbours kept per atom. By default all within the radius."""
     activation_function: Activation = "relu"
-    """Of heads and of the node updates of most types; PAINN, PNAEq, DimeNet, MACE and the messages
-    of EGNN and SchNet have smooth ones of their own. Forces need a smooth one, such as `silu`."""
+    """Activation of heads and of the node updates of most types. PAINN, PNAEq, DimeNet, MACE and
+    the messages of EGNN and SchNet have smooth activations of their own. Forces need a smooth
+    activation, such as `silu`."""
     normalization: Literal["none", "layer", "graph"] | None = None
-    """Of node features in each layer. Where not given, ``layer`` for PNA, PNAPlus, CGCNN, GIN, GAT
-    and MFC, which HydraGNN normalises over the batch, and for global attention; else ``none``."""
+    """Normalisation of node features in each layer. The default is ``layer`` for PNA, PNAPlus,
+    CGCNN, GIN, GAT and MFC, which HydraGNN normalises over the batch, and for global attention. It
+    is ``none`` for the other types."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of node features left out in GAT's attention and in global attention; 0.25 in
-    HydraGNN."""
+    """Dropout rate in GAT's attention and in global attention. HydraGNN uses 0.25."""
     edge_features: tuple[str, ...] | None = None
-    """What edges carry beside who they join: the columns of the store's edge features in their
-    order; a column called `lengths` (or `length`, `bond_length`) is measured from the positions."""
+    """Edge features, in the order of the store's columns. A column called `lengths` (or `length`,
+    `bond_length`) is computed from the positions."""
     equivariance: bool = False
-    """Layers of EGNN and SchNet move the atoms as well; PAINN, PNAEq and MACE have vectors of their
-    own, and the other types do not read it."""
+    """Whether layers of EGNN and SchNet also move the atoms. PAINN, PNAEq and MACE are equivariant
+    by themselves, and the other types do not read this key."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
-    """Gaussians of the edge length: SchNet, EGNN, CGCNN, GAT and PNA."""
+    """Number of Gaussians that encode an edge length: SchNet, EGNN, CGCNN, GAT and PNA."""
     num_filters: int | None = Field(default=None, ge=1, le=_WIDEST)
-    """Width of SchNet's filters; ``hidden_dim`` where not given."""
+    """Width of SchNet's filters. By default ``hidden_dim``."""
     num_radial: int = Field(default=6, ge=1, le=1000)
-    """Radial functions of PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
+    """Number of radial functions: PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
     envelope_exponent: int = Field(default=5, ge=2, le=100)
-    """Of the polynomial cutoff of PNAPlus, DimeNet and MACE."""
+    """Exponent of the polynomial cutoff: PNAPlus, DimeNet and MACE."""
     num_spherical: int = Field(default=7, ge=2, le=64)
-    """Angular functions of DimeNet."""
+    """DimeNet: number of angular functions."""
     basis_emb_size: int = Field(default=8, ge=1, le=_WIDEST)
     """DimeNet: width of the embedded basis."""
     int_emb_size: int = Field(default=64, ge=1, le=_WIDEST)
@@ -123,7 +124,7 @@ class Architecture(Section):
     num_after_skip: int = Field(default=2, ge=0, le=_DEEPEST)
     """DimeNet: residual layers after the skip connection."""
     radial_type: Literal["bessel", "gaussian", "chebyshev"] = "bessel"
-    """MACE: radial functions."""
+    """MACE: kind of radial functions."""
     distance_transform: Literal["Agnesi", "Soft"] | None = None
     """MACE: transform of the lengths before the radial functions."""
     max_ell: int = Field(default=1, ge=1, le=12)
@@ -131,27 +132,29 @@ class Architecture(Section):
     node_max_ell: int = Field(default=1, ge=0, le=12)
     """MACE: highest degree of node features."""
     correlation: _Order | tuple[_Order, ...] = 2
-    """MACE: order of the many-body features, of all layers or of each."""
+    """MACE: order of the many-body features. One number for all layers, or one for each."""
 
     global_attn_engine: Literal["GPS"] | None = None
     """Attention over all atoms of a graph, beside message passing."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
-    """Attention of every atom to every other, or its approximation in linear time."""
+    """``multihead``: attention of every atom to every other; ``performer``: its approximation in
+    linear time."""
     global_attn_heads: int = Field(default=1, ge=1)
-    """Heads of the attention; they share ``hidden_dim`` evenly."""
+    """Number of attention heads. It must divide ``hidden_dim``."""
     pe_dim: int = Field(default=0, ge=0)
-    """Columns of the positional encodings ``pe`` of atoms and ``rel_pe`` of edges that the graphs
-    bring; read with ``global_attn_engine``."""
+    """Number of columns of the graphs' positional encodings, ``pe`` of atoms and ``rel_pe`` of
+    edges. Read with ``global_attn_engine``."""
 
     use_graph_attr_conditioning: bool = False
-    """The key ``graph_attr`` of the graphs goes in."""
+    """Whether the network reads the graphs' key ``graph_attr``."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
-    """Joined to every atom's features, scaling and shifting them, or joined to the pooled ones."""
+    """How the network uses ``graph_attr``: ``concat_node`` appends it to every atom's features,
+    ``film`` scales and shifts them by it, ``fuse_pool`` appends it to the pooled features."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
-    """From node features to a graph's; ``sum`` is ``add``."""
+    """How node features become features of the graph. ``sum`` is the same as ``add``."""
     enable_interatomic_potential: bool = False
-    """The one head is an energy; forces are minus its gradient."""
+    """Potential mode: the one head is the energy, and forces are minus its gradient."""
     energy_weight: float = Field(default=0.0, ge=0)
     """Weight of the potential's loss on total energies."""
     energy_peratom_weight: float = Field(default=0.0, ge=0)
@@ -161,13 +164,13 @@ class Architecture(Section):
     stress_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss on stresses of periodic cells."""
     freeze_conv_layers: bool = False
-    """Only the heads are trained."""
+    """Whether training changes only the heads."""
     initial_bias: float | None = None
-    """Of the last layer of graph heads, in units of the target's spread."""
+    """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
     """Layers from the features to the outputs."""
     task_weights: tuple[float, ...] | None = None
-    """Weight of each output's loss; normalised to sum to one."""
+    """Weight of each output's loss. The weights are normalised to sum to one."""
 
     unused = IGNORED["Architecture"]
 

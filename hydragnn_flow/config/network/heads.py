@@ -23,9 +23,9 @@ class _HeadLayers(Section):
     """The layers a head has for itself."""
 
     num_headlayers: int = Field(default=2, ge=1, le=1000)
-    """Hidden layers of the head."""
+    """Number of hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
-    """Width of each of them; of a longer list the first ``num_headlayers`` count."""
+    """Width of each hidden layer. Of a longer list the first ``num_headlayers`` count."""
 
     @model_validator(mode="after")
     def _one_width_per_layer(self) -> _HeadLayers:
@@ -40,7 +40,7 @@ class GraphHead(_HeadLayers):
     """`output_heads.graph`: layers all graph heads of a branch share, then those of each head."""
 
     num_sharedlayers: int = Field(default=2, ge=0, le=1000)
-    """Layers that all graph heads of a branch share."""
+    """Number of layers that all graph heads of a branch share."""
     dim_sharedlayers: Width = 32
     """Width of the shared layers."""
 
@@ -57,8 +57,8 @@ class NodeHead(_HeadLayers):
     """`output_heads.node`: layers of each node head."""
 
     type: Literal["mlp", "mlp_per_node", "conv"] = "mlp"
-    """One perceptron for all atoms, one for each place in graphs of equal size, or message-passing
-    layers of the network's type."""
+    """``mlp``: one perceptron for all atoms; ``mlp_per_node``: one for each position in graphs of
+    equal size; ``conv``: message-passing layers of the network's type."""
 
 
 _Head = TypeVar("_Head", GraphHead, NodeHead)
@@ -88,7 +88,7 @@ class OutputHeads(Section):
     """
 
     graph: Branches[GraphHead] = None
-    """Layers of graph-level outputs: a mapping, or a list of branches `branch-0`, `branch-1` …"""
+    """Layers of graph-level outputs: a mapping, or a list of branches `branch-0`, `branch-1`, …"""
     node: Branches[NodeHead] = None
     """Layers of node-level outputs, in the same form."""
 

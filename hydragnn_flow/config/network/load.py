@@ -37,14 +37,14 @@ class VariablesOfInterest(Section):
     """`NeuralNetwork.Variables_of_interest`."""
 
     input_node_features: tuple[int, ...] = (0,)
-    """Columns of the node features that go in."""
+    """Columns of the node features that the network reads."""
     output_names: tuple[str, ...] = Field(min_length=1)
-    """Targets, by their names in the store. A potential has one, the target `energy`, whatever it
-    is called here."""
+    """Names of the targets in the store. A potential has one output, the target `energy`, whatever
+    the name given here."""
     type: tuple[Literal["graph", "node"], ...]
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
-    """Number of components of each output; the store knows them."""
+    """Number of components of each output. By default the store's."""
 
     unused = IGNORED["Variables_of_interest"]
 
@@ -66,7 +66,7 @@ class NetworkConfig(Section):
     Architecture: Architecture
     """The network."""
     Variables_of_interest: VariablesOfInterest
-    """What goes in and what comes out."""
+    """The network's inputs and outputs."""
     Training: Training
     """How it is trained."""
 

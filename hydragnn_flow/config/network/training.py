@@ -25,19 +25,19 @@ class Optimizer(Section):
     type: Literal[
         "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB"
     ] = "AdamW"
-    """torch's optimisers by their names there, and LAMB."""
+    """An optimiser of torch by its class name, or LAMB."""
     learning_rate: float = Field(gt=0)
-    """The largest that is used; a schedule lowers it."""
+    """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
-    """That of the optimiser (AdamW 0.01, the others 0) where not given; not among HydraGNN's
-    keys."""
+    """Weight decay. The default is the optimiser's: 0.01 for AdamW, 0 for the others."""
     batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """The learning rate is multiplied by the graphs in a step over ``reference_batch``, or by the
-    root of that; not among HydraGNN's keys."""
+    """How the learning rate grows with the batch: ``linear`` multiplies it by the number of graphs
+    in a step divided by ``reference_batch``, ``sqrt`` by the square root of that."""
     reference_batch: int | None = Field(default=None, ge=1)
-    """Graphs in the step that ``learning_rate`` is meant for; read with ``batch_scaling``."""
+    """Number of graphs in the step that ``learning_rate`` is meant for. Read with
+    ``batch_scaling``."""
     use_zero_redundancy: bool = False
-    """Ranks share the optimiser's state among them."""
+    """Whether ranks divide the optimiser's state among themselves."""
 
     unused = IGNORED["Optimizer"]
 
@@ -63,17 +63,17 @@ class Scheduler(Section):
     """
 
     type: Literal["constant", "ReduceLROnPlateau", "cosine", "one_cycle"]
-    """``cosine`` and ``one_cycle`` end with ``num_epoch``; training a member further goes through
-    another one."""
+    """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``; a member that trains
+    further goes through another cycle."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """The learning rate rises for so long, step by step; with ``one_cycle`` three tenths of the
-    cycle where zero."""
+    """Epochs during which the learning rate rises, step by step. Zero means three tenths of the
+    cycle with ``one_cycle``, and no warm-up with the others."""
     factor: float = Field(default=0.5, gt=0, lt=1)
-    """ReduceLROnPlateau: what the learning rate is multiplied by."""
+    """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
     patience: int = Field(default=5, ge=0)
-    """ReduceLROnPlateau: epochs without a smaller validation loss that are put up with."""
+    """ReduceLROnPlateau: epochs without improvement before the learning rate is lowered."""
     min_lr: float = Field(default=1e-5, ge=0)
-    """ReduceLROnPlateau, cosine: no learning rate below this one."""
+    """ReduceLROnPlateau, cosine: smallest learning rate."""
 
 
 # A field of the same name would hide the class from pydantic.
@@ -84,15 +84,17 @@ class BatchLimits(Section):
     """`NeuralNetwork.Training.Batching`: what a step may hold over all ranks together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
-    """Steps of ``batch_size`` graphs, or of as many as the limits below allow."""
+    """``fixed``: each step holds ``batch_size`` graphs; ``node_budget``: as many as the limits
+    below allow."""
     max_nodes: int | None = Field(default=None, ge=1)
-    """Atoms in a step; required with ``node_budget``."""
+    """Most atoms in a step. Required with ``node_budget``."""
     max_edges: int | None = Field(default=None, ge=1)
-    """Edges in a step; not among HydraGNN's keys."""
+    """Most edges in a step."""
     max_graphs: int | None = Field(default=None, ge=1)
-    """Graphs in a step."""
+    """Most graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
-    """A training graph beyond the limits is refused, gets a step of its own, or is left out."""
+    """What happens to a training graph beyond the limits: ``error`` rejects the run, ``single``
+    gives the graph a step of its own, ``skip`` leaves it out."""
 
     unused = IGNORED["Batching"]
 
@@ -124,41 +126,43 @@ class Training(Section):
     """`NeuralNetwork.Training`."""
 
     num_epoch: int = Field(ge=1)
-    """Epochs a trial is trained when no rung ends it."""
+    """Epochs of a trial that no rung stops."""
     batch_size: int = Field(ge=1)
-    """Graphs in a step over all ranks together; read in the mode `fixed` of ``Batching``."""
+    """Number of graphs in a step, over all ranks together. Read in the mode `fixed` of
+    ``Batching``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
-    """Parts in which a rank computes its share of a step, one after the other, which takes less
-    memory and gives the same gradient; not among HydraGNN's keys."""
+    """Number of micro-batches in which a rank computes its share of a step. More of them take less
+    memory and give the same gradient."""
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
     )
-    """Of residuals divided by a scale of the training split. ``rmse`` is the root of a step's mean
-    square; ``GaussianNLLLoss`` is for heads that predict a variance as well; ``huber`` is not among
-    HydraGNN's."""
+    """Loss of residuals, which are divided by a scale of the training split. ``rmse`` is the root
+    of a step's mean square. With ``GaussianNLLLoss`` heads predict a variance as well. ``huber`` is
+    not among HydraGNN's losses."""
     huber_delta: float = Field(default=0.1, gt=0)
-    """Residual at which ``huber`` goes over from square to straight; not among HydraGNN's keys."""
+    """Residual at which ``huber`` changes from quadratic to linear."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
-    """``GaussianNLLLoss`` of each element is weighted with its variance to this power; 0.5 is a
-    good value. Not among HydraGNN's keys."""
+    """Power of the predicted variance by which ``GaussianNLLLoss`` weights each element. 0.5 is a
+    good value."""
     Optimizer: Optimizer
     Scheduler: _Scheduler | None = None
-    """Where not given, trials keep their learning rate, so that they can be trained on from any
-    rung, and members lower theirs along half a cosine."""
+    """Learning-rate schedule. Without one, trials keep their learning rate, so that training can
+    continue from any rung, and members lower theirs along half a cosine."""
     gradient_clip: float = Field(default=10.0, ge=0)
-    """Largest norm of a step's gradient; 0 switches clipping off. Not among HydraGNN's keys."""
+    """Largest norm of a step's gradient. 0 switches clipping off."""
     ema_decay: float = Field(default=0.99, ge=0, lt=1)
-    """The moving average of the weights, which is what is judged and kept, loses this share of
-    what it was in a step; 0 switches it off. Not among HydraGNN's keys."""
+    """Decay per step of the moving average of the weights, which is what is validated and kept. 0
+    switches the average off."""
     EarlyStopping: bool = False
-    """Training ends after ``patience`` epochs without a smaller validation loss."""
+    """Whether training stops after ``patience`` epochs without improvement."""
     patience: int = Field(default=10, ge=1)
-    """Read with ``EarlyStopping``."""
+    """Epochs without improvement before training stops. Read with ``EarlyStopping``."""
     conv_checkpointing: bool = False
-    """What message-passing layers computed is computed again for the gradient instead of kept."""
+    """Whether activations of message-passing layers are computed again for the gradient instead of
+    being kept in memory."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
-    """``bf16`` keeps the weights in fp32 and trains under torch's autocast."""
+    """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
 
     unused = IGNORED["Training"]
 

@@ -44,25 +44,26 @@ def cores_in(group: str) -> set[int]:
 
 
 class NodeOptions(Section):
-    """What one node has; for a machine that has no site file of its own."""
+    """Description of one node, for a machine that has no site file."""
 
     gcds: int = Field(ge=1)
-    """GCDs of a node: what torch counts as devices, or the slots to make of its CPU cores."""
+    """Number of GCDs of a node: devices as torch counts them, or slots to make of its CPU cores."""
     device: Device
     """`hip` (AMD), `cuda` (NVIDIA), `xpu` (Intel) or `cpu`."""
     memory_gib: float = Field(gt=0)
-    """Memory a segment may use on a GCD [GiB]: leave about a tenth of what it has free."""
+    """Memory that segments may use on a GCD [GiB]. Leave about a tenth of the device's memory
+    free."""
     cores_per_gcd: int = Field(default=1, ge=1)
-    """CPU cores, and so threads, for each GCD."""
+    """Number of CPU cores, and so of threads, for each GCD."""
     cores: tuple[str, ...] = ()
-    """Cores nearest to each GCD, GCD after GCD, as in `["49-55", "57-63"]`; left to the system
-    where not given."""
+    """Cores nearest to each GCD, in the order of the GCDs, as in `["49-55", "57-63"]`. By default
+    the system decides."""
     gpus: int | None = Field(default=None, ge=0)
-    """What `sbatch --gpus-per-node` takes; by default one per GCD, none for `cpu`."""
+    """Value of `sbatch --gpus-per-node`. By default one per GCD, and none for `cpu`."""
     scratch: str | None = None
-    """Fast directory of the node's own, for copies of the store and the environment."""
+    """Fast directory on the node's own disk, for copies of the store and the environment."""
     interface: str | None = None
-    """Network interface of a node, where it has another name than on the login node."""
+    """Network interface of a node, if its name differs from the login node's."""
 
     @model_validator(mode="after")
     def _has_cores_for_each(self) -> NodeOptions:
@@ -94,7 +95,7 @@ class NodeOptions(Section):
 
 
 class Options(Section):
-    """A run on a machine; what is not given is left to the site."""
+    """Options of a run on a machine. The site decides what is not given."""
 
     account: str | None = None
     """Project that pays (`sbatch -A`, `qsub -A`)."""
@@ -103,25 +104,26 @@ class Options(Section):
     qos: str | None = None
     """Quality of service (`sbatch -q`)."""
     constraint: str | None = None
-    """Features the nodes must have (`sbatch -C`), with those the site itself needs."""
+    """Features the nodes must have (`sbatch -C`). The site adds those it needs itself."""
     walltime: str | None = None
-    """Longest time of each batch job, as `HH:MM:SS`; another follows while there is work."""
+    """Time limit of each batch job, as `HH:MM:SS`. Another job follows while there is work."""
     nodes: int | None = Field(default=None, ge=1)
-    """Nodes the campaign may use at a time, in all its batch jobs."""
+    """Number of nodes the campaign may use at a time, in all its batch jobs."""
     blocks: int | None = Field(default=None, ge=1)
-    """Batch jobs at a time, of `nodes / blocks` nodes each. Small ones start sooner."""
+    """Number of batch jobs at a time, each of `nodes / blocks` nodes. Small jobs start sooner."""
     interface: str | None = None
-    """Network interface, as `ip addr` names it, of the login node, where driver and workers meet;
-    with `slurm` and `allocation` also of the nodes, where ranks meet."""
+    """Network interface of the login node, as `ip addr` names it, at which workers reach the
+    driver. With `slurm` and `allocation` also the interface of the nodes, at which ranks reach each
+    other."""
     worker_init: str | None = None
-    """Shell lines before the workers start, such as `module load rocm`."""
+    """Shell lines to run before the workers start, such as `module load rocm`."""
     environment: str | None = None
-    """`stage` copies the Python environment into the nodes' scratch when a job starts, a directory
-    names another place for it; without, nodes read it where it is."""
+    """Where nodes read the Python environment. `stage` copies it into the nodes' scratch when a job
+    starts, a directory names another place for the copy. By default nodes read it where it is."""
     heartbeat: int | None = Field(default=None, ge=1)
-    """Seconds between signs of life; after four missed ones a node counts as lost."""
+    """Seconds between heartbeats. After four missed heartbeats a node counts as lost."""
     node: NodeOptions | None = None
-    """What a node has, for the sites `slurm` and `allocation`."""
+    """Description of a node, for the sites `slurm` and `allocation`."""
 
     @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
