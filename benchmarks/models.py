@@ -5,13 +5,13 @@
 
 Both sides get the same JSON and the same batches, in memory, and take turns in one process with
 one thread: the ratio is of graphs per CPU-second. A training step is loss, gradient and update:
-HydraGNN's by its own ``train``, ours as the Trainer takes it, with clipping of the gradient and
-averaging of the weights. HydraGNN is spared the DDP in which its examples put a model for one
-process too, and the neighbour search of its SchNet. Memory is the resident memory that building a
-network and two training steps add at their highest, each side in a process of its own.
+HydraGNN's by its own ``train``, called once for all steps of a turn, ours as the Trainer takes it,
+with clipping of the gradient, averaging of the weights and looks at the loss. HydraGNN is spared
+the DDP in which its examples put a model for one process too, and the neighbour search of its
+SchNet. Memory is the resident memory that building a network and two training steps add at their
+highest, each side in a process of its own.
 
-HydraGNN needs torch-scatter, e3nn, scikit-learn and tensorboard. Without a checkout of HydraGNN
-our own figures remain.
+Without a checkout of HydraGNN our own figures remain; `benchmarks/README.md` says how to get one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,26 @@ import torch
 import typer
 from model_race.course import Course, Settings
 from model_race.networks import MODES, TARGETS, Mode, cases
-from model_race.report import Row, table, write_json
-from results.machine import machine
+from model_race.report import Row, remarks, tables
+from results import Run
+from results.code import commit_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 QUICK = Settings(rounds=1, seconds=0.01, batches=2)
+MEASURES = [
+    "benchmarks/models.py",
+    "benchmarks/graph_store/race.py",
+    "benchmarks/model_race",
+    "benchmarks/peers/hydragnn_model.py",
+    "benchmarks/peers/hydragnn_package.py",
+    "hydragnn_flow/models",
+    "hydragnn_flow/training/averaging.py",
+    "hydragnn_flow/training/losses.py",
+    "hydragnn_flow/training/optimizers.py",
+    "hydragnn_flow/training/terms.py",
+    "hydragnn_flow/training/trainer.py",
+]
 
 
 def main(
@@ -49,38 +63,29 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="A step or two of each, to see that it runs.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Race the networks and print a table; the exit status is 0 whatever it says."""
     if unknown := set(only or []) - set(TARGETS):
         raise typer.BadParameter(f"no type {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     torch.set_num_threads(1)
     settings = QUICK if quick else Settings(rounds, seconds)
+    run = Run("models", MEASURES, ["numpy", "torch", "torch-geometric"], quick=quick)
     rows, left_out = measure(
         only or list(TARGETS), [mode] if mode else list(MODES), settings, hydragnn
     )
-
-    # As wide as the table: what is written to a file is Markdown.
-    console = Console(width=180)
-    for name in MODES:
-        if of_mode := [row for row in rows if row.case.mode == name]:
-            console.print(f"\n{name}: graphs per CPU-second, MB of memory, ours before HydraGNN's")
-            console.print(table(of_mode))
-    for remark in left_out:
-        console.print(f"not measured: {remark}")
     if hydragnn is None:
-        console.print("not measured: ratios to HydraGNN, whose checkout --hydragnn would name")
-    missed = [
-        f"{row.case.mpnn_type}, {row.case.mode} ({', '.join(row.missed)})"
-        for row in rows
-        if row.missed
-    ]
-    console.print(f"targets missed: {'; '.join(missed) or 'none'}")
-    if quick:
-        console.print("too little was measured to judge by: leave out --quick")
-    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+        left_out.append("ratios to HydraGNN, whose checkout --hydragnn would name")
+    result = run.end(
+        tables(rows),
+        remarks=remarks(rows, left_out),
+        peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
+        settings=asdict(settings),
+        details=[asdict(row) for row in rows],
+    )
+    print(result.markdown())
     if json is not None:
-        write_json(json, asdict(settings), rows, left_out)
+        result.write(json)
 
 
 def measure(

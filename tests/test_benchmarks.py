@@ -56,12 +56,12 @@ def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         sides.append("theirs")
     printed, table, figures = run("models.py", *arguments, "--json", tmp_path / "figures.json")
     assert [cells[1] for cells in table] == ["SchNet"]
-    assert "leave out --quick" in printed
-    (row,) = figures["rows"]
+    assert figures["quick"] and "leave out `--quick`" in printed
+    (row,) = figures["details"]
     for side in sides:
         assert all(math.isfinite(value) and value > 0 for value in row[side].values())
-    ratios = [row["training"], row["inference"], row["memory"]]
-    assert all(ratio > 0 for ratio in ratios) if checkout else ratios == [None] * 3
+    ratios = [row["training"], row["inference"]]
+    assert all(ratio["low"] > 0 for ratio in ratios) if checkout else ratios == [None] * 2
 
 
 def test_accuracy(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several ways to the same batches, measured in turns."""
+"""Several ways to do the same, measured in turns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,29 @@ Epoch = Generator[Batch, None, None]
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to read a data set."""
+    """Somebody who takes turns."""
 
     name: str
-    epoch: Callable[[np.random.Generator], Epoch]
-    """The batches of one epoch, in an order that the generator decides."""
+    turn: Callable[[np.random.Generator, float], int]
+    """Works for so many CPU-seconds, in an order that the generator decides; says how many graphs
+    that were."""
+
+
+def reader(name: str, epoch: Callable[[np.random.Generator], Epoch]) -> Contender:
+    """A contender that reads epochs of batches."""
+
+    def turn(rng: np.random.Generator, seconds: float) -> int:
+        graphs, start = 0, time.process_time()
+        while time.process_time() - start < seconds:
+            # Closed within the time: a thread that reads ahead must not work in another's turn.
+            with closing(epoch(rng)) as batches:
+                for batch in batches:
+                    graphs += batch.num_graphs
+                    if time.process_time() - start >= seconds:
+                        break
+        return graphs
+
+    return Contender(name, turn)
 
 
 def by_index(
@@ -35,7 +53,7 @@ def by_index(
         for first in range(0, n_graphs - size + 1, size):
             yield batch(order[first : first + size])
 
-    return Contender(name, epoch)
+    return reader(name, epoch)
 
 
 class Rates:
@@ -65,12 +83,12 @@ class Rates:
 def race(
     contenders: Sequence[Contender], rounds: int, seconds: float, say: Callable[[str], None]
 ) -> Rates:
-    """Let the contenders read in turns.
+    """Let the contenders work in turns.
 
     Parameters
     ----------
     contenders
-        Ready to read, their files in the page cache.
+        Ready to work, their files in the page cache.
     rounds
         Turns of each.
     seconds
@@ -98,13 +116,6 @@ def race(
 
 def _turn(contender: Contender, rng: np.random.Generator, seconds: float) -> float:
     """Graphs per CPU-second of one contender."""
-    graphs = 0
     start = time.process_time()
-    while time.process_time() - start < seconds:
-        # Closed within the time: a thread that reads ahead must not work in another's turn.
-        with closing(contender.epoch(rng)) as epoch:
-            for batch in epoch:
-                graphs += batch.num_graphs
-                if time.process_time() - start >= seconds:
-                    break
+    graphs = contender.turn(rng, seconds)
     return graphs / (time.process_time() - start)

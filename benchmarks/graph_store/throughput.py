@@ -15,7 +15,7 @@ from peers.memmap import Memmap
 from results import Line
 from torch_geometric.data import Batch
 
-from graph_store.race import Contender, Epoch, Rates, by_index, race
+from graph_store.race import Contender, Epoch, Rates, by_index, race, reader
 from graph_store.workspace import SPLIT, Workspace
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
@@ -76,7 +76,7 @@ def stream(work: Workspace) -> list[Line]:
         yield from ours.split.batches(stream_order(ours.split, 128, int(rng.integers(1 << 30))))
 
     peers = [*_hydragnn(work, "disk", "preload", "cache"), ListOfData(work.graphs)]
-    turns = [Contender(ours.name, epoch), *(_by_index(work, peer, 128) for peer in peers)]
+    turns = [reader(ours.name, epoch), *(_by_index(work, peer, 128) for peer in peers)]
     return _lines("stream", ours.name, peers, _race(work, "stream", turns), {_PRELOADED: 6.0})
 
 

@@ -10,14 +10,15 @@ from functools import cache
 from pathlib import Path
 
 from graph_store.footprint import CannotMeasure
-from graph_store.race import Contender, Epoch, Rates, race
+from graph_store.race import Contender, Rates, race
 from graph_store.workspace import in_fresh_process
-from peers.hydragnn_model import CannotRun, HydraGNNModel
+from peers.hydragnn_model import HydraGNNModel
+from peers.hydragnn_package import CannotRun
 
 from hydragnn_flow import GraphStore, InputError
 from model_race.alloys import write_alloys
 from model_race.networks import BATCH, Case, network
-from model_race.report import Figures, Row
+from model_race.report import Figures, Ratio, Row
 from model_race.sides import Ours, Side
 
 OURS, THEIRS = "ours", "HydraGNN"
@@ -91,16 +92,16 @@ class Course:
             case,
             ours=figures.get(OURS),
             theirs=figures.get(THEIRS),
-            training=training.ratio(OURS, THEIRS) if both else None,
-            inference=inference.ratio(OURS, THEIRS) if both else None,
+            training=_ratio(training) if both else None,
+            inference=_ratio(inference) if both else None,
         )
 
-    def _race(self, epochs: dict[str, Callable[[], Epoch]], what: str) -> Rates:
-        def contender(name: str, epoch: Callable[[], Epoch]) -> Contender:
-            return Contender(name, lambda _: epoch())  # every epoch is in the same order
+    def _race(self, work: dict[str, Callable[[float], int]], what: str) -> Rates:
+        def contender(name: str, turn: Callable[[float], int]) -> Contender:
+            return Contender(name, lambda _, seconds: turn(seconds))  # always in the same order
 
         return race(
-            [contender(name, epoch) for name, epoch in epochs.items()],
+            [contender(name, turn) for name, turn in work.items()],
             self._settings.rounds,
             self._settings.seconds,
             lambda text: self._say(f"{what}, {text}"),
@@ -148,17 +149,21 @@ def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> fl
     CannotMeasure
         Where the system does not say how much a process uses.
     """
-    next(build(name, store, case, 1, hydragnn).train())
+    build(name, store, case, 1, hydragnn).train(0)
     gc.collect()
     try:
         _CLEAR_REFS.write_text("5")  # forget the highest so far
     except OSError as error:
         raise CannotMeasure(f"{_CLEAR_REFS} cannot be written ({error.strerror})") from None
     before = _kib("VmRSS")
-    steps = build(name, store, case, BATCH, hydragnn).train()
-    next(steps)
-    next(steps)
+    side = build(name, store, case, BATCH, hydragnn)
+    for _ in range(2):
+        side.train(0)
     return (_kib("VmHWM") - before) * 1.024e-3
+
+
+def _ratio(rates: Rates) -> Ratio:
+    return Ratio(rates.ratio(OURS, THEIRS), *rates.spread(OURS, THEIRS))
 
 
 def _keep_freed_memory() -> None:

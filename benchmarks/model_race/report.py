@@ -1,18 +1,13 @@
-"""What a case found, as a row of the table and as JSON."""
+"""What a case found, as a row of the table."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from results.machine import machine
-from rich import box
-from rich.table import Table
+from results import Cell, Number, Table
 
-from model_race.networks import Case
+from model_race.networks import MODES, Case
 
 
 @dataclass(frozen=True)
@@ -29,15 +24,24 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """Our speed over HydraGNN's."""
+
+    median: float
+    """Over the rounds."""
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Row:
     """Both sides of a case, those that could be measured."""
 
     case: Case
     ours: Figures | None
     theirs: Figures | None
-    training: float | None
-    """Our speed over HydraGNN's, the median over rounds."""
-    inference: float | None
+    training: Ratio | None
+    inference: Ratio | None
 
     @property
     def memory(self) -> float | None:
@@ -50,64 +54,67 @@ class Row:
     def missed(self) -> list[str]:
         """The targets that are missed."""
         found = []
-        if self.training is not None and self.training < self.case.target:
+        if self.training is not None and self.training.median < self.case.target:
             found.append("speed")
         if self.memory is not None and self.memory > 1:
             found.append("memory")
         return found
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The rows as a table, which is Markdown too; ours stands before HydraGNN's."""
-    shown = Table(box=box.MARKDOWN, title=None)
-    shown.add_column("type")
-    for heading in ("training", "HydraGNN", "ratio", "target"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("")
-    for heading in ("inference", "HydraGNN", "ratio"):
-        shown.add_column(heading, justify="right")
-    for heading in ("memory", "HydraGNN", "ratio", "weights", "HydraGNN"):
-        shown.add_column(heading, justify="right")
-    for row in rows:
-        sides = (row.ours, row.theirs)
-        training, inference, memory, weights = (
-            [None if side is None else getattr(side, name) for side in sides]
-            for name in ("training", "inference", "memory", "parameters")
-        )
-        verdict = ""
-        if row.training is not None:
-            verdict = f"MISSED: {', '.join(row.missed)}" if row.missed else "met"
-        shown.add_row(
-            row.case.mpnn_type,
-            *map(_number, [*training, row.training]),
-            f"≥ {row.case.target:g}",
-            verdict,
-            *map(_number, [*inference, row.inference]),
-            *map(_number, [*memory, row.memory]),
-            *("" if count is None else f"{count:,}" for count in weights),
-        )
-    return shown
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """A table for each mode; ours stands before HydraGNN's."""
+    columns = ["type"]
+    for what in ("training", "inference"):
+        columns += [f"{what} [graphs/CPU-s]", "HydraGNN", "ratio"]
+    columns += ["target", "memory [MB]", "HydraGNN", "ratio", "weights", "HydraGNN", ""]
+    return [
+        Table(columns, [_cells(row) for row in rows if row.case.mode == mode], mode, mode)
+        for mode in MODES
+        if any(row.case.mode == mode for row in rows)
+    ]
 
 
-def write_json(
-    path: Path, settings: dict[str, Any], rows: Sequence[Row], left_out: Sequence[str]
-) -> None:
-    """Write everything that is known about the run."""
-    content = {
-        "machine": machine(),
-        "settings": settings,
-        "rows": [
-            {**asdict(row), "target": row.case.target, "memory": row.memory, "missed": row.missed}
-            for row in rows
-        ],
-        "left_out": list(left_out),
-    }
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+def remarks(rows: Sequence[Row], left_out: Sequence[str]) -> list[str]:
+    """Sentences below the tables: where we miss, where we are behind, what was not measured."""
+    compared = [row for row in rows if row.training is not None]
+    missed = [f"{_name(row)} ({', '.join(row.missed)})" for row in compared if row.missed]
+    slower = [
+        f"{_name(row)} in {what} ({ratio.median:.2f})"
+        for row in compared
+        for what, ratio in (("training", row.training), ("inference", row.inference))
+        if ratio is not None and ratio.median < 1
+    ]
+    found = [f"not measured: {what}" for what in left_out]
+    if compared:
+        found.insert(0, f"targets missed: {'; '.join(missed) or 'none'}")
+        found.insert(1, f"slower than HydraGNN: {'; '.join(slower) or 'nothing'}")
+    return found
 
 
-def _number(value: float | None) -> str:
-    """Three significant digits."""
-    if value is None:
-        return ""
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
+def _name(row: Row) -> str:
+    return f"{row.case.mpnn_type}, {row.case.mode}"
+
+
+def _cells(row: Row) -> list[Cell]:
+    def both(name: str) -> list[Cell]:
+        return [None if side is None else getattr(side, name) for side in (row.ours, row.theirs)]
+
+    verdict = ""
+    if row.training is not None:
+        verdict = f"MISSED: {', '.join(row.missed)}" if row.missed else "met"
+    return [
+        row.case.mpnn_type,
+        *both("training"),
+        _ratio(row.training),
+        *both("inference"),
+        _ratio(row.inference),
+        f"≥ {row.case.target:g}",
+        *both("memory"),
+        row.memory,
+        *both("parameters"),
+        verdict,
+    ]
+
+
+def _ratio(ratio: Ratio | None) -> Number | None:
+    return None if ratio is None else Number(ratio.median, "", ratio.low, ratio.high)

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from graph_store.race import Epoch
+from torch_geometric.data import Batch
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
+from hydragnn_flow.data.reading.plan import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.watch import Stopped, Watch
 from model_race.networks import Case, network
+
+# Of the one epoch that a race is; the time ends it.
+_STEPS = 100_000
 
 
 class Side(Protocol):
-    """A network, its optimiser, and the batches of an epoch ready in memory."""
+    """A network, its optimiser, and some batches ready in memory, taken one after the other."""
 
     parameters: int
     """Numbers that are trained."""
 
-    def train(self) -> Epoch:
-        """Take the steps of an epoch, loss, gradient and update; yields each batch when done."""
+    def train(self, seconds: float) -> int:
+        """Take steps, loss, gradient and update, for so many CPU-seconds; one at least.
 
-    def predict(self) -> Epoch:
+        Returns
+        -------
+        int
+            Graphs of these steps.
+        """
+
+    def predict(self, seconds: float) -> int:
         """Predict for the same batches, forces included in a potential."""
 
 
 class Ours:
-    """The step that :class:`Trainer` takes, with clipping and averaging of the weights.
+    """The epoch of :class:`Trainer`, with clipping, averaging of the weights, and its looks.
 
     Parameters
     ----------
@@ -61,22 +76,53 @@ class Ours:
             seed=0,
         )
         graphs = GraphStore.open(store, without=("y", "y_loc"))
-        self._trainer = Trainer(spec, config, graphs, torch.device("cpu"), World())
-        self._steps = self._trainer.plan(0)
-        self._batches = list(self._trainer.batches(self._trainer.train, self._steps))
+        self._trainer = _InMemory(spec, config, graphs, torch.device("cpu"), World())
+        self._trainer.keep()
         self.parameters = sum(weight.numel() for weight in self._trainer.model.parameters())
 
-    def train(self) -> Epoch:
+    def train(self, seconds: float) -> int:
         """See :class:`Side`."""
-        self._trainer.model.train()
-        for step, batch in zip(self._steps, self._batches, strict=True):
-            self._trainer.train_step(step, batch)
-            yield batch
+        trainer, start = self._trainer, time.process_time()
+        first = trainer.progress.step
 
-    def predict(self) -> Epoch:
+        def is_over() -> bool:
+            return trainer.progress.step > first and time.process_time() - start >= seconds
+
+        with suppress(Stopped):
+            trainer._train_epoch(Watch(trainer.world, trainer.device, None, is_over))
+        return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
+
+    def predict(self, seconds: float) -> int:
         """See :class:`Side`."""
         model = self._trainer.model.eval()
-        for batch in self._batches:
-            with torch.no_grad():
+        graphs, start = 0, time.process_time()
+        with torch.no_grad():
+            for (batch,) in self._trainer.micro_batches(self._trainer.plan(0)):
                 model(batch)
-            yield batch
+                graphs += batch.num_graphs
+                if time.process_time() - start >= seconds:
+                    break
+        return graphs
+
+
+class _InMemory(Trainer):
+    """A trainer of one long epoch, whose batches are in memory already."""
+
+    _kept: Sequence[Batch] = ()
+    _steps: Sequence[Step] = ()
+
+    def keep(self) -> None:
+        """Read an epoch, which is what there is from here on."""
+        steps = self.plan(0)
+        self._kept = [piece for (piece,) in self.micro_batches(steps)]
+        self._steps = list(islice(cycle(steps), _STEPS))
+
+    def plan(self, epoch: int) -> list[Step]:
+        """The steps of the long epoch."""
+        return list(self._steps) if self._steps else super().plan(epoch)
+
+    def micro_batches(self, steps: Sequence[Step]) -> Iterator[list[Batch]]:
+        """The batches in memory, over and over."""
+        if not self._kept:
+            return super().micro_batches(steps)
+        return ([batch] for batch in islice(cycle(self._kept), len(steps)))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
+
+from peers.hydragnn_package import OneProcess, stand_in, stand_in_for_mpi
 
 Way = Literal["preload", "cache", "disk"]
 NAMES: dict[Way, str] = {
@@ -48,7 +49,7 @@ class HydraGNN:
         dataset = load_reader(checkout).AdiosDataset
         # The first epoch of a cache is read from memory, as nothing is measured of it.
         options = {"preload": way != "disk", "enable_cache": way == "cache"}
-        self._dataset = dataset(str(file), split, _OneProcess(), **options)
+        self._dataset = dataset(str(file), split, OneProcess(), **options)
         # HydraGNN adds the name of the data set to each graph, a key that no other peer has to
         # make. Without a name it does not.
         self._dataset.dataset_name = None
@@ -62,40 +63,19 @@ class HydraGNN:
         return Batch.from_data_list([self._dataset[index] for index in indices.tolist()])
 
 
-class _OneProcess:
-    """What an MPI communicator of one process answers."""
-
-    def Get_rank(self) -> int:
-        return 0
-
-    def Get_size(self) -> int:
-        return 1
-
-    def bcast(self, value: Any, root: int = 0) -> Any:
-        return value
-
-
 def load_reader(checkout: Path) -> Any:
     """HydraGNN's module of the reader, ready for an ADIOS2 without MPI."""
     if _READER in sys.modules:
         return sys.modules[_READER]
     if not (checkout / "hydragnn" / "utils" / "datasets" / "adiosdataset.py").is_file():
         sys.exit(f"{checkout} is no checkout of HydraGNN; correct --hydragnn")
-    one = _OneProcess()
-    _stand_in("mpi4py", MPI=_stand_in("mpi4py.MPI", COMM_WORLD=one, COMM_SELF=one))
+    stand_in_for_mpi()
     # Packages whose __init__ imports all of HydraGNN: found as folders, not run.
     for package in ("hydragnn", "hydragnn.utils.datasets"):
-        _stand_in(package, __path__=[str(checkout / package.replace(".", "/"))])
+        stand_in(package, __path__=[str(checkout / package.replace(".", "/"))])
     # Used only where the reader is to choose among features, which it is not asked to.
-    _stand_in("hydragnn.preprocess", update_predicted_values=None, update_atom_features=None)
+    stand_in("hydragnn.preprocess", update_predicted_values=None, update_atom_features=None)
     reader = import_module(_READER)
     with_communicator = reader.adios2_open
     vars(reader)["adios2_open"] = lambda path, mode, _: with_communicator(path, mode)
     return reader
-
-
-def _stand_in(name: str, **contents: Any) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(contents)
-    sys.modules[name] = module
-    return module

@@ -8,6 +8,8 @@ that is ten times slower on a CPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -29,41 +31,57 @@ class Bags(NamedTuple):
         Bag that each entry belongs to, ascending, int64 [n_entries].
     starts
         Where each bag begins, and the number of entries, int64 [n_bags + 1].
-    order
-        Which entry of the opposite bags each one is, int64 [n_entries].
     """
 
     rows: Tensor
     owners: Tensor
     starts: Tensor
-    order: Tensor
 
 
-class Neighbours(NamedTuple):
+@dataclass(frozen=True)
+class Neighbours:
     """For each head and atom a bag of the senders, and the opposite: a bag of the receivers.
 
-    Rows and bags are numbered head by head, and by atom within a head.
+    Rows and bags are numbered head by head, and by atom within a head. What only gradients read is
+    made when they first do.
 
     Attributes
     ----------
     edges
         The edges in the order of their receivers, int64 [n_edges].
-    incoming, outgoing
-        Bags of the senders and of the receivers.
+    senders, receivers
+        Of the edges in that order, int64 [n_edges].
+    n_atoms
+        Atoms of the batch.
+    heads
+        Copies of the bags.
     """
 
     edges: Tensor
-    incoming: Bags
-    outgoing: Bags
+    senders: Tensor
+    receivers: Tensor
+    n_atoms: int
+    heads: int
 
-    @property
+    @cached_property
+    def incoming(self) -> Bags:
+        """Bags of the senders."""
+        return self._bags(self.senders, self.receivers)
+
+    @cached_property
+    def outgoing(self) -> Bags:
+        """Bags of the receivers."""
+        senders, order = self._by_sender
+        return self._bags(self.receivers.index_select(0, order), senders)
+
+    @cached_property
     def degrees(self) -> Tensor:
         """Number of senders in each bag, int64 [heads * n_atoms]."""
         return self.incoming.starts.diff()
 
     def sum(self, nodes: Tensor) -> Tensor:
         """Sum of the senders' rows at each receiver, for one head: [n_atoms, d] to [n_atoms, d]."""
-        return _sum(nodes, None, self.incoming, self.outgoing)
+        return _sum(nodes, None, _Way(self))
 
     def weighted_sum(self, values: Tensor, weights: Tensor) -> Tensor:
         """Sums of the senders' values at each receiver [n_atoms, heads, d].
@@ -77,29 +95,72 @@ class Neighbours(NamedTuple):
         """
         by_head = values.transpose(0, 1).to(weights.dtype)
         entries = weights.index_select(0, self.edges).t().reshape(-1)
-        total = _sum(by_head.flatten(0, 1), entries, self.incoming, self.outgoing)
+        total = _sum(by_head.flatten(0, 1), entries, _Way(self))
         return total.view(by_head.shape).transpose(0, 1)
+
+    @cached_property
+    def to_outgoing(self) -> Tensor:
+        """Which incoming entry each outgoing one is, int64 [n_entries]."""
+        return self._numbered(self._by_sender[1], len(self.edges))
+
+    @cached_property
+    def to_incoming(self) -> Tensor:
+        """Which outgoing entry each incoming one is, int64 [n_entries]."""
+        order = self._by_sender[1]
+        numbers = torch.arange(len(order), device=order.device)
+        return self._numbered(
+            torch.empty_like(order).index_copy(0, order, numbers), len(self.edges)
+        )
+
+    @cached_property
+    def _by_sender(self) -> tuple[Tensor, Tensor]:
+        """The senders, ascending, and which edge each belongs to."""
+        senders, order = torch.sort(self.senders, stable=True)
+        return senders, order
+
+    def _bags(self, rows: Tensor, owners: Tensor) -> Bags:
+        owners = self._numbered(owners, self.n_atoms)
+        bags = torch.arange(self.heads * self.n_atoms + 1, device=owners.device)
+        return Bags(self._numbered(rows, self.n_atoms), owners, torch.searchsorted(owners, bags))
+
+    def _numbered(self, numbers: Tensor, each: int) -> Tensor:
+        """Repeated for every head, which has so many."""
+        if self.heads == 1:
+            return numbers
+        head = torch.arange(self.heads, device=numbers.device)[:, None]
+        return (numbers + head * each).flatten()
 
 
 def neighbours(geometry: Geometry, heads: int = 1) -> Neighbours:
     """The bags of a batch; they are found faster where the edges are sorted by receiver."""
-    device, n_atoms, n_edges = geometry.graph.device, geometry.n_atoms, geometry.sender.shape[0]
-    receivers, edges = torch.sort(geometry.receiver, stable=True)
-    senders, order = torch.sort(geometry.sender.index_select(0, edges), stable=True)
-    back = torch.empty_like(order).index_copy(0, order, torch.arange(n_edges, device=device))
-    head = torch.arange(heads, device=device)[:, None]
+    receivers, edges = geometry.receiver, None
+    # Looking costs a CPU much less than sorting; an accelerator's host would have to wait.
+    if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):
+        receivers, edges = torch.sort(receivers, stable=True)
+    senders = geometry.sender if edges is None else geometry.sender.index_select(0, edges)
+    if edges is None:
+        edges = torch.arange(len(receivers))
+    return Neighbours(edges, senders, receivers, geometry.n_atoms, heads)
 
-    def bags(rows: Tensor, owners: Tensor, order: Tensor) -> Bags:
-        owners = (owners + head * n_atoms).flatten()
-        starts = torch.searchsorted(owners, torch.arange(heads * n_atoms + 1, device=device))
-        rows, order = (rows + head * n_atoms).flatten(), (order + head * n_edges).flatten()
-        return Bags(rows, owners, starts, order)
 
-    return Neighbours(
-        edges,
-        bags(senders.index_select(0, back), receivers, back),
-        bags(receivers.index_select(0, order), senders, order),
-    )
+class _Way(NamedTuple):
+    """From the senders to the receivers, or back."""
+
+    neighbours: Neighbours
+    is_back: bool = False
+
+    @property
+    def back(self) -> _Way:
+        return _Way(self.neighbours, not self.is_back)
+
+    @property
+    def bags(self) -> Bags:
+        return self.neighbours.outgoing if self.is_back else self.neighbours.incoming
+
+    @property
+    def order(self) -> Tensor:
+        """Which entry of the way back each one is."""
+        return self.neighbours.to_outgoing if self.is_back else self.neighbours.to_incoming
 
 
 class _Sum(Function):
@@ -109,37 +170,36 @@ class _Sum(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, table: Tensor, weights: Tensor | None, bags: Bags, opposite: Bags
-    ) -> Tensor:
+    def forward(ctx: Any, table: Tensor, weights: Tensor | None, way: _Way) -> Tensor:
         ctx.save_for_backward(table if weights is not None else None, weights)
-        ctx.bags, ctx.opposite = bags, opposite
+        ctx.way = way
         return functional.embedding_bag(
-            bags.rows,
+            way.bags.rows,
             table.contiguous(),
-            bags.starts,
+            way.bags.starts,
             mode="sum",
             include_last_offset=True,
             per_sample_weights=weights,
         )
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         table, weights = ctx.saved_tensors
-        bags, opposite = ctx.bags, ctx.opposite
+        way: _Way = ctx.way
         if weights is None:
-            return _sum(gradient, None, opposite, bags), None, None, None
-        of_table = _sum(gradient, weights.index_select(0, opposite.order), opposite, bags)
-        return of_table, _dots(gradient, table, bags, opposite), None, None
+            return _sum(gradient, None, way.back), None, None
+        of_table = _sum(gradient, weights.index_select(0, way.back.order), way.back)
+        return of_table, _dots(gradient, table, way), None
 
 
 class _Dots(Function):
     """Product of the bag's row of one table with the entry's row of another [n_entries]."""
 
     @staticmethod
-    def forward(ctx: Any, ours: Tensor, table: Tensor, bags: Bags, opposite: Bags) -> Tensor:
+    def forward(ctx: Any, ours: Tensor, table: Tensor, way: _Way) -> Tensor:
         ctx.save_for_backward(ours, table)
-        ctx.bags, ctx.opposite = bags, opposite
+        ctx.way = way
+        bags = way.bags
         # The gradient of embedding_bag with respect to its weights; mode 0 is the sum.
         dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
@@ -147,12 +207,11 @@ class _Dots(Function):
         return dots
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         ours, table = ctx.saved_tensors
-        bags, opposite = ctx.bags, ctx.opposite
-        of_ours = _sum(table, gradient, bags, opposite)
-        entries = gradient.index_select(0, opposite.order)
-        return of_ours, _sum(ours, entries, opposite, bags), None, None
+        way: _Way = ctx.way
+        entries = gradient.index_select(0, way.back.order)
+        return _sum(table, gradient, way), _sum(ours, entries, way.back), None
 
 
 _sum: Callable[..., Tensor] = _Sum.apply

@@ -1,0 +1,91 @@
+"""Making a checkout of HydraGNN importable where MPI and pyg-lib are not installed.
+
+HydraGNN needs torch-scatter, e3nn, scikit-learn and tensorboard. MPI gets a stand-in of one
+process, and so does the neighbour search of PyG that needs pyg-lib. All other code runs as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+edges: list[Tensor] = [torch.empty(2, 0, dtype=torch.int64)]
+"""Of the batch that is computed, for a SchNet without edge features.
+
+It looks for neighbours anew in every layer, by a function of PyG that needs pyg-lib. It is given
+these instead, which costs it nothing; without periodic images they are what it would find.
+"""
+
+
+class CannotRun(Exception):
+    """HydraGNN, or something it needs, is not there; the message says what."""
+
+
+class OneProcess:
+    """What an MPI communicator of one process answers."""
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 1
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        return value
+
+    def allreduce(self, value: Any, op: Any = None) -> Any:
+        return value
+
+
+def stand_in(name: str, **contents: Any) -> ModuleType:
+    """Put a module with these contents where ``import`` looks."""
+    module = ModuleType(name)
+    vars(module).update(contents)
+    sys.modules[name] = module
+    return module
+
+
+def stand_in_for_mpi() -> None:
+    """Have ``from mpi4py import MPI`` find communicators of one process."""
+    one = OneProcess()
+    mpi = stand_in("mpi4py.MPI", COMM_WORLD=one, COMM_SELF=one, MIN=None, SUM=None)
+    stand_in("mpi4py", MPI=mpi)
+
+
+def load(checkout: Path) -> None:
+    """Make HydraGNN importable in this process, with a process group of one rank.
+
+    Raises
+    ------
+    CannotRun
+        Where there is no such checkout or a package is missing.
+    """
+    if "hydragnn" in sys.modules:
+        return
+    if not (checkout / "hydragnn" / "models" / "create.py").is_file():
+        raise CannotRun("--hydragnn names no checkout of HydraGNN; correct it")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # it takes any device it finds; the race is on the CPU
+    stand_in_for_mpi()
+    sys.path.insert(0, str(checkout))
+    try:
+        import_module("hydragnn")
+    except ImportError as error:
+        raise CannotRun(f"HydraGNN cannot be imported ({error})") from None
+    schnet: Any = import_module("torch_geometric.nn.models.schnet")
+    schnet.radius_graph = lambda *_, **__: edges[0]
+    # Sums over ranks want a process group even for one.
+    distributed: Any = torch.distributed  # its types leave out HashStore
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
+def function(module: str, name: str) -> Any:
+    """A function or class of HydraGNN."""
+    return getattr(import_module(f"hydragnn.{module}"), name)
