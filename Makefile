@@ -9,13 +9,22 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test test-slow test-slurm style types lint format docs clean
+# `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, and the directory
+# that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
+BENCH ?=
+RESULTS := docs/results
+BENCHMARKS := store models accuracy campaigns execution
+
+.PHONY: help quickstart test test-slow test-slurm style types lint format docs clean benchmarks \
+	$(BENCHMARKS:%=benchmark-%)
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
 	@echo "make test         lint, types and tests"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
 	@echo "make format       let ruff rewrite the sources"
+	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
+	@echo "                  every table of docs/benchmarks.md (4 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables of the pages: configuration, benchmarks"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
@@ -51,6 +60,32 @@ format: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python docs/tables.py
 	$(BIN)/python benchmarks/page.py
+
+benchmarks: $(BENCHMARKS:%=benchmark-%)
+	$(or $(BENCH),$(BIN)/python) benchmarks/page.py
+
+benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --hydragnn $(call given,HYDRAGNN) --json $(RESULTS)/$*.json
+
+benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/accuracy.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
+		--json $(RESULTS)/accuracy.json
+
+benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
+
+benchmark-execution: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/execution.py --deephyper $(call given,DEEPHYPER) --private-slurm \
+		--json $(RESULTS)/execution.json
+
+given = $(or $($1),$(error write $1=..., see `make help`))
+
+# torch-scatter is built against the torch that is there.
+$(VENV)/bench: $(VENV)/installed
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt setuptools wheel ninja
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt --no-build-isolation torch-scatter
+	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'

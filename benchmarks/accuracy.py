@@ -1,100 +1,161 @@
-"""How accurate our networks are after a given CPU time, beside HydraGNN's.
+"""How accurate our networks and HydraGNN's are after the same CPU time, trained in this run.
 
-    python benchmarks/accuracy.py DIRECTORY-OF-THE-DATA-SETS
-    python benchmarks/accuracy.py DIRECTORY-OF-THE-DATA-SETS --only Si --only acac:PAINN
+    python benchmarks/accuracy.py --data DIRECTORY-OF-THE-DATA-SETS --hydragnn PATH-OF-A-CHECKOUT
+    python benchmarks/accuracy.py --data DIRECTORY --hydragnn PATH --only acac:PAINN --seconds 20
 
-Every type is trained by the Trainer with the settings that HydraGNN's figures were measured with,
-for the CPU time those took, on one thread; the weights best on the validation split are tested.
+Both sides get the same files, splits, graphs, JSON and CPU time, on one thread; ours is trained by
+the package's segments, HydraGNN by its own ``train_validate_test``. The weights best on the
+validation split are tested. Trainings of several seeds take turns.
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from graph_store.workspace import in_fresh_process
-from model_accuracy.report import Row, table, write_json
-from model_accuracy.run import prepare, train_and_test
-from model_accuracy.sets import SETS, TYPES
-from results.machine import machine
+from model_accuracy import hydragnns, ours
+from model_accuracy.outcome import Outcome
+from model_accuracy.report import Row, remarks, tables
+from model_accuracy.sets import CONTESTS, CUTOFF, SETS, Contest
+from model_accuracy.trainings import Trainings
+from peers.hydragnn_package import CannotRun
+from results import Run
+from results.code import commit_of, fingerprints
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hydragnn_flow import InputError
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data import prepare_store
+
+MEASURES = [
+    "benchmarks/accuracy.py",
+    "benchmarks/model_accuracy",
+    "benchmarks/peers/hydragnn_package.py",
+    "benchmarks/peers/hydragnn_training.py",
+    "hydragnn_flow/data/neighbours.py",
+    "hydragnn_flow/models",
+    "hydragnn_flow/training",
+]
+_SEED_OF_SPLITS = 0
 
 
 def main(
-    data: Annotated[
-        Path, typer.Argument(help="Directory of acac, mlearn and perov_5.", exists=True)
-    ],
+    data: Annotated[Path, typer.Option(help="Directory of acac, mlearn and perov_5.", exists=True)],
+    hydragnn: Annotated[
+        Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
+    ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help=f"SET or SET:TYPE; the sets are {', '.join(SETS)}."),
+        typer.Option(help=f"SET or SET:TYPE, of {', '.join(c.name for c in CONTESTS)}."),
     ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each network.", min=1)] = 3,
     seconds: Annotated[
-        float | None, typer.Option(help="CPU time of each training instead of HydraGNN's.", min=0.1)
+        float | None, typer.Option(help="CPU time of each training, to see that it runs.", min=0.1)
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    trainings: Annotated[
+        Path, typer.Option(help="Trainings that have been done, one a line; new ones are added.")
+    ] = Path("runs/benchmark-accuracy.jsonl"),
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
-    """Train, test and print a table; the exit status is 0 whatever it says."""
-    rows, left_out = measure(_chosen(only or list(SETS)), data, seconds)
-
-    # As wide as the table: what is written to a file is Markdown.
-    console = Console(width=140)
-    console.print(table(rows))
-    for remark in left_out:
-        console.print(f"not measured: {remark}")
-    missed = [f"{row.set} {row.mpnn_type}" for row in rows if row.met is False]
-    console.print(f"less accurate than HydraGNN: {', '.join(missed) or 'none'}")
-    if seconds is not None:
-        console.print("not the CPU time of HydraGNN's figures: leave out --seconds to judge")
-    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    """Train, test and print tables; the exit status is 0 whatever they say."""
+    chosen = _chosen(only or [])
+    run = Run(
+        "accuracy",
+        MEASURES,
+        ["e3nn", "numpy", "torch", "torch-geometric"],
+        quick=seconds is not None or seeds < 2,
+    )
+    rows, left_out = measure(chosen, data, hydragnn, seeds, seconds, trainings)
+    if hydragnn is None:
+        left_out.append("HydraGNN, whose checkout --hydragnn would name")
+    result = run.end(
+        tables(rows),
+        remarks=remarks(rows, left_out),
+        peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
+        settings={"seeds": seeds, "seconds": seconds},
+        details=[asdict(row) for row in rows],
+    )
+    print(result.markdown())
     if json is not None:
-        write_json(json, rows, left_out)
+        result.write(json)
 
 
 def measure(
-    chosen: list[tuple[str, str]], data: Path, seconds: float | None
+    chosen: list[Contest],
+    data: Path,
+    hydragnn: Path | None,
+    seeds: int,
+    seconds: float | None,
+    kept: Path,
 ) -> tuple[list[Row], list[str]]:
-    """Train and test types on sets; also say what could not be measured."""
+    """Train and test both sides; also say what could not be measured."""
     rows: list[Row] = []
     left_out: list[str] = []
+    code = [fingerprints(MEASURES), commit_of(hydragnn) if hydragnn else ""]
+    trainings = Trainings(kept, code)
     columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with (
         tempfile.TemporaryDirectory() as folder,
         Progress(*columns, console=Console(stderr=True)) as progress,
     ):
-        bar = progress.add_task("", total=len(chosen))
-        for name, mpnn_type in chosen:
-            store = Path(folder) / f"{name}.gs"
-            published = SETS[name].published.get(mpnn_type)
-            time = seconds or (published.seconds if published else SETS[name].seconds)
+        sides = 1 if hydragnn is None else 2
+        bar = progress.add_task("", total=len(chosen) * seeds * sides)
+        for contest in chosen:
+            store, time = Path(folder) / f"{contest.set}.gs", seconds or contest.seconds
+            found: dict[str, list[Outcome]] = {"ours": [], "HydraGNN": []}
             try:
                 if not store.exists():
-                    progress.update(bar, description=f"{name}: preparing")
-                    prepare(name, data, store)
-                progress.update(bar, description=f"{name}, {mpnn_type}: {time:.0f} CPU-s")
-                outcome = in_fresh_process(train_and_test, name, mpnn_type, store, time)
-                rows.append(Row(name, mpnn_type, outcome))
-            except InputError as error:
-                left_out.append(f"{name}, {mpnn_type}: {error}")
-            progress.advance(bar)
+                    progress.update(bar, description=f"{contest.set}: preparing")
+                    prepare(contest.set, data, store)
+                for seed in range(seeds):
+                    for side in list(found)[:sides]:
+                        what = f"{contest.name}, {side}, seed {seed}: {time:.0f} CPU-s"
+                        progress.update(bar, description=what)
+                        training = {**asdict(contest), "seconds": time, "seed": seed, "side": side}
+                        checkout = hydragnn if side == "HydraGNN" else None
+                        train = partial(_train, contest, store, time, seed, checkout)
+                        found[side].append(trainings.get(training, train))
+                        progress.advance(bar)
+                rows.append(Row(contest, found["ours"], found["HydraGNN"]))
+            except (CannotRun, InputError) as error:
+                left_out.append(f"{contest.name}: {error}")
     return rows, left_out
 
 
-def _chosen(only: list[str]) -> list[tuple[str, str]]:
-    """Pairs of set and type, in the order asked for."""
-    pairs = []
-    for text in only:
-        name, _, mpnn_type = text.partition(":")
-        if name not in SETS or mpnn_type not in ("", *TYPES):
-            raise typer.BadParameter(
-                f"no {text}; write SET or SET:TYPE, of {', '.join(SETS)} and {', '.join(TYPES)}"
-            )
-        pairs += [(name, kind) for kind in ([mpnn_type] if mpnn_type else TYPES)]
-    return pairs
+def _train(
+    contest: Contest, store: Path, seconds: float, seed: int, checkout: Path | None
+) -> Outcome:
+    """A training of ours, or HydraGNN's from its checkout, in a process of its own."""
+    if checkout is None:
+        return in_fresh_process(ours.train_and_test, contest, store, seconds, seed)
+    return in_fresh_process(hydragnns.train_and_test, contest, store, seconds, seed, checkout)
+
+
+def prepare(name: str, data: Path, path: Path) -> None:
+    """Build the store of a set.
+
+    Raises
+    ------
+    InputError
+        Where its files are missing.
+    """
+    chosen = SETS[name]
+    config = DataConfig.model_validate({**chosen.data, "path": data / chosen.folder})
+    prepare_store(config, CUTOFF, chosen.neighbours, _SEED_OF_SPLITS, path)
+
+
+def _chosen(only: list[str]) -> list[Contest]:
+    """Contests by name or by set, in the order of the table."""
+    known = {contest.name for contest in CONTESTS} | set(SETS)
+    if unknown := set(only) - known:
+        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [c for c in CONTESTS if not only or c.name in only or c.set in only]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     paths = {"memory, batches of 128", "memory, compact profile", "stream, batches of 128"}
     assert {cells[1] for cells in table} == paths
     assert {cells[3] for cells in table} == peers
-    assert figures["quick"] and "leave out `--quick`" in printed
+    assert figures["quick"] and "Too little was measured" in printed
     assert len(figures["details"]["lines"]) == len(table)
     for line in figures["details"]["lines"]:
         assert all(math.isfinite(line[key]) and line[key] > 0 for key in ("value", "ratio"))
@@ -56,7 +56,7 @@ def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         sides.append("theirs")
     printed, table, figures = run("models.py", *arguments, "--json", tmp_path / "figures.json")
     assert [cells[1] for cells in table] == ["SchNet"]
-    assert figures["quick"] and "leave out `--quick`" in printed
+    assert figures["quick"] and "Too little was measured" in printed
     (row,) = figures["details"]
     for side in sides:
         assert all(math.isfinite(value) and value > 0 for value in row[side].values())
@@ -64,7 +64,7 @@ def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert all(ratio["low"] > 0 for ratio in ratios) if checkout else ratios == [None] * 2
 
 
-def test_accuracy(tmp_path: Path) -> None:
+def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("train", "test_MD"):
         frames = []
@@ -76,22 +76,42 @@ def test_accuracy(tmp_path: Path) -> None:
             frames.append(atoms)
         (tmp_path / "acac").mkdir(exist_ok=True)
         ase.io.write(tmp_path / "acac" / f"{name}_300K.xyz", frames)
-    arguments = ["--only", "acac:SchNet", "--only", "Si:SchNet", "--seconds", "0.5"]
-    printed, table, figures = run(
-        "accuracy.py", tmp_path, *arguments, "--json", tmp_path / "figures.json"
-    )
-    assert [cells[1:3] for cells in table] == [["acac", "SchNet"]] * 2
-    assert [cells[5] for cells in table] == ["energy RMSE, meV", "forces RMSE, meV/Å"]
-    assert "leave out --seconds" in printed
-    (row,) = figures["rows"]
-    assert row["outcome"]["epochs"] > 0
-    assert 0.5 <= row["outcome"]["seconds"] < 2
-    assert row["published"]["errors"] == [27.5, 110.3]
-    # Water's forces of some eV/Å: neither perfect nor in other units.
-    assert 1 < row["outcome"]["errors"][1] < 20_000
+    arguments = ["--data", tmp_path, "--only", "acac:SchNet", "--only", "Si:PAINN"]
+    arguments += ["--seconds", "0.5", "--seeds", "1", "--trainings", tmp_path / "trainings.jsonl"]
+    sides = ["ours"]
+    if checkout := request.config.getoption("--hydragnn"):
+        arguments += ["--hydragnn", checkout]
+        sides.append("theirs")
+    printed, table, figures = run("accuracy.py", *arguments, "--json", tmp_path / "figures.json")
+    assert [cells[1] for cells in table] == ["SchNet", ""]
+    assert [cells[3] for cells in table] == ["energy RMSE, meV", "forces RMSE, meV/Å"]
+    assert figures["quick"] and "Too little was measured" in printed
+    (row,) = figures["details"]
+    for side in sides:
+        (outcome,) = row[side]
+        assert outcome["epochs"] > 0
+        assert 0.5 <= outcome["seconds"] < 2
+        # Water's forces of some eV/Å: neither perfect nor in other units.
+        assert 1 < outcome["errors"][1] < 20_000
     # There is no file of Si.
-    (left_out,) = figures["left_out"]
-    assert left_out.startswith("Si, SchNet") and "Si_training.json" in left_out
+    assert any("Si:PAINN" in line and "Si_training.json" in line for line in figures["remarks"])
+    # What has been trained is not trained again.
+    before = (tmp_path / "trainings.jsonl").read_bytes()
+    _, again, _ = run("accuracy.py", *arguments, "--json", tmp_path / "again.json")
+    assert again == table
+    assert (tmp_path / "trainings.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "acac", "--data", shared_data, "--scratch", tmp_path / "runs"]
+    _, table, figures = run("campaigns.py", *arguments, "--json", tmp_path / "figures.json")
+    assert [cells[1] for cells in table] == ["the best member", "ensemble of 2"]
+    member, ensemble = figures["details"]["acac"]
+    assert 0 < member["cpu_seconds"] < ensemble["cpu_seconds"]
+    for reached in (member, ensemble):
+        # Better than the mean energy and no forces, after an epoch or two.
+        assert reached["errors"][0] < 156 and reached["errors"][1] < 1041
 
 
 def test_search(tmp_path: Path) -> None:

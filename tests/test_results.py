@@ -179,6 +179,13 @@ def test_a_string_that_is_used_changes_a_fingerprint() -> None:
     assert fingerprint('x = """a # b"""\n') != fingerprint('x = """a # c"""\n')
 
 
+def test_other_files_count_in_full(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: 1\n")
+    before = fingerprints(["a.yaml"], tmp_path)
+    (tmp_path / "a.yaml").write_text("a: 1  # why\n")
+    assert changed(["a.yaml"], before, tmp_path) == ["a.yaml"]
+
+
 def test_new_and_deleted_modules_are_changes(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.py").write_text(SOURCE)

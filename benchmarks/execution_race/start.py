@@ -1,25 +1,30 @@
-"""From asking for a block to the first training step in it."""
+"""From asking for a block to the first training step in it.
+
+    python -m execution_race.start SITE FOLDER STARTS
+
+prints the times as JSON, for :mod:`execution_race.private_slurm`.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 
-from results import Line
+from results import Cell, Number, Table
 
 from execution_race.on_worker import run_first
 from execution_race.workplace import Segments, connect
-from hydragnn_flow.execution import Job, Site, run_jobs
+from hydragnn_flow.execution import Job, Site, load_site, run_jobs
 from hydragnn_flow.execution.pools.pools import Pools
-
-_ROW = "start"
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """Of the time from asking for a block to the first step in it [s]."""
 
     launch: float
@@ -42,8 +47,8 @@ _MEANING = {
 }
 
 
-def lines(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -> list[Line]:
-    """Medians over some blocks, each the first of a driver.
+def measure(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -> list[Parts]:
+    """Some blocks, each the first of a driver.
 
     Parameters
     ----------
@@ -57,26 +62,27 @@ def lines(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -> 
         Told what is being done.
     """
     segments = Segments(folder)
-    found: list[_Parts] = []
+    found: list[Parts] = []
     for start in range(starts):
         say(f"block {start + 1} of {starts}, {site.name}")
         found.append(_start(folder / "parsl", site, segments))
-    totals = [sum(vars(parts).values()) for parts in found]
-    return [
-        Line(_ROW, f"block to first step, site {site.name}", median(totals), "s"),
-        *(
-            Line(
-                _ROW,
-                f"of it, {_MEANING[field.name]}",
-                median(getattr(parts, field.name) for parts in found),
-                "s",
-            )
-            for field in fields(_Parts)
-        ),
-    ]
+    return found
 
 
-def _start(directory: Path, site: Site, segments: Segments) -> _Parts:
+def table(starts: Mapping[str, Sequence[Parts]]) -> Table:
+    """Medians, smallest and largest of the blocks of each site."""
+    rows: list[list[Cell]] = [["all of it"]]
+    rows += [[_MEANING[field.name]] for field in fields(Parts)]
+    for of_site in starts.values():
+        values = [[sum(vars(parts).values()) for parts in of_site]]
+        values += [[getattr(parts, field.name) for parts in of_site] for field in fields(Parts)]
+        for row, seconds in zip(rows, values, strict=True):
+            row.append(Number(median(seconds), "", min(seconds), max(seconds)))
+    title = "from asking for a block to its first step [s]"
+    return Table(["", *starts], rows, "blocks", title)
+
+
+def _start(directory: Path, site: Site, segments: Segments) -> Parts:
     with Pools(site, directory) as pools:
         asked = time.time()
         connect(pools, 1)
@@ -85,7 +91,7 @@ def _start(directory: Path, site: Site, segments: Segments) -> _Parts:
         # With all imported and the store open, what remains of a segment is its own.
         (again,) = pools.submit("gcd", run_jobs, site.node, "b2", [Job(segments.next())]).result()
     model = again.ended - again.started
-    return _Parts(
+    return Parts(
         launch=first.manager - asked,
         worker_pool=first.worker - first.manager,
         notice=seen - first.worker,
@@ -94,3 +100,8 @@ def _start(directory: Path, site: Site, segments: Segments) -> _Parts:
         store=first.first_step - first.segment - model,
         model=model,
     )
+
+
+if __name__ == "__main__":
+    measured = measure(Path(sys.argv[2]), load_site(sys.argv[1]), int(sys.argv[3]), lambda _: None)
+    print(json.dumps([asdict(parts) for parts in measured]))

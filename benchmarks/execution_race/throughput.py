@@ -119,18 +119,25 @@ def lines(
 
 def _lines(what: str, ours: list[_Cost], alone: list[_Cost]) -> list[Line]:
     """Medians of rounds; the ratio is that of the ratios within them."""
-    rate = 1 / median(cost.seconds for cost in ours)
+    rates = [1 / cost.seconds for cost in ours]
     limit = 1 / median(cost.seconds for cost in alone)
-    ratio = median(one.seconds / mine.seconds for mine, one in zip(ours, alone, strict=True))
+    ratios = [one.seconds / mine.seconds for mine, one in zip(ours, alone, strict=True)]
     of_each = {
-        name: 1e3 * median(cost.cpu_seconds[name] for cost in ours) for name in ours[0].cpu_seconds
+        name: [1e3 * cost.cpu_seconds[name] for cost in ours] for name in ours[0].cpu_seconds
     }
+    rate = median(rates)
     return [
-        Line(_ROW, what, rate, "1/s"),
-        Line(_ROW, what, rate, "1/s", _PEER, limit, ratio),
+        Line(_ROW, what, rate, "1/s", spread=(min(rates), max(rates))),
+        Line(
+            *(_ROW, what, rate, "1/s", _PEER, limit, median(ratios)),
+            spread=(min(ratios), max(ratios)),
+        ),
         *(
-            Line(_ROW, f"CPU time of a segment, {name}", value, "ms")
-            for name, value in of_each.items()
+            Line(
+                *(_ROW, f"CPU time of a segment, {name}", median(times), "ms"),
+                spread=(min(times), max(times)),
+            )
+            for name, times in of_each.items()
         ),
     ]
 

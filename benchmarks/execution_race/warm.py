@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,18 +25,22 @@ from hydragnn_flow.training.segment import SegmentResult
 
 _ROW = "warm"
 _WHAT = "segment on a warm worker to its first step"
+_CPU = "the same, CPU time of all processes"
 _OURS = "a warm worker"
 # Of ours in each turn, so that its CPU time is much more than a tick of the system's clock.
 _SEGMENTS = 5
-_PEERS = {
-    "a new process each": ["-m", "execution_race.fresh"],
+_FRESH = "a new process each"
+_IMPORTS = "a new process, imports alone"
+_EVALUATOR = "DeepHyper's queued evaluator"
+_ARGUMENTS = {
+    _FRESH: ["-m", "execution_race.fresh"],
     # The least that a process needs for any training on graphs.
-    "a new process, imports alone": [
+    _IMPORTS: [
         "-c",
         "import time, torch, torch_geometric.data; print(time.time())",
     ],
 }
-_AT_LEAST = {"a new process each": 30.0}
+_AT_LEAST = {_FRESH: 30.0}
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,39 @@ class _NewProcess:
         return _Cost(began - submitted, _cpu_seconds_of_ended_children() - before)
 
 
-def lines(folder: Path, turns: int, say: Callable[[str], None]) -> list[Line]:
+class _Evaluator:
+    """DeepHyper's evaluator, in a process of DeepHyper's own Python."""
+
+    def __init__(self, python: Path, segments: Segments) -> None:
+        self._segments = segments
+        self._process = subprocess.Popen(
+            [python.absolute(), "-m", "execution_race.deephyper_evaluator", sys.executable],
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def turn(self) -> _Cost:
+        """What a segment costs."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        segment = json.dumps(self._segments.next().to_dict())
+        submitted = time.time()
+        self._process.stdin.write(f"{segment}\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return _Cost(answer["began"] - submitted, answer["cpu"])
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def lines(
+    folder: Path, turns: int, deephyper: Path | None, quiet: bool, say: Callable[[str], None]
+) -> list[Line]:
     """From submitting a segment to where its first step begins.
 
     Parameters
@@ -105,45 +142,66 @@ def lines(folder: Path, turns: int, say: Callable[[str], None]) -> list[Line]:
         For the run directory.
     turns
         Of each side, which take turns.
+    deephyper
+        An interpreter that has DeepHyper.
+    quiet
+        Whether wall times can be compared; CPU times can always.
     say
         Told what is being done.
     """
     segments = Segments(folder)
     site = workers_of_this_machine(1)
-    with Pools(site, folder / "parsl") as pools:
+    with Pools(site, folder / "parsl") as pools, ExitStack() as stack:
         say("starting a worker")
         connect(pools, 1)
         warm = _Warm(pools, site.node, segments)
-        sides: dict[str, _Warm | _NewProcess] = {_OURS: warm}
-        for name, arguments in _PEERS.items():
+        sides: dict[str, _Warm | _NewProcess | _Evaluator] = {_OURS: warm}
+        for name, arguments in _ARGUMENTS.items():
             sides[name] = _NewProcess(arguments, segments)
-            sides[name].turn()  # from here on the programs are in the page cache
+        if deephyper is not None:
+            evaluator = _Evaluator(deephyper, segments)
+            stack.callback(evaluator.close)
+            sides[_EVALUATOR] = evaluator
+        for side in sides.values():
+            side.turn()  # from here on the programs are in the page cache
         warm.parts.clear()
         costs: dict[str, list[_Cost]] = {name: [] for name in sides}
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
             for name in sides if turn % 2 else reversed(sides):
                 costs[name].append(sides[name].turn())
-    own = 1e3 * median(cost.seconds for cost in costs[_OURS])
-    until_lane, in_lane = (1e3 * median(part) for part in zip(*warm.parts, strict=True))
-    lines = [
-        Line(_ROW, _WHAT, own, "ms", at_most=100.0),
-        Line(_ROW, "of it, until the lane has it", until_lane, "ms"),
-        Line(_ROW, "of it, network, model, plan and first batch", in_lane, "ms"),
+    until_lane, in_lane = (
+        [1e3 * seconds for seconds in part] for part in zip(*warm.parts, strict=True)
+    )
+    own = [1e3 * cost.seconds for cost in costs[_OURS]]
+    found = [
+        Line(_ROW, _WHAT, median(own), "ms", at_most=100.0, spread=(min(own), max(own))),
+        Line(_ROW, "of it, until the lane has it", median(until_lane), "ms"),
+        Line(_ROW, "of it, network, model, plan and first batch", median(in_lane), "ms"),
     ]
-    for peer in _PEERS:
+    for peer in list(sides)[1:]:
         wall = [[cost.seconds for cost in costs[side]] for side in (_OURS, peer)]
         cpu = [[cost.cpu_seconds for cost in costs[side]] for side in (_OURS, peer)]
-        lines.append(_compared(_WHAT, "1/s", peer, *wall))
-        lines.append(_compared("the same, CPU time of all processes", "1/CPU-s", peer, *cpu))
-    return lines
+        if quiet:
+            found.append(_compared(_WHAT, "1/s", peer, *wall))
+        found.append(_compared(_CPU, "1/CPU-s", peer, *cpu))
+    return found
 
 
 def _compared(what: str, unit: str, peer: str, own: list[float], other: list[float]) -> Line:
     """As rates, of seconds; the ratio is the median of those within the turns."""
-    ratio = median(theirs / ours for ours, theirs in zip(own, other, strict=True))
-    rates = 1 / median(own), 1 / median(other)
-    return Line(_ROW, what, rates[0], unit, peer, rates[1], ratio, _AT_LEAST.get(peer))
+    ratios = [theirs / ours for ours, theirs in zip(own, other, strict=True)]
+    return Line(
+        _ROW,
+        what,
+        1 / median(own),
+        unit,
+        peer,
+        1 / median(other),
+        median(ratios),
+        _AT_LEAST.get(peer),
+        spread=(min(ratios), max(ratios)),
+    )
 
 
 def _cpu_seconds_of_ended_children() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
@@ -121,8 +121,9 @@ class _InMemory(Trainer):
         """The steps of the long epoch."""
         return list(self._steps) if self._steps else super().plan(epoch)
 
-    def micro_batches(self, steps: Sequence[Step]) -> Iterator[list[Batch]]:
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """The batches in memory, over and over."""
         if not self._kept:
-            return super().micro_batches(steps)
-        return ([batch] for batch in islice(cycle(self._kept), len(steps)))
+            yield from super().micro_batches(steps)
+        else:
+            yield from ([batch] for batch in islice(cycle(self._kept), len(steps)))

@@ -34,10 +34,7 @@ def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str
         if not (root / path).exists():
             raise FileNotFoundError(f"{path} is not in the repository: it cannot be measured")
         files.update((root / path).rglob("*.py") if (root / path).is_dir() else [root / path])
-    return {
-        file.relative_to(root).as_posix(): fingerprint(file.read_text(encoding="utf-8"))
-        for file in sorted(files)
-    }
+    return {file.relative_to(root).as_posix(): _of_file(file) for file in sorted(files)}
 
 
 def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITORY) -> list[str]:
@@ -48,7 +45,7 @@ def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITOR
 
 
 def fingerprint(source: str) -> str:
-    """The same for sources that differ in comments, docstrings, blank lines alone."""
+    """The same for modules that differ in comments, docstrings and blank lines alone."""
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -60,8 +57,7 @@ def fingerprint(source: str) -> str:
                 lines[text.lineno - 1] = lines[text.lineno - 1][: text.col_offset]
                 for row in range(text.lineno + 1, (text.end_lineno or text.lineno) + 1):
                     lines[row - 1] = ""
-    kept = "\n".join(line.rstrip() for line in lines if line.strip())
-    return hashlib.sha256(kept.encode()).hexdigest()[:12]
+    return _digest("\n".join(line.rstrip() for line in lines if line.strip()))
 
 
 def commit_of(checkout: Path, *, digits: int = 8) -> str:
@@ -73,6 +69,15 @@ def is_clean(checkout: Path) -> bool:
     """Whether the files that git knows are as committed."""
     dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     return commit_of(checkout) != "" and not dirty
+
+
+def _of_file(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    return fingerprint(text) if path.suffix == ".py" else _digest(text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _strings(body: Iterable[ast.stmt]) -> list[ast.Expr]:

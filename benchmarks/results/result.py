@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,8 +26,8 @@ class Result:
     """Of the file, and of the mark on the page."""
     command: str
     date: str
-    took: dict[str, float]
-    """Wall time and CPU time of all processes [s]."""
+    seconds: float
+    """Wall time."""
     commit: str
     clean: bool
     """Whether all files that git knows were as in that commit."""
@@ -80,7 +79,7 @@ class Result:
         if self.remarks:
             parts.append("\n".join(f"- {remark}" for remark in self.remarks))
         if self.quick:
-            parts.append("**Too little was measured to judge by: leave out `--quick`.**")
+            parts.append("**Too little was measured to judge by.**")
         return "\n\n".join([*parts, self._about()])
 
     def _about(self) -> str:
@@ -90,7 +89,7 @@ class Result:
         return (
             f"*{there['processor']}, {there['cores']} logical cores, {there['memory_gib']:g} GiB; "
             f"load {self.load['before']:g} before, {self.load['after']:g} after; "
-            f"{_duration(self.took['wall'])}, {_duration(self.took['cpu'])} of CPU time. {known}. "
+            f"{_duration(self.seconds)}. {known}. "
             f"{self.date}, commit {self.commit or 'unknown'}{state}.*"
         )
 
@@ -119,7 +118,7 @@ class Run:
         self._code = fingerprints(self._measures)
         self._commit, self._clean = commit_of(REPOSITORY), is_clean(REPOSITORY)
         self._versions, self._load = versions(packages), load()
-        self._wall, self._cpu = time.monotonic(), _cpu_seconds()
+        self._start = time.monotonic()
 
     def end(
         self,
@@ -149,10 +148,7 @@ class Run:
             name=self._name,
             command=command(),
             date=time.strftime("%Y-%m-%d"),
-            took={
-                "wall": round(time.monotonic() - self._wall, 1),
-                "cpu": round(_cpu_seconds() - self._cpu, 1),
-            },
+            seconds=round(time.monotonic() - self._start, 1),
             commit=self._commit,
             clean=self._clean,
             measures=self._measures,
@@ -166,12 +162,6 @@ class Run:
             settings=dict(settings or {}),
             details=details,
         )
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of those that it started and that have ended."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _duration(seconds: float) -> str:

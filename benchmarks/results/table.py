@@ -25,7 +25,7 @@ class Number:
         unit = self.unit and f" {self.unit}"
         if self.error is not None:
             return f"{_with_error(self.value, self.error)}{unit}"
-        if self.low is not None and self.high is not None:
+        if self.low is not None and self.high is not None and self.low < self.high:
             return f"{_digits(self.value)}{unit} ({_digits(self.low)}–{_digits(self.high)})"
         return f"{_digits(self.value)}{unit}"
 

@@ -1,0 +1,75 @@
+"""One of our networks on one data set: train for so much CPU time, test the best weights."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from hydragnn_flow import GraphStore
+from hydragnn_flow.config import load_network
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+from model_accuracy.outcome import Outcome, errors
+from model_accuracy.sets import SETS, Contest, network
+
+
+def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> Outcome:
+    """Train by the package's own segments.
+
+    Parameters
+    ----------
+    contest
+        Which network on which set.
+    store
+        Of the set.
+    seconds
+        CPU time of the training, of all threads of this process.
+    seed
+        Of the weights and of the order of graphs.
+    """
+    chosen, section = SETS[contest.set], network(contest)
+    clock = _Clock(seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = SegmentSpec(
+            kind="trial",
+            number=0,
+            directory=folder,
+            store=str(store),
+            network=section,
+            until_epoch=load_network(section).Training.num_epoch,
+            rung=0,
+            seed=seed,
+        )
+        result = run_segment(spec, should_stop=clock)
+        used, found = clock.used, None
+        if result.best_epoch:
+            graphs = GraphStore.open(store)
+            weights = load_checkpoint(spec.folder / FILE, torch.device("cpu"))["best"]
+            model = restore_model(section, graphs.manifest, weights)
+            split = graphs["testset"]
+            found = errors(chosen, split, predict_batches(model, split_batches(split)))
+    remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
+    return Outcome(used, result.to_epoch, result.best_epoch or 0, found, remark)
+
+
+class _Clock:
+    """Says when so many CPU-seconds have passed since it was first asked, before the first step."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._start: float | None = None
+
+    def __call__(self) -> bool:
+        if self._start is None:
+            self._start = time.process_time()
+        return self.used >= self._seconds
+
+    @property
+    def used(self) -> float:
+        """CPU time since then [s]."""
+        return 0.0 if self._start is None else time.process_time() - self._start
