@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ def test_commands_exist_with_their_options(line: Line) -> None:
         assert needed == {name for name in needed if isinstance(given.get(name), str)}
 
 
-@pytest.mark.parametrize("line", lines("python"), ids=place)
+@pytest.mark.parametrize(
+    "line", [line for line in lines("python") if "-m" not in line.words], ids=place
+)
 def test_programs_exist_with_their_options(line: Line) -> None:
     program = REPOSITORY / line.words[1]
     assert program.is_file()
@@ -114,11 +117,14 @@ def test_the_workflow_takes_what_the_readme_gives_it(
 
 @pytest.mark.parametrize("line", lines("make"), ids=place)
 def test_make_has_its_targets(line: Line) -> None:
+    if "benchmark-NAME" in line.words:
+        return  # stands for any
+    command = ["make", "--dry-run", *line.words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    for word in line.words[1:]:
-        name, sign, _ = word.partition("=")
-        defined = rf"^{name} \?=" if sign else f"^{name}:"
-        assert re.search(defined, makefile, flags=re.MULTILINE)
+    for name in (word.partition("=")[0] for word in line.words[1:] if "=" in word):
+        assert re.search(rf"\b{name}\b", makefile)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
