@@ -18,7 +18,8 @@ import typer
 from graph_store import footprint, throughput
 from graph_store.footprint import CannotMeasure
 from graph_store.workspace import Settings, Workspace
-from results import Line, Run, missed, table_of
+from peers.memmap import Memmap
+from results import Line, Run, behind, missed, table_of
 from results.code import commit_of
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -73,7 +74,11 @@ def main(
         work.left_out.append("ratios to HydraGNN, whose checkout --hydragnn would name")
     result = run.end(
         [table_of(lines)],
-        remarks=[missed(lines), *(f"not measured: {what}" for what in work.left_out)],
+        remarks=[
+            missed(lines),
+            behind(lines, [Memmap.name]),
+            *(f"not measured: {what}" for what in work.left_out),
+        ],
         peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
         settings=asdict(settings),
         details={"lines": [asdict(line) for line in lines], "graphs/CPU-s": work.rates},

@@ -76,14 +76,14 @@ def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             frames.append(atoms)
         (tmp_path / "acac").mkdir(exist_ok=True)
         ase.io.write(tmp_path / "acac" / f"{name}_300K.xyz", frames)
-    arguments = ["--data", tmp_path, "--only", "acac:SchNet", "--only", "Si:PAINN"]
+    arguments = ["--data", tmp_path, "--only", "acac:EGNN", "--only", "Si:PAINN"]
     arguments += ["--seconds", "0.5", "--seeds", "1", "--trainings", tmp_path / "trainings.jsonl"]
     sides = ["ours"]
     if checkout := request.config.getoption("--hydragnn"):
         arguments += ["--hydragnn", checkout]
         sides.append("theirs")
     printed, table, figures = run("accuracy.py", *arguments, "--json", tmp_path / "figures.json")
-    assert [cells[1] for cells in table] == ["SchNet", ""]
+    assert [cells[1] for cells in table] == ["EGNN", ""]
     assert [cells[3] for cells in table] == ["energy RMSE, meV", "forces RMSE, meV/Å"]
     assert figures["quick"] and "Too little was measured" in printed
     (row,) = figures["details"]

@@ -11,7 +11,7 @@ import page
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from results import Line, Number, Result, Run, Table, missed, table_of
+from results import Line, Number, Result, Run, Table, behind, missed, table_of
 from results.code import changed, fingerprint, fingerprints
 from results.machine import command
 from results.result import FOLDER
@@ -149,6 +149,10 @@ def test_lines_judge_the_ratio_before_the_value() -> None:
     ]
     assert [line.met for line in lines] == [False, True, None]
     assert missed(lines) == "targets missed: speed, peer"
+    assert behind(lines) == "slower: nothing"
+    slow = Line("r", "speed", 1.0, "1/s", "peer", 2.0, 0.5)
+    assert behind([slow]) == "slower: speed, than peer (0.50)"
+    assert behind([slow], ["peer"]) == "slower: nothing"
     rows = [line.split("|") for line in table_of(lines).markdown().splitlines()[2:]]
     assert [cell.strip() for cell in rows[0][5:8]] == ["2.00 (1.90–2.10)", "≥ 3", "MISSED"]
     assert rows[1][2].strip() == "10.0 MB" and rows[1][5].strip() == ""

@@ -9,8 +9,8 @@ A program makes a :class:`Run` before it measures, and ends it with its tables::
     result.write(path)
 """
 
-from results.lines import Line, missed, table_of
+from results.lines import Line, behind, missed, table_of
 from results.result import Result, Run
 from results.table import Cell, Number, Table
 
-__all__ = ["Cell", "Line", "Number", "Result", "Run", "Table", "missed", "table_of"]
+__all__ = ["Cell", "Line", "Number", "Result", "Run", "Table", "behind", "missed", "table_of"]

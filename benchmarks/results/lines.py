@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from results.table import Cell, Number, Table
@@ -64,3 +64,21 @@ def missed(lines: Sequence[Line]) -> str:
     """A sentence that names the targets missed."""
     names = [f"{line.what}, {line.peer}".rstrip(", ") for line in lines if line.met is False]
     return f"targets missed: {'; '.join(names) or 'none'}"
+
+
+def behind(lines: Sequence[Line], limits: Collection[str] = ()) -> str:
+    """A sentence that names what is slower than a peer, if anything is.
+
+    Parameters
+    ----------
+    lines
+        Their ratios are of speeds.
+    limits
+        Peers that are limits, behind which everything is.
+    """
+    names = [
+        f"{line.what}, than {line.peer} ({line.ratio:.2f})"
+        for line in lines
+        if line.ratio is not None and line.ratio < 1 and line.peer not in limits
+    ]
+    return f"slower: {'; '.join(names) or 'nothing'}"
