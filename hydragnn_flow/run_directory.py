@@ -21,7 +21,8 @@ from hydragnn_flow.versions import versions
 
 CONFIG = "run.yaml"
 STARTED = "started"
-VERSION = 1  # of a line of segments.jsonl
+# Of a line of segments.jsonl. In one of version 1 `joules` are the first rank's alone, undivided.
+VERSIONS = (1, 2)
 
 
 class RunDirectory:
@@ -209,8 +210,9 @@ class RunDirectory:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 result = SegmentResult(**json.loads(line))
-                if result.version != VERSION:
-                    raise ValueError(f"version {result.version}, this package reads {VERSION}")
+                if result.version not in VERSIONS:
+                    known = " and ".join(map(str, VERSIONS))
+                    raise ValueError(f"version {result.version}, this package reads {known}")
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "

@@ -260,8 +260,8 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
 
 
 def test_a_newer_releases_record_is_refused(directory: RunDirectory) -> None:
-    directory.record([result(0, version=2)])
-    assert "version 2" in refusal(lambda: list(directory.results()))
+    directory.record([result(0, version=3)])
+    assert "version 3" in refusal(lambda: list(directory.results()))
 
 
 def test_records_of_version_1_are_read(directory: RunDirectory) -> None:

@@ -6,7 +6,7 @@ Nothing here is required: a machine without a counter, or one that only root may
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,21 @@ class EnergyMeter:
     """Energy used since the meter was made [J].
 
     NVIDIA devices are read through NVML (package ``nvidia-ml-py``), AMD ones through AMD SMI
-    (package ``amdsmi``, part of ROCm), processors through RAPL. NVML counts the board, AMD SMI the
-    package (on an MI250X both of its GCDs), RAPL the sockets with all that runs on them.
+    (package ``amdsmi``, part of ROCm), processors through RAPL; Intel's devices are not counted.
+    NVML counts a device, RAPL the sockets with all that runs on them. AMD SMI counts a package: of
+    an MI250X each GCD is charged with half of that, whatever runs on the other.
 
     Parameters
     ----------
     device
         Where the work is done.
+    share
+        Part of the energy of these counters that is the work's own.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._counters = _device_counters(device) if device.type == "cuda" else rapl_counters()
+    def __init__(self, device: torch.device, share: float = 1.0) -> None:
+        self._share = share
+        self._counters = _counters(device)
         self._begin = [counter() for counter in self._counters]
         self._read = time.monotonic()
 
@@ -64,7 +68,8 @@ class EnergyMeter:
         if not self._counters:
             return None
         now = [counter() for counter in self._counters]
-        return sum(after - before for before, after in zip(self._begin, now, strict=True))
+        used = (after - before for before, after in zip(self._begin, now, strict=True))
+        return self._share * sum(used)
 
 
 def rapl_counters(root: Path = _POWERCAP) -> list[Counter]:
@@ -99,7 +104,11 @@ class _RaplZone:
         return int(self._file.read_text())
 
 
-def _device_counters(device: torch.device) -> list[Counter]:
+def _counters(device: torch.device) -> list[Counter]:
+    if device.type == "cpu":
+        return rapl_counters()
+    if device.type != "cuda":
+        return []
     read = _amd if torch.version.hip else _nvidia
     try:
         return [read(torch.cuda.get_device_properties(device))]
@@ -123,12 +132,47 @@ def _amd(properties: Any) -> Counter:
         f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:"
         f"{properties.pci_device_id:02x}."
     )
-    handles = smi.amdsmi_get_processor_handles()
-    handle = next(h for h in handles if smi.amdsmi_get_gpu_device_bdf(h).lower().startswith(place))
+    found = {
+        smi.amdsmi_get_gpu_device_bdf(handle).lower(): handle
+        for handle in smi.amdsmi_get_processor_handles()
+    }
+    places = sorted(found)
 
-    def joules() -> float:
-        count = smi.amdsmi_get_energy_count(handle)
+    def joules(place: str) -> float:
+        count = smi.amdsmi_get_energy_count(found[place])
         return float(count["energy_accumulator"]) * float(count["counter_resolution"]) / 1e6
 
-    joules()
-    return joules
+    counted = []
+    for each in places:
+        try:
+            counted.append(joules(each) > 0)
+        except Exception:  # as some versions say of a die that does not count
+            counted.append(False)
+    mine = next(number for number, each in enumerate(places) if each.startswith(place))
+    counter, dies = package_counter(counted, mine)
+    return lambda: joules(places[counter]) / dies
+
+
+def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
+    """The die that counts the energy of a die's package, and how many dies the package has.
+
+    Of an MI250X's two dies the driver lets one count the energy of both, and shows 0 for the other.
+
+    Parameters
+    ----------
+    counted
+        Of each die of the node, in the order of the bus, whether it counts anything.
+    die
+        The one asked for.
+
+    Raises
+    ------
+    ValueError
+        If the dies are not packages of equal size in each of which one counts.
+    """
+    dies, rest = divmod(len(counted), sum(counted) or 1)
+    first = die - die % dies
+    package = counted[first : first + dies]
+    if rest or sum(package) != 1:
+        raise ValueError("it cannot be told which die counts for which")
+    return first + package.index(True), dies

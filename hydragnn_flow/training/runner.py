@@ -38,6 +38,7 @@ def run_segment(
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     may_write: Callable[[], bool] = lambda: True,
+    energy_share: float = 1.0,
 ) -> SegmentResult:
     """Train from the checkpoint to the segment's rung.
 
@@ -56,17 +57,20 @@ def run_segment(
         a checkpoint of what it has done.
     may_write
         Asked by the first rank right before it writes into the segment's folder.
+    energy_share
+        Part of what this rank's counters of energy see that is the segment's.
     """
     world = world or World()
     device = torch.device(device)
     torch.set_num_threads(spec.threads)
     result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
-    meter = EnergyMeter(device)
+    meter = EnergyMeter(device, energy_share)
     trainer: Trainer | None = None
 
     def spent() -> Spent:
-        return Spent((time.perf_counter() - wall) * world.size, meter.joules() or 0.0)
+        mine = [time.perf_counter() - wall, meter.joules() or 0.0]
+        return Spent(*world.sum(torch.tensor(mine, dtype=torch.float64, device=device)).tolist())
 
     def is_over() -> bool:
         return meter.poll() or should_stop()

@@ -94,7 +94,8 @@ class SegmentResult:
     parts: int = 1
     """In which each rank computed its share of a step, one after the other."""
     joules: float | None = None
-    """Energy that the first rank's counters saw [J], of everything they see; None without any."""
+    """Energy of all ranks [J]: of what each one's counters saw, the segment's share; None where a
+    rank has none."""
     spent_seconds: float = 0.0
     """What it took, before this segment, to get to the checkpoint it began with: seconds of each
     GCD, those of segments included that were lost and so have none in their records."""
@@ -113,7 +114,7 @@ class SegmentResult:
     predicted_seconds: float | None = None
     uncorrected_seconds: float | None = None
     """The prediction before experience corrected it."""
-    version: int = 1
+    version: int = 2
 
     @property
     def places(self) -> list[tuple[str, str]]:

@@ -60,7 +60,8 @@ class Trainer:
     may_write
         Asked by the first rank right before it writes a checkpoint.
     spent
-        What the segment has taken so far; kept in the checkpoint with what was spent before.
+        What the segment has taken so far, on all ranks, each of which asks; kept in the checkpoint
+        with what was spent before.
     """
 
     def __init__(
@@ -245,8 +246,8 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint, from the first rank; every rank calls this."""
         optimizer = optimizer_state(self.optimizer, self.world)
+        before, now = self.spent_before, self.spent()
         if self.world.is_first and self.may_write():
-            before, now = self.spent_before, self.spent()
             save_checkpoint(
                 self.spec.folder / FILE,
                 {

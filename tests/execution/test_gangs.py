@@ -297,6 +297,29 @@ def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
     assert (result.cpu_seconds, result.peak_memory_gib, result.bundle) == (7.0, 4.0, "b7")
 
 
+@pytest.mark.parametrize(
+    ("joules", "expected"),
+    [
+        ([100.0, 120.0], 220.0),
+        ([100.0, None], None),  # one node does not count, and the sum would be too small
+        ([None, None], None),
+        ([0.0, 0.0], 0.0),
+    ],
+)
+def test_a_gang_has_the_energy_of_all_its_parts(
+    joules: list[float | None], expected: float | None
+) -> None:
+    parts = [part("ok", joules=value) for value in joules]
+    assert whole(parts).joules == expected
+
+
+def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts() -> None:
+    lost = part("lost", joules=None)
+    ended = part("interrupted", joules=100.0)
+    assert whole([ended, lost]).joules == 100.0
+    assert whole([lost]).joules is None
+
+
 def test_a_part_of_a_gang_needs_a_claim(tmp_path: Path, alloy_store: GraphStore) -> None:
     with pytest.raises(ValueError, match="claim"):
         Job(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)

@@ -1,10 +1,11 @@
-"""Segments whose process does not answer before the batch job ends."""
+"""Segments whose process does not answer before the batch job ends; energy that several share."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lane_cases import NODE
@@ -12,8 +13,11 @@ from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, run_jobs
+from hydragnn_flow.execution.sites.options import Device
+from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.execution.workers.part import SECONDS_TO_ANSWER
+from hydragnn_flow.training.segment import SegmentResult
 
 # Of a process that has yet to import torch; nothing answers so soon.
 SECONDS = SECONDS_TO_ANSWER + 0.2
@@ -41,3 +45,41 @@ def test_the_other_parts_of_a_gang_are_told(tmp_path: Path, alloy_store: GraphSt
     (part,) = run_jobs(NODE, "b", [Job(spec, (0,), first_rank=0, world=2)])
     assert part.status == "interrupted"
     assert abort_reason(spec) == part.reason
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "shares"),
+    [
+        # The sockets' counters see both slots of the node.
+        ("cpu", [(0,)], [0.5]),
+        ("cpu", [(0, 1)], [0.5, 0.5]),
+        ("cuda", [(0,)], [1.0]),
+        ("cuda", [(0, 1)], [1.0, 1.0]),
+        ("hip", [(1,), (1,), (0,), (1,)], [1 / 3, 1 / 3, 1.0, 1 / 3]),
+    ],
+)
+def test_what_sees_several_is_shared_out(
+    device: Device,
+    jobs: list[tuple[int, ...]],
+    shares: list[float],
+    tmp_path: Path,
+    alloy_store: GraphStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The joules of a segment are those of its ranks."""
+
+    class Counting:
+        """A lane whose GCD uses 12 J while it has anything to do."""
+
+        def call(self, request: dict[str, Any]) -> dict[str, Any]:
+            asked.append(request["energy_share"])
+            done = SegmentResult("trial", 0, 0, 0, 1, "ok", joules=12 * request["energy_share"])
+            return done.to_dict()
+
+    asked: list[float] = []
+    monkeypatch.setattr(worker, "lane_for", lambda *place: Counting())
+    spec = make_spec(tmp_path / "t", alloy_store, 1)
+    results = run_jobs(replace(NODE, device=device), "b", [Job(spec, gcds) for gcds in jobs])
+    assert sorted(asked) == sorted(shares)
+    expected = [12 * sum(shares[:2])] if len(jobs[0]) > 1 else [12 * share for share in shares]
+    assert [result.joules for result in results] == pytest.approx(expected)

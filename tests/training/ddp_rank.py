@@ -12,8 +12,10 @@ import torch.distributed as dist
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, joined
 from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Stopped
 
@@ -27,7 +29,10 @@ def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dic
     trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
     losses, judged = train_on(trainer, world), trainer.evaluate(trainer.val)
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
+        spent = torch.tensor([1.0, 10.0 * (1 + world.rank)], dtype=torch.float64)
+        trainer.spent = lambda: Spent(*world.sum(spent.clone()).tolist())
         trainer.save()
+        assert load_checkpoint(spec.folder / FILE)["spent"] == [2.0, 30.0]
         again = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
         np.testing.assert_allclose(train_on(again, world), train_on(trainer, world), rtol=1e-5)
     return losses, *judged

@@ -70,11 +70,14 @@ def whole(parts: Sequence[SegmentResult]) -> SegmentResult:
     -------
     SegmentResult
         That of the first part, or where any ended badly that of the cause and not of those that
-        followed. CPU seconds are those of all parts, memory that of the largest; GCDs on another
-        node than the first part's are written `node/gcd`.
+        followed. CPU seconds and joules are those of all parts, memory that of the largest; GCDs on
+        another node than the first part's are written `node/gcd`. Joules are known where every part
+        that ended well knows its own.
     """
     bad = [part for part in parts if part.status != "ok"]
     home = parts[0].node
+    joules = [part.joules for part in parts if part.status == "ok" or part.joules is not None]
+    known = [value for value in joules if value is not None]
     return replace(
         min(bad, key=_rank_of_blame) if bad else parts[0],
         node=home,
@@ -85,6 +88,7 @@ def whole(parts: Sequence[SegmentResult]) -> SegmentResult:
             for gcd in part.gcds
         ],
         cpu_seconds=sum(part.cpu_seconds for part in parts),
+        joules=sum(known) if known and len(known) == len(joules) else None,
         peak_memory_gib=max(part.peak_memory_gib for part in parts),
     )
 

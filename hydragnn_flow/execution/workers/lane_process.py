@@ -136,6 +136,7 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
                 world=world,
                 should_stop=should_stop,
                 may_write=fence.may_write,
+                energy_share=request["energy_share"],
             ).to_dict()
         return answer | {LAST: True} if world.is_joined else answer
     except (Busy, NotMet, Stopped) as error:

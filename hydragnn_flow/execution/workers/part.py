@@ -56,14 +56,21 @@ class Part:
         What to run.
     positions, lanes
         GCD, by its position on the node, and process of each rank.
+    energy_shares
+        Part of what each rank's counters of energy see that is the segment's.
     """
 
     def __init__(
-        self, node: Node, job: Job, positions: Sequence[int], lanes: Sequence[Lane]
+        self,
+        node: Node,
+        job: Job,
+        positions: Sequence[int],
+        lanes: Sequence[Lane],
+        energy_shares: Sequence[float],
     ) -> None:
         self._node, self._job, self._spec = node, job, job.spec
         self._gcds = [node.gcds[position] for position in positions]
-        self._lanes = lanes
+        self._lanes, self._energy_shares = lanes, energy_shares
         self._in_gang = job.world is not None and job.world > len(lanes)
         self._over = threading.Event()
         self._end_by = float("inf")
@@ -152,6 +159,7 @@ class Part:
             "spec": self._spec.to_dict(),
             "rank": self._job.first_rank + rank,
             "world": world,
+            "energy_share": self._energy_shares[rank],
             "meeting": meeting if world > 1 else None,
             "device": "cuda" if self._node.device == "hip" else self._node.device,
         }

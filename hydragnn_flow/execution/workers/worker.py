@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from hydragnn_flow.errors import InputError, StoreError
@@ -69,13 +70,15 @@ def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
 def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     taken: Counter[int] = Counter()
     parts = []
-    for job in jobs:
-        positions = (_own_gcd(node),) if job.gcds is None else job.gcds
+    places = [(_own_gcd(node),) if job.gcds is None else job.gcds for job in jobs]
+    together = Counter(chain.from_iterable(places))
+    for job, positions in zip(jobs, places, strict=True):
         lanes = []
         for position in positions:
             lanes.append(lane_for(node, position, taken[position]))
             taken[position] += 1
-        parts.append(Part(node, replace(job, spec=_in_time(job.spec)), positions, lanes))
+        shares = [_energy_share(node, together[position]) for position in positions]
+        parts.append(Part(node, replace(job, spec=_in_time(job.spec)), positions, lanes, shares))
     with ThreadPoolExecutor(len(parts)) as pool:
         results = list(pool.map(Part.run, parts))
     # Lanes that have died import torch while the driver decides what comes next; the other ranks
@@ -86,6 +89,16 @@ def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
             with suppress(OSError, InputError):
                 lane_for(node, position, slot)
     return results
+
+
+def _energy_share(node: Node, segments: int) -> float:
+    """Part of a GCD's counters that each of so many segments on it is charged with.
+
+    The sockets' counters see all CPU slots. A slot is charged with its part of them whatever runs
+    on the others, so that what a trial costs does not depend on its neighbours.
+    """
+    slots = len(node.gcds) if node.device == "cpu" else 1
+    return 1 / (slots * segments)
 
 
 def _not_run(spec: SegmentSpec, status: Status, reason: str) -> SegmentResult:
