@@ -221,7 +221,8 @@ import json, sys, time
 from hydragnn_flow.execution.workers.lane import Lane
 lane = Lane({})
 spec = json.loads(sys.argv[1])
-answer = lane.call({"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"})
+request = {"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"}
+answer = lane.call({**request, "energy_share": 1.0})
 print(lane._process.pid, answer["status"], flush=True)
 time.sleep(600)
 """

@@ -71,7 +71,8 @@ from hydragnn_flow.execution.workers.lane import Lane
 lane = Lane({})
 print(lane._process.pid, flush=True)
 spec = json.loads(sys.argv[1])
-lane.call({"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"})
+request = {"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"}
+lane.call({**request, "energy_share": 1.0})
 """
 
 
