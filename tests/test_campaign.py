@@ -1,52 +1,105 @@
-"""The main job, end to end, as a user runs it."""
+"""The main job, end to end, as a user runs it: killed once, interrupted once, and finished."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import signal
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from campaign_cases import MEMBERS, TRIALS, write_config
+from driver_cases import TWO_CORES, command_of, family_of, start, start_until, still_there
 from page_cases import REPOSITORY, Block, Line, blocks, lines
+from typer.testing import CliRunner, Result
 
 from hydragnn_flow import Ensemble, GraphStore, cli
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 
-COMMAND = [sys.executable, "-m", "hydragnn_flow.cli"]
+
+def flow(*arguments: str | Path) -> Result:
+    """Give a command, in this process."""
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
-def flow(*arguments: str | Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
-    )
+class Started(NamedTuple):
+    """One run directory, in the state a driver left it, and what that one left besides."""
+
+    config: Path
+    run: Path
+    log: Path
+    code: int | None = None
+    family: Sequence[psutil.Process] = ()
+    words: str = ""
+    """Command lines of the family."""
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run."""
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """A driver was killed while segments trained."""
     folder = tmp_path_factory.mktemp("campaign")
-    run = folder / "run"
-    done = flow("run", write_config(folder), "--run-dir", run)
-    assert done.returncode == 0, done.stderr
-    assert "Mean absolute errors" in done.stdout
-    return run
+    files = write_config(folder), folder / "run", folder / "output"
+    driver = start_until(
+        lambda run: (run / "trials/0/checkpoint.pt").exists(), "a segment that trains", *files
+    )
+    family = family_of(driver, files[1])
+    words = " ".join(map(command_of, family))
+    driver.kill()
+    return Started(*files, driver.wait(), family, words)
 
 
-def test_every_trial_ends_once(finished: Path) -> None:
+@pytest.fixture(scope="module")
+def interrupted(killed: Started) -> Started:
+    """The same command went on while the first one's workers were still there; then Ctrl-C."""
+    files = killed[:3]
+    driver = start_until(
+        lambda run: (run / "ensemble/members/0/log").exists(), "a member that trains", *files
+    )
+    family = family_of(driver, killed.run)
+    driver.send_signal(signal.SIGINT)
+    return Started(*files, driver.wait(timeout=60), family)
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted: Started) -> Path:
+    """The directory of the run, which has come to its end."""
+    log = interrupted.log
+    last = start(interrupted.config, interrupted.run, log)
+    assert last.wait(timeout=400) == 0, log.read_text()
+    assert "Mean absolute errors" in log.read_text()
+    return interrupted.run
+
+
+def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted: Started) -> None:
+    assert interrupted.code == 130
+    assert "goes on from here" in interrupted.log.read_text()
+    assert not still_there(interrupted.family, seconds=30)
+
+
+def test_no_process_outlives_a_killed_driver_for_long(killed: Started) -> None:
+    assert "lane_process" in killed.words
+    assert not still_there(killed.family, seconds=60)
+
+
+def test_every_segment_ends_once(finished: Path) -> None:
     records = read_trials(finished)
     assert [record.number for record in records] == list(range(TRIALS))
     assert {record.state for record in records} <= {"complete", "pruned"}
     results = list(RunDirectory(finished).results())
     ended = Counter((r.kind, r.number, r.rung) for r in results if r.status == "ok")
-    assert set(ended.values()) == {1}
-    assert sum(kind == "member" for kind, _, _ in ended) == MEMBERS
+    assert set(ended.values()) == {1}, "a segment was counted twice"
+    assert {number for kind, number, _ in ended if kind == "member"} == set(range(MEMBERS))
+    for record in records:
+        mine = [r for r in results if (r.kind, r.number) == ("trial", record.number)]
+        epochs = [(r.from_epoch, r.to_epoch) for r in mine if r.status == "ok"]
+        assert all(start <= end for start, end in epochs)
+        assert [end for _, end in epochs] == [2, 6][: len(epochs)]
 
 
 def test_no_two_trials_shared_a_core(finished: Path) -> None:
@@ -56,8 +109,7 @@ def test_no_two_trials_shared_a_core(finished: Path) -> None:
 
 def test_members_were_trained_by_ddp(finished: Path) -> None:
     members = [r for r in RunDirectory(finished).results() if r.kind == "member"]
-    expected = 2 if len(os.sched_getaffinity(0)) > 1 else 1
-    assert all(len(member.gcds) >= expected for member in members)
+    assert {len(member.gcds) for member in members} == {len(TWO_CORES)}
 
 
 def test_folders_are_those_of_the_design(finished: Path) -> None:
@@ -95,7 +147,7 @@ def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
     structures[0].rattle(0.1, seed=1)
     ase.io.write(tmp_path / "some.extxyz", structures)
     done = flow("predict", finished, tmp_path / "some.extxyz", "-o", tmp_path / "out.csv")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     ensemble = Ensemble.load(finished)
     ours = ensemble.predict(structures, members=True)
     assert ours.graphs is not None
@@ -122,8 +174,8 @@ def test_the_same_command_says_it_is_complete(finished: Path) -> None:
     config = finished.parent / "small.yaml"
     before = (finished / "segments.jsonl").read_bytes()
     done = flow("run", config, "--run-dir", finished)
-    assert done.returncode == 0
-    assert "is complete" in done.stdout
+    assert done.exit_code == 0, done.output
+    assert "is complete" in done.output
     assert (finished / "segments.jsonl").read_bytes() == before
 
 
@@ -147,8 +199,8 @@ def test_looking_commands(finished: Path) -> None:
         (["store", "check", finished / "store.gs"], "sound"),
     ):
         done = flow(*arguments)
-        assert done.returncode == 0, done.stderr
-        assert expected in done.stdout
+        assert done.exit_code == 0, done.output
+        assert expected in done.output
 
 
 def test_ensemble_json(finished: Path) -> None:
@@ -158,7 +210,9 @@ def test_ensemble_json(finished: Path) -> None:
     values = [member["trial"] for member in summary["members"]]
     ranked = sorted(read_trials(finished), key=lambda record: record.value or np.inf)
     assert values == [record.number for record in ranked[:MEMBERS]]
-    assert 0 <= summary["test"]["energy"]["coverage"] <= 1
+    table = pd.read_parquet(finished / "predictions" / "test.parquet")
+    holds = table["energy"].between(table["energy_lo"], table["energy_hi"])
+    assert summary["test"]["energy"]["coverage"] == pytest.approx(holds.mean())
 
 
 # Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to

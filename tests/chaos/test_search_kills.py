@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, write_config
-from test_kills import lines, start
+from driver_cases import lines, start
 
 from hydragnn_flow.config import load_config
 from hydragnn_flow.run_directory import RunDirectory

@@ -1,0 +1,75 @@
+"""Drivers as users start them, and what their run directories show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from hydragnn_flow.execution.workers.binding import bound_to
+
+PATIENCE = 240.0
+TWO_CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
+
+Reached = Callable[[Path], bool]
+
+
+def lines(path: Path) -> int:
+    """Of a file, if there is one."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def member_lines(run: Path) -> int:
+    """Members whose segment has ended."""
+    path = run / "segments.jsonl"
+    return path.read_text().count('"kind": "member"') if path.exists() else 0
+
+
+def start(config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Give the command, on a machine of two cores however many there are."""
+    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
+    with log.open("ab") as output, bound_to(TWO_CORES):
+        return subprocess.Popen(command, stdout=output, stderr=output)
+
+
+def start_until(
+    reached: Reached, what: str, config: Path, run: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    """Give the command and wait until its run directory shows something."""
+    driver = start(config, run, log)
+    give_up = time.monotonic() + PATIENCE
+    while not reached(run) and driver.poll() is None:
+        assert time.monotonic() < give_up, f"never came to: {what}\n{log.read_text()}"
+        time.sleep(0.02)
+    assert driver.poll() is None, f"ended before: {what}\n{log.read_text()}"
+    return driver
+
+
+def family_of(driver: subprocess.Popen[bytes], run: Path) -> list[psutil.Process]:
+    """Every process that works for a run: Parsl's pools name its directory, lanes are their own."""
+    pools = [
+        process
+        for process in psutil.process_iter()
+        if process.pid != psutil.Process().pid and str(run / "parsl") in command_of(process)
+    ]
+    children = [child for pool in pools for child in pool.children(recursive=True)]
+    return [*pools, *children, *psutil.Process(driver.pid).children(recursive=True)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its words, none where it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def still_there(family: list[psutil.Process], seconds: float) -> list[tuple[int, str]]:
+    """Which of some processes do not end."""
+    _, alive = psutil.wait_procs(family, timeout=seconds)
+    return [(process.pid, command_of(process)) for process in alive]
