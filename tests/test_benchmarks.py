@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,31 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def run(program: str, *arguments: str | Path) -> tuple[str, list[list[str]], Any]:
-    """What a benchmark prints, the cells of its tables without headings, and its JSON."""
-    figures = Path(arguments[-1])
+    """What a benchmark prints, the cells of its tables without headings, and its JSON.
+
+    It runs in this process, as Python would run it in one of its own.
+    """
+    printed = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr(sys, "argv", [program, *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(PROGRAMS / program), run_name="__main__")
+    assert end.value.code == 0
+    return _read(printed.getvalue(), Path(arguments[-1]))
+
+
+def run_apart(program: str, *arguments: str | Path) -> tuple[str, list[list[str]], Any]:
+    """The same in a process of its own."""
     command = [sys.executable, PROGRAMS / program, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr
-    lines = [line for line in process.stdout.splitlines() if line.startswith("|")]
+    return _read(process.stdout, Path(arguments[-1]))
+
+
+def _read(printed: str, figures: Path) -> tuple[str, list[list[str]], Any]:
+    lines = [line for line in printed.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.split("|")] for line in lines]
-    return process.stdout, cells[2:], json.loads(figures.read_text())
+    return printed, cells[2:], json.loads(figures.read_text())
 
 
 def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -37,7 +57,7 @@ def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         peers |= {f"HydraGNN{way}" for way in (", preload=True", " from disk")}
         peers.add("HydraGNN, enable_cache=True, second epoch on")
     arguments += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
-    printed, table, figures = run("store.py", *arguments)
+    printed, table, figures = run_apart("store.py", *arguments)
     paths = {"memory, batches of 128", "memory, compact profile", "stream, batches of 128"}
     assert {cells[1] for cells in table} == paths
     assert {cells[3] for cells in table} == peers
