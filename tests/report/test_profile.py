@@ -6,18 +6,20 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
-from segment_cases import NETWORK, network_with
+from segment_cases import NETWORK, make_spec, network_with
 
+from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL
+from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL, profile_training
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
     told: list[str] = []
     profile = profile_network(NETWORK, alloy_store.path, ranks=ranks, seconds=0.1, say=told.append)
@@ -40,10 +42,18 @@ def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
         assert words in text.getvalue()
 
 
-def test_more_work_is_more_operations(alloy_store: GraphStore) -> None:
-    narrow = profile_network(NETWORK, alloy_store.path, seconds=0.1)
-    wide = network_with(Architecture__hidden_dim=24)
-    assert profile_network(wide, alloy_store.path, seconds=0.1).flops > 2 * narrow.flops
+def test_more_work_is_more_operations(tmp_path: Path, alloy_store: GraphStore) -> None:
+    narrow, wide = (
+        profile_training(
+            make_spec(tmp_path / f"{width}", alloy_store, 1),
+            load_network(network_with(Architecture__hidden_dim=width)),
+            alloy_store,
+            torch.device("cpu"),
+            seconds=0.01,
+        )
+        for width in (12, 24)
+    )
+    assert wide.flops > 2 * narrow.flops
 
 
 def test_a_trial_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -54,6 +64,7 @@ def test_a_trial_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         network_of(directory, 4)
 
 
+@pytest.mark.slow
 def test_what_the_store_lacks_is_told_in_a_sentence(alloy_store: GraphStore) -> None:
     network = network_with(Architecture__radius=9.0)
     with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
