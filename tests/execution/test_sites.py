@@ -228,6 +228,13 @@ def test_a_site_yaml_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_site(tmp_path / "site.yaml")
 
 
+def test_a_site_yaml_that_the_system_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").mkdir()
+    refusal = r"site\.yaml: cannot be read \(Is a directory\); check the path"
+    with pytest.raises(InputError, match=refusal):
+        load_site(tmp_path / "site.yaml")
+
+
 def test_a_copied_site_file_works(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     copied = shipped_sites()["slurm"].read_text()

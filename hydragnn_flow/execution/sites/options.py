@@ -207,7 +207,9 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
         values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
     except FileNotFoundError:
         raise InputError(f"{path}: does not exist; check the name") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except (ValueError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read ({said}); correct it") from error
     if not isinstance(values, dict) or not isinstance(values.get("site"), str):
