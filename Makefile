@@ -15,12 +15,13 @@ BENCH ?=
 RESULTS := docs/results
 BENCHMARKS := store models accuracy campaigns execution
 
-.PHONY: help quickstart test test-slow test-slurm style types lint format docs clean benchmarks \
+.PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs clean benchmarks \
 	$(BENCHMARKS:%=benchmark-%)
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
 	@echo "make test         lint, types and tests"
+	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
@@ -40,6 +41,9 @@ test: style
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(VENV)/installed
+	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu $(if $(DEVICE),--device $(DEVICE))
 
 test-slurm: $(VENV)/installed
 	$(BIN)/python -m pytest -n 0 -m slurm tests/slurm

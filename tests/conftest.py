@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PATH",
         help="checkout of HydraGNN, whose own reader is then to open our stores",
     )
+    parser.addoption(
+        "--device",
+        choices=("cuda", "xpu", "cpu"),
+        help="where tests/gpu compute; by default an accelerator, if torch sees one",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

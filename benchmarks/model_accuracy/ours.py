@@ -6,8 +6,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -49,7 +47,7 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
         used, found = clock.used, None
         if result.best_epoch:
             graphs = GraphStore.open(store)
-            weights = load_checkpoint(spec.folder / FILE, torch.device("cpu"))["best"]
+            weights = load_checkpoint(spec.folder / FILE)["best"]
             model = restore_model(section, graphs.manifest, weights)
             split = graphs["testset"]
             found = errors(chosen, split, predict_batches(model, split_batches(split)))

@@ -54,15 +54,13 @@ def _write(path: Path, state: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(
-    path: Path, device: torch.device | str = "cpu", *, remedy: str = "delete it to train afresh"
-) -> dict[str, Any]:
-    """Read a checkpoint with ``weights_only=True``.
+def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") -> dict[str, Any]:
+    """Read a checkpoint with ``weights_only=True``; all of it is on the host.
 
     Parameters
     ----------
-    path, device
-        File, and where its tensors are to be.
+    path
+        The file, wherever it was written.
     remedy
         What whoever reads it can do where it cannot be read.
 
@@ -72,7 +70,7 @@ def load_checkpoint(
         If the file is damaged or of a version this package does not read.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
         # It goes on with advice about torch, of which the first sentence is enough.

@@ -58,7 +58,9 @@ def give_back_memory() -> None:
 def forget_peak_memory(device: torch.device) -> None:
     """Begin a new measurement: a warm process remembers the peaks of earlier segments."""
     if device.type != "cpu":
-        _accelerator(device).reset_peak_memory_stats(device)
+        runtime = _accelerator(device)
+        runtime.init()  # a process that has not used it yet is told "Invalid device argument"
+        runtime.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
         _CLEAR_REFS.write_text("5")
 

@@ -275,10 +275,12 @@ class Trainer:
         if begins and self.spec.start_from is not None:
             path = Path(self.spec.start_from)
         if path.exists():
-            state = load_checkpoint(path, self.device)
+            # Read on the host, whence everything goes where it belongs: an optimiser's count of
+            # steps stays there unless a fused kernel wants it, or each step would wait to read it.
+            state = load_checkpoint(path)
             self.model.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
-            self.best = state["best"]
+            self.best = {name: value.to(self.device) for name, value in state["best"].items()}
             for group in state["optimizer"]["param_groups"]:
                 if "fused" in group:  # as this optimiser is made, not that of the trial before it
                     group["fused"] = self.optimizer.param_groups[0]["fused"]

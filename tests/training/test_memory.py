@@ -99,6 +99,7 @@ def test_memory_of_any_accelerator_is_measured_and_given_back(
     asked: list[Any] = []
     module = SimpleNamespace(
         empty_cache=lambda: asked.append("empty"),
+        init=lambda: asked.append("init"),
         reset_peak_memory_stats=lambda device: asked.append(("reset", device)),
         max_memory_allocated=lambda device: 3 * 2**30,
     )
@@ -109,4 +110,5 @@ def test_memory_of_any_accelerator_is_measured_and_given_back(
     give_back_memory()
     forget_peak_memory(device)
     assert peak_memory_gib(device) == 3.0
-    assert asked == ["empty", ("reset", device)]
+    # The module refuses a device by its number before it has begun.
+    assert asked == ["empty", "init", ("reset", device)]
