@@ -1,0 +1,162 @@
+"""Runs of earlier versions are read, gone on with, and predict what they did.
+
+`tests/golden/run_*` hold the files of a campaign that outlive its processes. CONTRIBUTING.md says
+what to do when a format changes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from hydragnn_flow import InputError, cli, trials_frame
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import prepare_store
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import JOURNAL, Search, read_trials
+from hydragnn_flow.search.reading import STUDY
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+
+_FOLDER = Path(__file__).parent / "golden"
+RUNS = sorted(_FOLDER.glob("run_*"))
+
+
+def _make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("golden_make", _FOLDER / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make = _make()
+
+
+@pytest.fixture(params=RUNS, ids=lambda run: run.name)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a golden run: to read it may write a lock."""
+    copy = tmp_path / "run"
+    shutil.copytree(request.param, copy)
+    return copy
+
+
+@pytest.fixture
+def config(run: Path) -> RunConfig:
+    """What the run was asked for, as its own `run.yaml` has it."""
+    values = yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))
+    return RunConfig.model_validate({key: values[key] for key in RunConfig.model_fields})
+
+
+def test_there_is_one_and_they_are_small() -> None:
+    assert RUNS
+    sizes = [f.stat().st_size for run in RUNS for f in run.rglob("*") if f.is_file()]
+    assert sum(sizes) < 150_000 * len(RUNS)
+
+
+def test_the_ensemble_predicts_what_it_did(run: Path) -> None:
+    expected = json.loads((run / make.EXPECTED).read_text())
+    now = make.predictions(run)
+    assert now.keys() == expected.keys()
+    for name, columns in expected.items():
+        assert set(columns) <= set(now[name])
+        for column, values in columns.items():
+            np.testing.assert_allclose(now[name][column], values, rtol=1e-4, atol=1e-6)
+
+
+def test_the_run_is_known_and_complete(run: Path, config: RunConfig) -> None:
+    directory = RunDirectory(run)
+    directory.check(config)
+    assert directory.is_complete(config)
+    with pytest.raises(InputError, match="seed differs"):
+        directory.check(config.model_copy(update={"seed": config.seed + 1}))
+
+
+def test_every_segment_is_read(run: Path, config: RunConfig) -> None:
+    results = list(RunDirectory(run).results())
+    lines = (run / "segments.jsonl").read_text().splitlines()
+    assert len(results) == len(lines)
+    for result, line in zip(results, lines, strict=True):
+        written = json.loads(line)
+        known = result.to_dict()
+        assert {key: known[key] for key in written} == written
+    ended = {(result.kind, result.number) for result in results if result.status == "ok"}
+    assert {("trial", n) for n in range(config.search.trials)} <= ended
+    assert {("member", n) for n in range(config.ensemble.size)} <= ended
+
+
+def test_the_search_goes_on(run: Path, config: RunConfig) -> None:
+    before = read_trials(run)
+    assert [trial.number for trial in before] == list(range(config.search.trials))
+    assert {trial.state for trial in before} <= {"complete", "pruned"}
+    search = Search(run / JOURNAL, config.search, config.num_epoch, config.seed)
+    try:
+        asked = search.ask()
+        search.commit()
+    finally:
+        search.close()
+    assert asked.number == config.search.trials
+    assert asked.parameters.keys() == config.search.space.keys()
+    assert read_trials(run)[: len(before)] == before
+
+
+def test_optuna_reads_the_study(run: Path, config: RunConfig) -> None:
+    storage = JournalStorage(JournalFileBackend(str(run / JOURNAL)))
+    study = optuna.load_study(study_name=STUDY, storage=storage)
+    assert len(study.trials) == config.search.trials
+
+
+def test_training_goes_on_from_a_checkpoint(run: Path, config: RunConfig, tmp_path: Path) -> None:
+    network = read_json(run / "ensemble" / "members" / "0" / "config.json")["NeuralNetwork"]
+    base = config.network_with({}).Architecture
+    assert base.radius is not None
+    store = tmp_path / "store.gs"
+    prepare_store(config.data, base.radius, base.max_neighbours, config.seed, store)
+    folder = run / "ensemble" / "members" / "0"
+    before = load_checkpoint(folder / FILE)
+    spec = SegmentSpec(
+        kind="member",
+        number=0,
+        directory=str(folder),
+        store=str(store),
+        network=network,
+        until_epoch=config.ensemble.epochs + 1,
+        rung=0,
+        seed=config.seed,
+    )
+    result = run_segment(spec)
+    assert (result.status, result.reason) == ("ok", "")
+    assert result.from_epoch == config.ensemble.epochs
+    assert result.to_epoch == config.ensemble.epochs + 1
+    assert load_checkpoint(folder / FILE)["progress"] != before["progress"]
+
+
+def test_commands_show_it(
+    run: Path,
+    config: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frame = trials_frame(run)
+    assert isinstance(frame, pd.DataFrame)
+    assert len(frame) == config.search.trials
+    for command in ("status", "trials"):
+        monkeypatch.setattr("sys.argv", ["hydragnn-flow", command, str(run)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0, capsys.readouterr().err
+    assert "Mean absolute errors" in capsys.readouterr().out
