@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
+from hydragnn_flow.data.positions import INEXACT, are_resolved, length_error, near_origin
 from hydragnn_flow.errors import InputError
 
 # No two nuclei come as near [Å]: such atoms are the same one, written twice.
@@ -50,20 +52,26 @@ def atoms_to_graph(
     Returns
     -------
     Data
-        ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å, ``cell`` [3, 3] Å, ``pbc`` [3],
-        ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å, ``edge_attr`` [e, 1] Å,
-        ``graph_id`` [1]; then the targets, and packed as HydraGNN wants them ``y`` [sum, 1] and
-        ``y_loc`` [1, n_targets + 1].
+        ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å (of the atoms inside the cell, as
+        :func:`~hydragnn_flow.data.positions.near_origin` moves them), ``cell`` [3, 3] Å,
+        ``pbc`` [3], ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å,
+        ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then the targets, and packed as HydraGNN wants
+        them ``y`` [sum, 1] and ``y_loc`` [1, n_targets + 1].
 
     Raises
     ------
     InputError
         Where the structure cannot be a graph: no atoms, an unknown element, two atoms at one
         place, a position or cell that is not finite, a periodic direction without a lattice vector,
-        a cell so small that an atom would have a hundred thousand neighbours.
+        a cell so small that an atom would have a hundred thousand neighbours, one so large that
+        single precision does not resolve lengths.
     """
     positions, cell, pbc = _geometry(atoms, graph_id)
     _check_density(len(positions), cell, pbc, cutoff, graph_id)
+    # First of all: the search takes minutes for atoms that are thousands of cells away.
+    positions, _ = near_origin(positions, cell, pbc)
+    if not are_resolved(positions, cutoff):
+        raise _not_resolved(f"structure {graph_id}", positions, cutoff)
     edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
     if x is None:
         x = _atomic_numbers(atoms, graph_id)
@@ -81,8 +89,12 @@ def assemble_graph(
     graph_id: int,
     targets: Mapping[str, NDArray[np.float64]] | None = None,
     edge_attr: NDArray[Any] | None = None,
+    origin: str | None = None,
 ) -> Data:
     """Put one graph into the layout that all graphs have.
+
+    Positions are brought near the origin before they become float32, so that a network in single
+    precision sees the lengths of the edges whatever the origin and the choice of periodic images.
 
     Parameters
     ----------
@@ -98,20 +110,31 @@ def assemble_graph(
         As for :func:`atoms_to_graph`.
     edge_attr
         Edge features, [e, n_edge_features]; by default the lengths.
+    origin
+        What to call the graph in messages; by default the structure of its number.
 
     Returns
     -------
     Data
         With the keys and data types of :func:`atoms_to_graph`.
+
+    Raises
+    ------
+    InputError
+        Where the structure is so large that single precision does not resolve its edges.
     """
     features = edges.distances[:, None] if edge_attr is None else edge_attr
+    positions, wrapped = near_origin(positions, cell, pbc)
+    moved = wrapped[edges.receivers] - wrapped[edges.senders]
+    pos, shifts = positions.astype(np.float32), (edges.shifts + moved).astype(np.float32)
+    _check_lengths(pos, shifts, edges, origin or f"structure {graph_id}")
     graph = Data()
     graph.x = torch.from_numpy(x.astype(np.float32))
-    graph.pos = torch.from_numpy(positions.astype(np.float32))
+    graph.pos = torch.from_numpy(pos)
     graph.cell = torch.from_numpy(cell.astype(np.float32))
     graph.pbc = torch.from_numpy(pbc.astype(np.int32))
     graph.edge_index = torch.from_numpy(np.stack([edges.senders, edges.receivers]))
-    graph.edge_shifts = torch.from_numpy(edges.shifts.astype(np.float32))
+    graph.edge_shifts = torch.from_numpy(shifts)
     graph.edge_attr = torch.from_numpy(features.astype(np.float32))
     graph.graph_id = torch.tensor([graph_id])
     if targets:
@@ -175,6 +198,26 @@ def _check_distances(edges: Neighbours, graph_id: int) -> None:
     raise InputError(
         f"structure {graph_id} has {which} at one place ({edges.distances[nearest]:.1g} Å apart); "
         f"correct or remove it"
+    )
+
+
+def _check_lengths(
+    positions: NDArray[np.float32], shifts: NDArray[np.float32], edges: Neighbours, origin: str
+) -> None:
+    longest = float(edges.distances.max(initial=0.0))
+    if math.isnan(longest):
+        return  # of a position that is none, which is refused when it is stored
+    error = length_error(positions, shifts, edges.senders, edges.receivers, edges.distances)
+    # Coordinates may be beyond float32 altogether, and their differences NaN.
+    if not error <= INEXACT * longest:
+        raise _not_resolved(origin, positions, longest)
+
+
+def _not_resolved(origin: str, positions: NDArray[Any], longest: float) -> InputError:
+    extent = float(np.ptp(positions.astype(np.float64), axis=0).max())
+    return InputError(
+        f"{origin} is {extent:.3g} long, beside which single precision does not resolve edges of "
+        f"up to {longest:.3g}; cut it into smaller pieces or remove it"
     )
 
 

@@ -92,6 +92,7 @@ def test_builds_the_store_of_its_source(tmp_path):
         for data in store[name]:
             structure = structures[int(data.graph_id)]
             assert data.x[:, 0].tolist() == structure.atoms.numbers.tolist()
+            structure.atoms.wrap(eps=1e-6)
             assert data.pos.numpy() == pytest.approx(structure.atoms.positions, abs=1e-5)
             assert data.energy.numpy() == pytest.approx(structure.targets["energy"], rel=1e-6)
             assert data.forces.numpy() == pytest.approx(structure.targets["forces"], rel=1e-5)

@@ -52,16 +52,19 @@ def network(
     }
 
 
-def alloy(seed: int = 0, spacing: float = 3.75) -> ase.Atoms:
-    """Four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff."""
+def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.Atoms:
+    """Four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff.
+
+    ``exact`` rounds to numbers that are exact in the float32 of stored graphs.
+    """
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=spacing, cubic=True)
     atoms.numbers = rng.permutation([COPPER, COPPER, GOLD, GOLD])
     atoms.set_cell(atoms.cell.array + rng.normal(0, 0.1, (3, 3)), scale_atoms=True)
     atoms.positions += rng.normal(0, 0.15, (4, 3))
-    # Stored graphs are float32; numbers of 1/256 Å are exact there.
-    atoms.positions = np.round(atoms.positions * 256) / 256
-    atoms.cell = np.round(atoms.cell.array * 256) / 256
+    if exact:
+        atoms.positions = np.round(atoms.positions * 256) / 256
+        atoms.cell = np.round(atoms.cell.array * 256) / 256
     return atoms
 
 

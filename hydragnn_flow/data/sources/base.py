@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.positions import are_resolved
 from hydragnn_flow.data.sources.files import Role
 from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
@@ -119,6 +120,8 @@ class ReadyGraph:
             return True
         graph = self.data
         positions, cell = graph.pos.double().numpy(), graph.cell.double().numpy()
+        if not are_resolved(positions, cutoff):
+            return True
         found = neighbour_list(positions, cell, graph.pbc.bool().numpy(), cutoff, max_neighbours)
         ours = _in_order(found.senders, found.receivers, found.distances)
         senders, receivers = graph.edge_index.numpy()

@@ -74,6 +74,7 @@ class MeshFiles(GraphFiles[MeshSource]):
             graph_id=index,
             targets=targets,
             edge_attr=np.column_stack([lengths, np.tile(shared_by, 2)[order]]),
+            origin=origin,
         )
         return ReadyGraph(graph, origin, index, of_topology=True), names
 

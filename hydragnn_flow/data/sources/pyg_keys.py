@@ -109,7 +109,15 @@ def graph_record(
     if "edge_attr" in arrays:
         edge_attr = named_rows(arrays, "edge_attr", len(edges.senders), origin)
     graph = assemble_graph(
-        x, positions, cell, pbc, edges, graph_id=index, targets=targets, edge_attr=edge_attr
+        x,
+        positions,
+        cell,
+        pbc,
+        edges,
+        graph_id=index,
+        targets=targets,
+        edge_attr=edge_attr,
+        origin=origin,
     )
     return ReadyGraph(add_keys(graph, keys), origin, index)
 

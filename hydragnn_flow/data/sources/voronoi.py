@@ -66,6 +66,7 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
             graph_id=index,
             targets=targets,
             edge_attr=np.column_stack([cells.distances, cells.areas]),
+            origin=origin,
         )
         return ReadyGraph(graph, origin, index, of_topology=True), [*names, _SIZE[d]]
 

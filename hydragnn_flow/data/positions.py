@@ -1,0 +1,93 @@
+"""Positions near the origin, where single precision resolves them best.
+
+What a network sees of positions are the vectors of edges, differences of two of them. Single
+precision resolves 6e-8 of the larger one: 0.001 Å at 10,000 Å, which atoms of a molecular dynamics
+that is not wrapped drift away in time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float64]
+
+INEXACT = 1e-4
+"""What single precision may take from a length or add to it, as a share of the longest edge."""
+# Part of a lattice vector by which an atom may lie outside the cell: it is there by rounding.
+_EDGE = 1e-6
+# A structure may be so many times as far from the origin as it is long: two binary digits.
+_FAR = 4
+
+
+def near_origin(
+    positions: Rows, cell: NDArray[np.float64], pbc: NDArray[np.bool_]
+) -> tuple[Rows, Rows]:
+    """Wrap atoms into the cell, and bring a structure that lies far away to the origin.
+
+    Parameters
+    ----------
+    positions
+        [n_atoms, 3] Å, finite.
+    cell
+        Lattice vectors in rows [3, 3] Å; rows of directions that are not periodic are ignored.
+    pbc
+        Which directions are periodic, [3].
+
+    Returns
+    -------
+    positions
+        [n_atoms, 3] Å. Along periodic directions each atom is in the cell. Along the others the
+        structure is moved as a whole where it lies several times as far from the origin as it is
+        long, by a multiple of a power of two, so that its coordinates keep their digits. What is
+        near already stays as it is.
+    wrapped
+        Lattice vector that was taken off each atom's position, [n_atoms, 3] Å.
+    """
+    lattice = cell[pbc]
+    inverse = np.linalg.pinv(lattice)
+    # Of its place along periodic directions a structure has none to speak of.
+    open_part = positions - (positions @ inverse) @ lattice
+    low, high = open_part.min(axis=0), open_part.max(axis=0)
+    centre, extent = (low + high) / 2, float((high - low).max())
+    if np.abs(centre).max() > _FAR * extent:
+        step = 2.0 ** math.floor(math.log2(extent)) if extent > 0 else 1.0
+        positions = positions - np.round(centre / step) * step
+    wrapped: Rows = np.floor(positions @ inverse + _EDGE) @ lattice
+    return positions - wrapped, wrapped
+
+
+def are_resolved(positions: NDArray[np.floating[Any]], longest: float) -> bool:
+    """Whether edges of at most ``longest`` have a length in single precision, wherever they are.
+
+    Where they have not, the search for neighbours is not safe either: atoms that are a hundred
+    thousand cutoffs apart end the process.
+    """
+    return float(np.abs(positions).max()) * 2.0**-24 <= INEXACT * longest
+
+
+def length_error(
+    positions: NDArray[np.float32],
+    shifts: NDArray[np.float32],
+    senders: NDArray[np.int64],
+    receivers: NDArray[np.int64],
+    lengths: Rows,
+) -> float:
+    """Largest error of an edge's length as a network in single precision sees it [Å].
+
+    Parameters
+    ----------
+    positions, shifts
+        As they are stored, [n_atoms, 3] and [n_edges, 3] Å.
+    senders, receivers
+        Atoms at the ends of the edges, [n_edges].
+    lengths
+        Of the edges in double precision, [n_edges] Å.
+    """
+    if len(lengths) == 0:
+        return 0.0
+    vectors = positions[receivers] - positions[senders] + shifts
+    return float(np.abs(np.linalg.norm(vectors, axis=1) - lengths).max())
