@@ -336,6 +336,8 @@ def store_info(path: Store) -> None:
     if cutoff is not None:
         reach = f"{cutoff} {summary['units'].get('pos', '')}".rstrip()
         reach += f", nearest {cap}" if cap else ""
+    counted = summary["truncation"]
+    none_missing = ", none left out" if cap and counted and not counted["atoms"] else ""
     duplicates = (f"{n} in {name}" for name, n in summary["duplicates"].items() if n)
     for title, value in (
         ("targets", targets or "none"),
@@ -343,7 +345,8 @@ def store_info(path: Store) -> None:
         ("elements", " ".join(summary["elements"])),
         ("branches", " ".join(map(str, summary["branches"]))),
         ("cutoff", reach),
-        ("neighbours", f"{summary['avg_num_neighbors']:.1f} on average"),
+        ("neighbours", f"{summary['avg_num_neighbors']:.1f} on average{none_missing}"),
+        ("truncated", "; ".join(summary["truncated"])),
         ("duplicates", ", ".join(duplicates)),
         ("left out", "; ".join(summary["left_out"])),
         ("profile", summary["profile"]),

@@ -13,7 +13,8 @@ import torch
 from torch_geometric.data import Data
 
 from hydragnn_flow import cli
-from hydragnn_flow.data import GraphStore, check_store, write_store
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, check_store, prepare_store, write_store
 from hydragnn_flow.data.store.manifest import Manifest, Target, save_manifest
 from hydragnn_flow.errors import StoreError
 
@@ -63,6 +64,18 @@ def test_info_says_what_a_store_holds(command: Command, alloy_store: GraphStore)
     ):
         assert expected in said, expected
     assert "left out" not in said
+
+
+@pytest.mark.parametrize("kept", [12, 60])
+def test_info_says_what_neighbour_lists_leave_out(
+    command: Command, alloy_store: GraphStore, tmp_path: Path, kept: int
+) -> None:
+    source = alloy_store.manifest.provenance["source"]
+    data = DataConfig.model_validate({"source": source, "split": {"test": 0.2}})
+    prepare_store(data, 4.0, kept, 0, tmp_path / "s")
+    said = command("store", "info", tmp_path / "s")
+    assert ("truncated  max_neighbours = 12 leaves out " in said) == (kept == 12)
+    assert ("on average, none left out" in said) == (kept == 60)
 
 
 def test_info_of_graphs_that_are_not_atoms(command: Command, tmp_path: Path) -> None:

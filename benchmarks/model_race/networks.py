@@ -111,6 +111,7 @@ def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
             "output_heads": {"node": node_head},
             "task_weights": [1.0],
             "enable_interatomic_potential": True,
+            "truncated_neighbours": "allow",  # so that both sides compute the same edges
             "energy_peratom_weight": 1.0,
             "force_weight": 1.0,
             "graph_pooling": "add",

@@ -19,7 +19,7 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.reading.inspection import left_out, unseen
+from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import InputError
@@ -109,8 +109,10 @@ def _prepare(
         directory.store,
         view.step,
         PoolWorkers(site, pools),
+        whole_lists=architecture.enable_interatomic_potential
+        and architecture.truncated_neighbours == "refuse",
     )
-    for sentence in [*left_out(store), *unseen(store)]:
+    for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         view.say(sentence)
     n_val, level = len(store["valset"]), config.ensemble.level
     if n_val < needed_for_level(level):

@@ -20,7 +20,11 @@ RESOURCES = "Resources"
 GCDS = f"{RESOURCES}.gcds"
 
 # The store is built once for all trials from these, so no trial may change them.
-_FIXED_BY_THE_STORE = ("Architecture.radius", "Architecture.max_neighbours")
+_FIXED_BY_THE_STORE = (
+    "Architecture.radius",
+    "Architecture.max_neighbours",
+    "Architecture.truncated_neighbours",
+)
 # Trials must have learnt the same for as long.
 _FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
 # Losses, but not the errors of single targets, mean another thing with each value of these.

@@ -14,6 +14,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
 from hydragnn_flow.data.positions import INEXACT, are_resolved, length_error, near_origin
+from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
 # No two nuclei come as near [Å]: such atoms are the same one, written twice.
@@ -77,6 +78,29 @@ def atoms_to_graph(
         x = _atomic_numbers(atoms, graph_id)
         _check_distances(edges, graph_id)
     return assemble_graph(x, positions, cell, pbc, edges, graph_id=graph_id, targets=targets)
+
+
+def truncation_of(
+    atoms: ase.Atoms, graph: Data, cutoff: float, max_neighbours: int | None
+) -> Truncation:
+    """How much of a structure's neighbours its graph leaves out.
+
+    Parameters
+    ----------
+    atoms
+        The structure.
+    graph
+        What :func:`atoms_to_graph` made of it, with the same ``cutoff`` and ``max_neighbours``.
+    cutoff, max_neighbours
+        How its edges were found.
+    """
+    kept = np.bincount(graph.edge_index[1].numpy(), minlength=len(graph.pos))
+    if max_neighbours is None or kept.max(initial=0) < max_neighbours:
+        return whole(kept)
+    positions, cell, pbc = _geometry(atoms, 0)
+    positions, _ = near_origin(positions, cell, pbc)
+    every = neighbour_list(positions, cell, pbc, cutoff)
+    return count_truncation(kept, every.receivers, every.distances)
 
 
 def assemble_graph(

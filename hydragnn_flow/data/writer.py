@@ -195,7 +195,14 @@ def write_store(
     for split in splits:
         if not split or "/" in split:
             raise InputError(f"{path}: {split!r} is no name for a split; use one without a slash")
-    described = Description(targets, units, cutoff, max_neighbours, node_features, provenance)
+    described = Description(
+        targets=targets,
+        units=units,
+        cutoff=cutoff,
+        max_neighbours=max_neighbours,
+        node_features=node_features,
+        provenance=provenance,
+    )
     staging = new_staging(path)
     series = ShardSeries(
         staging,

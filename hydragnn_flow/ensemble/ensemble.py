@@ -119,15 +119,15 @@ class Ensemble:
                 )
         cutoff = manifest.cutoff
         assert cutoff is not None  # every store this package writes has one
+        # Where all lists were whole in training, those of denser structures must be so too.
+        counted = manifest.truncation
+        kept = None if counted is not None and not counted.atoms else manifest.max_neighbours
 
         def batches() -> Iterable[Batch]:
             for start in range(0, len(structures), _BATCH):
                 part = structures[start : start + _BATCH]
                 yield batch_graphs(
-                    [
-                        atoms_to_graph(atoms, cutoff, manifest.max_neighbours, start + i)
-                        for i, atoms in enumerate(part)
-                    ]
+                    [atoms_to_graph(atoms, cutoff, kept, start + i) for i, atoms in enumerate(part)]
                 )
 
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
@@ -297,6 +297,12 @@ def _check_fit(store: GraphStore, trained_on: Manifest) -> None:
                 f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
                 f"on; prepare the store like those, or give its structures in a file ASE reads"
             )
+    cut, whole = found.truncation, trained_on.truncation
+    if cut is not None and cut.atoms and whole is not None and not whole.atoms:
+        raise InputError(
+            f"{file}: {cut.sentence(found.cutoff or 0.0, found.max_neighbours)}, and nothing in "
+            f"the data the ensemble was trained on; give its structures in a file ASE reads"
+        )
     unknown = set(found.elements) - set(trained_on.elements)
     if unknown:
         raise InputError(

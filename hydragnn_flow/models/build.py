@@ -300,8 +300,34 @@ def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
     return False
 
 
+def _check_lists(architecture: Architecture, manifest: Manifest) -> None:
+    """Refuse neighbour lists that end before the radius."""
+    cutoff = architecture.radius or manifest.cutoff or 0.0
+    truncation = manifest.truncation
+    if truncation is not None:
+        own = manifest.provenance.get("own_edges", False)
+        if truncation.reaches(cutoff):
+            kept = None if own else manifest.max_neighbours
+            raise InputError(truncation.refusal(cutoff, kept))
+        return
+    # Nobody has counted: a list that is as long as lists may be is taken for one that was cut.
+    kept = manifest.max_neighbours
+    if kept is None and manifest.cutoff is None:
+        kept = architecture.max_neighbours
+    suspects = 0 if kept is None else sum(manifest.statistics.degree_histogram[kept:])
+    if suspects:
+        raise InputError(
+            f"network: Architecture.max_neighbours = {kept} may leave out neighbours of {suspects} "
+            f"atoms of the store, which have as many or more, and a potential whose neighbours "
+            f"change places has no forces; prepare the store again, which counts them, or accept "
+            f"jumps of the energy with Architecture.truncated_neighbours: allow"
+        )
+
+
 def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
     architecture = config.Architecture
+    if architecture.truncated_neighbours == "refuse":
+        _check_lists(architecture, manifest)
     mode = "Architecture.enable_interatomic_potential"
     levels = {name: target.level for name, target in manifest.targets.items()}
     if levels.get("energy") != "graph":

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign import prepare
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.report.progress import CampaignView
 
@@ -42,3 +43,26 @@ def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[st
 
 def test_nothing_is_said_of_keys_that_all_count(tmp_path: Path, config: dict[str, Any]) -> None:
     assert not any("change nothing" in line for line in prepared(tmp_path, config))
+
+
+def test_a_potential_with_cut_neighbour_lists_is_refused(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """Most of HydraGNN's are; nothing stays of the preparation."""
+    config["network"]["Architecture"]["max_neighbours"] = 12
+    with pytest.raises(InputError, match=r"forces are not the gradient .*max_neighbours = 12"):
+        prepared(tmp_path, config)
+    assert list(tmp_path.iterdir()) == []
+    config["network"]["Architecture"]["truncated_neighbours"] = "allow"
+    said = [line for line in prepared(tmp_path, config) if "leaves out" in line]
+    assert len(said) == 1 and said[0].startswith("max_neighbours = 12 leaves out ")
+    # A network that refuses meets the finished store.
+    del config["network"]["Architecture"]["truncated_neighbours"]
+    with pytest.raises(InputError, match="max_neighbours = 12 leaves out"):
+        prepared(tmp_path, config)
+    config["network"]["Architecture"] |= {
+        "enable_interatomic_potential": False,
+        "output_heads": {"graph": {"num_headlayers": 1, "dim_headlayers": [8]}},
+    }
+    config["network"]["Variables_of_interest"]["type"] = ["graph"]
+    assert any("leaves out" in line for line in prepared(tmp_path, config))

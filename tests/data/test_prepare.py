@@ -101,6 +101,35 @@ def test_builds_the_store_of_its_source(tmp_path):
     assert store.manifest.units["pos"] == "Å"
 
 
+def test_neighbours_left_out_are_counted_in_all_tasks(tmp_path):
+    config = generated(structures=80)
+    found = prepare(tmp_path / "s", config, max_neighbours=12).manifest.truncation
+    every = prepare(tmp_path / "t", config, max_neighbours=None).manifest
+    splits = every.splits.values()
+    assert found.of_atoms == sum(size.atoms for size in splits)
+    assert found.of_edges == sum(size.edges for size in splits)
+    kept = GraphStore.open(tmp_path / "s", mode="random").manifest.splits.values()
+    assert found.edges == found.of_edges - sum(size.edges for size in kept) > 0
+    assert found.most >= max(len(every.statistics.degree_histogram) - 1, 13)
+    assert 2.0 < found.nearest < 4.0
+    assert every.truncation.atoms == 0
+
+
+def test_cut_lists_are_refused_when_the_first_task_finds_them(tmp_path):
+    config, read = generated(structures=80), []
+    with pytest.raises(InputError, match=r"max_neighbours = 12 leaves out .* \(so far\).*: allow"):
+        prepare(
+            tmp_path / "s",
+            config,
+            whole_lists=True,
+            progress=lambda what, done, total: read.append(done),
+        )
+    assert max(read) == 0
+    assert list(tmp_path.iterdir()) == []
+    whole = prepare(tmp_path / "s", config, max_neighbours=60, whole_lists=True)
+    assert whole.manifest.truncation.atoms == 0
+
+
 def test_a_test_file_is_the_test_split(tmp_path):
     store = prepare(tmp_path / "s", files(tmp_path))
     assert store["testset"].graph_id.tolist() == [0, 1, 2]

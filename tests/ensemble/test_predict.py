@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.io import write
 from ensemble_cases import untrained_ensemble
 from segment_cases import NETWORK
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble.structures import predict_path
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
@@ -189,6 +191,35 @@ def test_elements_that_only_other_splits_have_are_refused(ensemble: Ensemble) ->
     assert ensemble.predict(rattled()).graphs is not None
     with pytest.raises(InputError, match="has Cu, which the training data do not have"):
         other.predict(rattled())
+
+
+@pytest.mark.parametrize("cut_in_training", [False, True])
+def test_denser_structures_than_in_training_keep_all_neighbours(
+    ensemble: Ensemble, tmp_path: Path, cut_in_training: bool
+) -> None:
+    """Where no list was cut in training, a potential that gets cut ones has no forces."""
+    manifest = ensemble.manifest
+    assert manifest.truncation is not None and not manifest.truncation.atoms
+    cut = replace(manifest.truncation, atoms=1, edges=1, nearest=3.9) if cut_in_training else None
+    update = {"max_neighbours": 12, "truncation": cut or manifest.truncation}
+    other = replace(ensemble, manifest=manifest.model_copy(update=update))
+    whole, found = (some.predict(rattled()).graphs for some in (ensemble, other))
+    assert whole is not None and found is not None
+    assert found["energy_mean"].equals(whole["energy_mean"]) == (not cut_in_training)
+
+    source = {"format": "ase", "train": "dense.xyz", "targets": {"spin": "μB"}}
+    for atoms in (structures := [rattled(seed=seed) for seed in range(4)]):
+        atoms.info["spin"] = 1.0
+    write(tmp_path / "dense.xyz", structures)
+    data = DataConfig.model_validate(
+        {"source": source, "path": tmp_path, "split": {"val": 0.25, "test": 0.25}}
+    )
+    store = prepare_store(data, CUTOFF, 12, 0, tmp_path / "dense.gs")
+    if cut_in_training:
+        assert other.predict_store(store).graphs is not None
+        return
+    with pytest.raises(InputError, match=r"manifest\.json: max_neighbours = 12 leaves out .*ASE"):
+        other.predict_store(store)
 
 
 def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:

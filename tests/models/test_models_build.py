@@ -14,6 +14,7 @@ from model_cases import COPPER, CUTOFF, GOLD, alloy, as_batch, network
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import Manifest, Target, atoms_to_graph, write_store
+from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, PotentialModel, PropertyModel, build_model
 
@@ -172,6 +173,42 @@ def test_the_stores_number_of_neighbours(manifest: Manifest) -> None:
         assert build_model(network("PNA", max_neighbours=asked), kept)
     with pytest.raises(InputError, match=r"max_neighbours = 3, but the store's .* keep 20; write"):
         build_model(network("PNA", max_neighbours=3), kept)
+
+
+CUT = Truncation(atoms=3, of_atoms=9, edges=12, of_edges=90, most=31, nearest=3.2)
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "said"),
+    [
+        ({"max_neighbours": 20, "truncation": CUT}, {}, r"max_neighbours = 20 leaves out 13 %.*31"),
+        (
+            {"truncation": CUT, "provenance": {"own_edges": True}},
+            {},
+            r"the edges that the data bring leave out .*; lower Architecture\.radius to 3\.2,",
+        ),
+        # Only what networks see counts: their edges end at the radius.
+        ({"max_neighbours": 20, "truncation": CUT}, {"radius": 3.1}, None),
+        ({"max_neighbours": 20, "truncation": Truncation(of_atoms=9)}, {}, None),
+        # Nobody has counted: 14 atoms of the training split have 13 neighbours or more, up to 16.
+        ({"max_neighbours": 13}, {}, r"max_neighbours = 13 may leave out neighbours of 14 atoms"),
+        ({"max_neighbours": 17}, {}, None),
+        ({"max_neighbours": None}, {"max_neighbours": 13}, None),
+        ({"cutoff": None}, {"max_neighbours": 13}, r"= 13 may leave out neighbours of 14 atoms"),
+        ({"cutoff": None}, {}, None),
+    ],
+)
+def test_a_potential_needs_whole_neighbour_lists(
+    manifest: Manifest, found: dict[str, Any], asked: dict[str, Any], said: str | None
+) -> None:
+    store = manifest.model_copy(update=found)
+    assert build_model(network("EGNN", potential=False, **asked), store)
+    assert build_model(network("EGNN", truncated_neighbours="allow", **asked), store)
+    if said is None:
+        assert build_model(network("EGNN", **asked), store)
+        return
+    with pytest.raises(InputError, match=said):
+        build_model(network("EGNN", **asked), store)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,9 @@ class Architecture(Section):
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
     """Nearest neighbours kept per atom. By default all within the radius."""
+    truncated_neighbours: Literal["refuse", "allow"] = "refuse"
+    """What happens to a potential if ``max_neighbours`` drops neighbours within the radius: its
+    energy then jumps when neighbours change places, and its forces are not the gradient."""
     activation_function: Activation = "relu"
     """Activation of heads and of the node updates of most types. PAINN, PNAEq, DimeNet, MACE and
     the messages of EGNN and SchNet have smooth activations of their own. Forces need a smooth
@@ -193,6 +196,8 @@ class Architecture(Section):
             unread |= {"dropout"} if self.mpnn_type != "GAT" else set()
         if not self.use_graph_attr_conditioning:
             unread.add("graph_attr_conditioning_mode")
+        if not self.enable_interatomic_potential:
+            unread.add("truncated_neighbours")
         return unread
 
     @model_validator(mode="before")

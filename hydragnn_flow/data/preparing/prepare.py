@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import same_file, write_json
@@ -39,6 +41,8 @@ from hydragnn_flow.files import same_file, write_json
 _SPLITS = (TRAIN, VALIDATION, TEST)
 _DECIDING = ("role", "hash", "composition", "group")
 """What decides in which split a structure may be."""
+# Counted up when a task records something new: those finished before are not gone on with.
+_RECORDS = 2
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
 _TASKS = 64
 _FEWEST, _MOST = 32, 4096
@@ -58,6 +62,8 @@ def prepare_store(
     path: Path | str,
     progress: Progress | None = None,
     workers: Workers | None = None,
+    *,
+    whole_lists: bool = False,
 ) -> GraphStore:
     """Build the store of a configuration, or open it where it is built already.
 
@@ -81,6 +87,9 @@ def prepare_store(
         Told what is being done, how many are done, and of how many.
     workers
         Who runs the tasks, unless they are few; by default this process.
+    whole_lists
+        Refuse structures whose neighbour lists leave out neighbours within the cutoff, as soon as
+        some have been read. In a finished store this is not looked for: its manifest says it.
 
     Returns
     -------
@@ -108,7 +117,15 @@ def prepare_store(
         groups = _tasks(open_source(config, seed).parts())
         if sum(map(_size, groups)) <= _FEW:
             workers = None
-        units = _read(tasks, groups, config, cutoff, max_neighbours, seed, show, workers)
+        request = partial(
+            read_request,
+            config=config,
+            cutoff=cutoff,
+            max_neighbours=max_neighbours,
+            seed=seed,
+            whole_lists=whole_lists,
+        )
+        units = _read(tasks, groups, request, show, workers)
         records = [load_record(unit) for unit in units]
         _check_alike(records)
         division = _divide(config, units, records, seed)
@@ -118,6 +135,7 @@ def prepare_store(
             units=records[0]["units"],
             cutoff=cutoff,
             max_neighbours=max_neighbours,
+            truncation=sum((Truncation(**r["truncation"]) for r in records), Truncation()),
             node_features=records[0]["node_features"],
             provenance={
                 **provenance,
@@ -223,7 +241,7 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
     Each combination has a directory of its own: a worker that outlives its driver may still finish
     a task for what was wanted before.
     """
-    text = json.dumps(provenance, sort_keys=True)
+    text = json.dumps([_RECORDS, provenance], sort_keys=True)
     tasks = building / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     for entry in building.iterdir():
         if entry.is_dir() and entry != tasks:
@@ -235,10 +253,7 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
 def _read(
     tasks: Path,
     groups: Sequence[Sequence[Part]],
-    config: DataConfig,
-    cutoff: float,
-    max_neighbours: int | None,
-    seed: int,
+    request: Callable[..., dict[str, Any]],
     show: Progress,
     workers: Workers | None,
 ) -> list[Path]:
@@ -252,9 +267,7 @@ def _read(
         if unit.name in there:
             finished += sizes[number]
         else:
-            requests[number] = read_request(
-                unit, config, parts, cutoff=cutoff, max_neighbours=max_neighbours, seed=seed
-            )
+            requests[number] = request(unit, parts=parts)
 
     def done(number: int) -> None:
         nonlocal finished

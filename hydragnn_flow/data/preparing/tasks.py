@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from hydragnn_flow.data.store.describe import Content, Description, join_content
 from hydragnn_flow.data.store.integrity import fsync_path
 from hydragnn_flow.data.store.manifest import Key, Shard, Target
 from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
-from hydragnn_flow.errors import StoreError
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
 
 RECORD = "record.json"
@@ -95,6 +97,7 @@ def read_request(
     cutoff: float,
     max_neighbours: int | None,
     seed: int,
+    whole_lists: bool,
 ) -> dict[str, Any]:
     """The task to read structures and make their graphs."""
     first, last = parts[0], parts[-1]
@@ -108,6 +111,7 @@ def read_request(
         "cutoff": cutoff,
         "max_neighbours": max_neighbours,
         "seed": seed,
+        "whole_lists": whole_lists,
     }
 
 
@@ -174,13 +178,15 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     roles: list[str] = []
     groups: list[str | None] = []
     own_edges = False
+    truncation = Truncation()
+    within = request["cutoff"], request["max_neighbours"]
     try:
         for part in request["parts"]:
             for record in source.read(Part(**part)):
-                within = request["cutoff"], request["max_neighbours"]
                 graph = record.graph(*within)
                 if isinstance(record, ReadyGraph) and not own_edges:
                     own_edges = record.has_own_edges(*within)
+                truncation += record.truncation(graph, *within)
                 series.add(_ALL, graph, record.origin)
                 roles.append(part["role"])
                 groups.append(record.group)
@@ -188,6 +194,10 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     except BaseException:
         series.abort()
         raise
+    # Here, after some hundred structures, and not when all have been read.
+    if request["whole_lists"] and truncation.atoms:
+        kept = None if own_edges else within[1]
+        raise InputError(truncation.refusal(within[0], kept, so_far=True))
     hashes: list[str] = []
     formulas: list[str] = []
     for columns in _blocks(_index([directory], [content])):
@@ -205,6 +215,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "composition": formulas or [""] * len(hashes),
         "group": groups,
         "own_edges": own_edges,
+        "truncation": asdict(truncation),
     }
 
 

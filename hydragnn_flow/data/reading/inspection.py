@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
         with words for numbers that differ between graphs), ``units`` (by key), ``elements``
         (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
-        ``max_neighbours``, ``avg_num_neighbors``, ``bytes`` on disk, ``left_out`` (sentences),
-        ``duplicates`` (by split), ``provenance``.
+        ``max_neighbours``, ``truncation`` (numbers by name, None where nobody has counted),
+        ``truncated`` (sentences), ``avg_num_neighbors``, ``bytes`` on disk, ``left_out``
+        (sentences), ``duplicates`` (by split), ``provenance``.
     """
     manifest = store.manifest
     return {
@@ -56,6 +58,8 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         "node_features": list(manifest.node_features),
         "cutoff": manifest.cutoff,
         "max_neighbours": manifest.max_neighbours,
+        "truncation": None if manifest.truncation is None else asdict(manifest.truncation),
+        "truncated": truncated(store),
         "avg_num_neighbors": manifest.statistics.avg_num_neighbors,
         "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
         "left_out": left_out(store),
@@ -78,6 +82,16 @@ def left_out(store: GraphStore) -> list[str]:
             f"{'was' if n == 1 else 'were'} left out"
         )
     return sentences
+
+
+def truncated(store: GraphStore) -> list[str]:
+    """A sentence where the edges leave out neighbours that are within the cutoff."""
+    manifest = store.manifest
+    truncation = manifest.truncation
+    if truncation is None or not truncation.atoms or manifest.cutoff is None:
+        return []
+    own = manifest.provenance.get("own_edges", False)
+    return [truncation.sentence(manifest.cutoff, None if own else manifest.max_neighbours)]
 
 
 def unseen(store: GraphStore) -> list[str]:

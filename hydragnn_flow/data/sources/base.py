@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from hydragnn_flow.data.graphs import atoms_to_graph
-from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.graphs import atoms_to_graph, truncation_of
+from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
 from hydragnn_flow.data.positions import are_resolved
 from hydragnn_flow.data.sources.files import Role
 from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
 # What single precision may add to a length, relative.
@@ -78,6 +79,10 @@ class Labelled:
             raise InputError(f"{self.origin} {said}") from None
         return add_keys(graph, self.keys)
 
+    def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
+        """How much of the neighbours within the cutoff :meth:`graph` left out."""
+        return truncation_of(self.atoms, graph, cutoff, max_neighbours)
+
 
 @dataclass(frozen=True)
 class ReadyGraph:
@@ -116,17 +121,35 @@ class ReadyGraph:
 
     def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
         """Whether its edges are others than :func:`neighbour_list` finds for the positions."""
-        if self.of_topology:
+        found = self._neighbours(cutoff, max_neighbours)
+        if found is None:
             return True
-        graph = self.data
-        positions, cell = graph.pos.double().numpy(), graph.cell.double().numpy()
-        if not are_resolved(positions, cutoff):
-            return True
-        found = neighbour_list(positions, cell, graph.pbc.bool().numpy(), cutoff, max_neighbours)
         ours = _in_order(found.senders, found.receivers, found.distances)
-        senders, receivers = graph.edge_index.numpy()
+        senders, receivers = self.data.edge_index.numpy()
         brought = _in_order(senders, receivers, self._lengths().numpy())
         return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=_ROUNDING)
+
+    def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
+        """How much of the neighbours within the cutoff the graph's own edges leave out.
+
+        Edges of a topology leave out nothing: they are no lists of neighbours. Edges that are as
+        long as the cutoff do not count, as rounding decides which of these are there.
+        """
+        closer = cutoff * (1 - _ROUNDING)
+        receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
+        kept = np.bincount(receivers[lengths <= closer], minlength=len(self.data.pos))
+        found = self._neighbours(closer, None)
+        if found is None:
+            return whole(kept)
+        return count_truncation(kept, found.receivers, found.distances)
+
+    def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
+        """What :func:`neighbour_list` finds; None where edges have nothing to do with that."""
+        positions, cell = self.data.pos.double().numpy(), self.data.cell.double().numpy()
+        if self.of_topology or not are_resolved(positions, cutoff):
+            return None
+        pbc = self.data.pbc.bool().numpy()
+        return neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
 
     def _lengths(self) -> torch.Tensor:
         senders, receivers = self.data.edge_index

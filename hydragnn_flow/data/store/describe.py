@@ -15,6 +15,7 @@ from hydragnn_flow.data.store.manifest import (
     Target,
 )
 from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 
 _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
@@ -39,6 +40,8 @@ class Description:
     """Units of further keys, and of the targets where these are found by default."""
     cutoff: float | None = None
     max_neighbours: int | None = None
+    truncation: Truncation | None = None
+    """What the edges leave out, where that was counted."""
     node_features: Sequence[str] | None = None
     """Names of the columns of ``x``; by default ``atomic_number`` first where it can be that."""
     provenance: Mapping[str, Any] | None = None
@@ -92,6 +95,7 @@ def make_manifest(content: Content, described: Description, profile: Profile) ->
         units=units,
         cutoff=described.cutoff,
         max_neighbours=described.max_neighbours,
+        truncation=described.truncation,
         elements=sorted(elements or ()) if names[0] == "atomic_number" else [],
         node_features=list(names),
         branches=sorted(content.statistics.branches),

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from hydragnn_flow.data.store.integrity import FileRecord
+from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import StoreError
 
 MANIFEST = "manifest.json"
@@ -146,6 +147,9 @@ class Manifest(_Record):
     cutoff: float | None
     """Longest edge [Å]; None where unknown."""
     max_neighbours: int | None
+    truncation: Truncation | None = None
+    """Neighbours within the cutoff that the edges of the structures read leave out; None where
+    nobody has counted."""
     elements: list[int]
     """Atomic numbers that occur in any split, ascending."""
     node_features: list[str]

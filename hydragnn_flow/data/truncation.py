@@ -1,0 +1,112 @@
+"""What is missing from neighbour lists: counted when they are made, told, refused in potentials.
+
+A list that ends with the nearest few is cut where the next neighbour is just a little further away.
+When atoms move, neighbours trade places at the end of the list, with their full weight: the energy
+jumps, and its gradient knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How much of the neighbours within the cutoff some structures' lists leave out."""
+
+    atoms: int = 0
+    """Atoms whose list leaves some out."""
+    of_atoms: int = 0
+    """All atoms."""
+    edges: int = 0
+    """Neighbours left out."""
+    of_edges: int = 0
+    """Neighbours within the cutoff, left out or not."""
+    most: int = 0
+    """Most neighbours an atom has within the cutoff."""
+    nearest: float | None = None
+    """Distance of the nearest one left out [Å]: a smaller cutoff would leave out none."""
+
+    def __add__(self, other: Truncation) -> Truncation:
+        distances = [d for d in (self.nearest, other.nearest) if d is not None]
+        return Truncation(
+            atoms=self.atoms + other.atoms,
+            of_atoms=self.of_atoms + other.of_atoms,
+            edges=self.edges + other.edges,
+            of_edges=self.of_edges + other.of_edges,
+            most=max(self.most, other.most),
+            nearest=min(distances, default=None),
+        )
+
+    def reaches(self, cutoff: float) -> bool:
+        """Whether anything closer than this is left out."""
+        return self.nearest is not None and self.nearest < cutoff
+
+    def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
+        """What is left out, and by what."""
+        what = f"max_neighbours = {max_neighbours} leaves"
+        if max_neighbours is None:
+            what = "the edges that the data bring leave"
+        return (
+            f"{what} out {_share(self.edges, self.of_edges)} of the neighbours within the radius "
+            f"of {cutoff:g}, at {_share(self.atoms, self.of_atoms)} of the atoms, which have up to "
+            f"{self.most}"
+        )
+
+    def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
+        """Why a potential must not learn from such lists, and what to do.
+
+        ``so_far`` says that there are more structures than those that were counted.
+        """
+        more = " (so far)" if so_far else ""
+        remedies = []
+        if max_neighbours is not None:
+            remedies.append(f"remove it or write {self.most} or more{more}")
+        if self.nearest is not None:
+            shorter = np.floor(self.nearest * 1000) / 1000  # it must not be reached
+            remedies.append(f"lower Architecture.radius to {shorter:g}{more}")
+        remedies.append("or accept the jumps with Architecture.truncated_neighbours: allow")
+        return (
+            f"network: Architecture.enable_interatomic_potential needs whole neighbour lists, as "
+            f"forces are not the gradient of an energy that jumps where neighbours change places, "
+            f"but {self.sentence(cutoff, max_neighbours)}; {', '.join(remedies)}"
+        )
+
+
+def count_truncation(
+    kept: NDArray[np.int64], receivers: NDArray[np.int64], distances: NDArray[np.float64]
+) -> Truncation:
+    """Compare neighbour lists with all that there is within the cutoff.
+
+    Parameters
+    ----------
+    kept
+        Length of each atom's list, [n_atoms]; it holds the atom's nearest neighbours.
+    receivers, distances
+        All neighbours within the cutoff [n_edges], sorted by receiver and distance.
+    """
+    found = np.bincount(receivers, minlength=len(kept))
+    left_out = np.maximum(found - kept, 0)
+    cut = np.flatnonzero(left_out)
+    first = np.cumsum(found) - found
+    return Truncation(
+        atoms=len(cut),
+        of_atoms=len(kept),
+        edges=int(left_out.sum()),
+        of_edges=int(np.maximum(found, kept).sum()),
+        most=int(found.max(initial=0)),
+        nearest=float(distances[first[cut] + kept[cut]].min()) if len(cut) else None,
+    )
+
+
+def whole(kept: NDArray[np.int64]) -> Truncation:
+    """That of lists [n_atoms] known to leave nothing out."""
+    return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
+
+
+def _share(part: int, of: int) -> str:
+    percent = 100 * part / max(of, 1)
+    return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"

@@ -1,0 +1,118 @@
+"""What neighbour lists leave out, against a count by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.data.graphs import truncation_of
+from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.sources.base import Labelled, ReadyGraph
+from hydragnn_flow.data.sources.pyg_keys import graph_record, tensors
+from hydragnn_flow.data.truncation import Truncation
+
+CUTOFF = 5.0
+
+Structure = Callable[..., ase.Atoms]
+
+
+def counted(atoms: ase.Atoms, k: int | None, cutoff: float = CUTOFF) -> Truncation:
+    graph = atoms_to_graph(atoms, cutoff, k)
+    return truncation_of(atoms, graph, cutoff, k)
+
+
+@given(seed=st.integers(0, 10**6), k=st.integers(1, 40))
+def test_every_neighbour_left_out_is_counted(structure: Structure, seed: int, k: int) -> None:
+    atoms = structure(seed)
+    cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
+    every, kept = (neighbour_list(atoms.positions, cell, atoms.pbc, CUTOFF, n) for n in (None, k))
+    missing = []
+    for atom in range(len(atoms)):
+        there, here = (np.sort(e.distances[e.receivers == atom]) for e in (every, kept))
+        missing.append(there[len(here) :])
+    found = counted(atoms, k)
+    left_out = np.concatenate(missing)
+    assert found.atoms == sum(len(distances) > 0 for distances in missing)
+    assert (found.of_atoms, found.edges) == (len(atoms), len(left_out))
+    assert found.of_edges == len(every.distances)
+    assert found.most == np.bincount(every.receivers, minlength=len(atoms)).max()
+    assert (found.nearest is None) == (len(left_out) == 0)
+    if found.nearest is not None:
+        assert found.nearest == pytest.approx(left_out.min(), rel=1e-9)
+        # What the refusal of a potential advises.
+        assert counted(atoms, k, found.nearest * (1 - 1e-6)).atoms == 0
+        assert found.reaches(CUTOFF) and not found.reaches(found.nearest)
+    assert counted(atoms, max(found.most, 1)).atoms == counted(atoms, None).atoms == 0
+
+
+@given(seeds=st.lists(st.integers(0, 10**6), max_size=5), k=st.integers(1, 20))
+def test_parts_add_up_in_any_order(structure: Structure, seeds: list[int], k: int) -> None:
+    parts = [counted(structure(seed), k) for seed in seeds]
+    total = sum(parts, Truncation())
+    assert total == reduce(lambda a, b: b + a, parts, Truncation())
+    assert total.edges == sum(part.edges for part in parts)
+    assert total.most == max((part.most for part in parts), default=0)
+
+
+def brought(graph: Data, **changes: bool) -> ReadyGraph:
+    """The graph as a source brings it that has edges of its own."""
+    values = Data(**{key: value for key, value in graph.to_dict().items() if key != "graph_id"})
+    record = graph_record(tensors(values), "x", ["atomic_number"], {}, 0, "a.pt: graph 0", [])
+    assert isinstance(record, ReadyGraph)
+    return ReadyGraph(record.data, record.origin, record.index, None, **changes)
+
+
+def test_edges_that_a_source_brings_are_counted_too() -> None:
+    """Such as HydraGNN's, which end with the nearest twenty."""
+    atoms = bulk("Cu", cubic=True) * (2, 2, 2)
+    atoms.rattle(0.1, seed=0)
+    for k, cut in ((20, True), (None, False)):
+        graph = atoms_to_graph(atoms, CUTOFF, k)
+        found = brought(graph).truncation(graph, CUTOFF, None)
+        assert (found.atoms > 0) == cut
+        assert found.edges == pytest.approx(counted(atoms, k).edges, abs=2)
+        assert found.nearest == pytest.approx(counted(atoms, k).nearest, abs=1e-5)
+    graph = atoms_to_graph(atoms, CUTOFF, 12)
+    assert brought(graph, of_topology=True).truncation(graph, CUTOFF, None).atoms == 0
+
+
+def test_what_rounding_puts_beyond_the_cutoff_is_not_missing() -> None:
+    """A whole shell of an ideal lattice may lie exactly there."""
+    atoms = bulk("Cu", a=CUTOFF, cubic=True)
+    graph = atoms_to_graph(atoms, CUTOFF * (1 - 1e-9), None)
+    assert brought(graph).truncation(graph, CUTOFF, None).atoms == 0
+
+
+def test_a_structure_counts_for_itself() -> None:
+    atoms = bulk("Cu", cubic=True)
+    labelled = Labelled(atoms, {}, "a.xyz: structure 0", 0)
+    graph = labelled.graph(CUTOFF, 12)
+    # 12 nearest neighbours, then 6 at 3.61 Å and 24 at 4.42 Å.
+    assert labelled.truncation(graph, CUTOFF, 12) == Truncation(
+        atoms=4, of_atoms=4, edges=120, of_edges=168, most=42, nearest=pytest.approx(3.61)
+    )
+    assert torch.equal(labelled.graph(CUTOFF, 12).edge_index, graph.edge_index)
+
+
+def test_the_sentences_say_what_would_help() -> None:
+    found = Truncation(atoms=4, of_atoms=8, edges=30, of_edges=1000, most=42, nearest=3.61999)
+    assert found.sentence(5.0, 12) == (
+        "max_neighbours = 12 leaves out 3 % of the neighbours within the radius of 5, at 50 % of "
+        "the atoms, which have up to 42"
+    )
+    refusal = found.refusal(5.0, 12)
+    for words in ("remove it or write 42 or more, ", "radius to 3.619, ", "neighbours: allow"):
+        assert words in refusal
+    assert "42 or more (so far)" in found.refusal(5.0, 12, so_far=True)
+    assert "the edges that the data bring leave out" in found.refusal(5.0, None)
+    assert "or more" not in found.refusal(5.0, None)
