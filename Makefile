@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy campaigns execution
+BENCHMARKS := store models accuracy forces campaigns execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs clean benchmarks \
 	$(BENCHMARKS:%=benchmark-%)
@@ -74,6 +74,9 @@ benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/accuracy.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
 		--json $(RESULTS)/accuracy.json
+
+benchmark-forces: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/forces.py --json $(RESULTS)/forces.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json

@@ -122,6 +122,18 @@ def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert (tmp_path / "trainings.jsonl").read_bytes() == before
 
 
+def test_forces(tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "SchNet", "--json", tmp_path / "figures.json"]
+    _, rows, figures = run("forces.py", *arguments)
+    precision, cut = (table["rows"][0] for table in figures["tables"])
+    single, half = (cell["value"] for cell in precision[1:])
+    assert single < 1e-4 < half < 0.1
+    whole, jumps = (cell["value"] for cell in cut[1:3])
+    assert whole < 0.01 < 1 < jumps  # meV
+    assert any("leaves out 5" in remark for remark in figures["remarks"])
+    assert [cells[1] for cells in rows if cells[1] == "SchNet"] == ["SchNet"] * 2
+
+
 @pytest.mark.slow
 def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "acac", "--data", shared_data, "--scratch", tmp_path / "runs"]
