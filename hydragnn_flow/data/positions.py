@@ -19,6 +19,8 @@ INEXACT = 1e-4
 """What single precision may take from a length or add to it, as a share of the longest edge."""
 # Part of a lattice vector by which an atom may lie outside the cell: it is there by rounding.
 _EDGE = 1e-6
+# Of double precision, with a margin.
+_ROUNDING = 1e-12
 # A structure may be so many times as far from the origin as it is long: two binary digits.
 _FAR = 4
 
@@ -53,8 +55,10 @@ def near_origin(
     open_part = positions - (positions @ inverse) @ lattice
     low, high = open_part.min(axis=0), open_part.max(axis=0)
     centre, extent = (low + high) / 2, float((high - low).max())
-    if np.abs(centre).max() > _FAR * extent:
-        step = 2.0 ** math.floor(math.log2(extent)) if extent > 0 else 1.0
+    away = float(np.abs(centre).max())
+    # One atom, or a plane of them, has no extent but that of rounding.
+    step = 2.0 ** math.floor(math.log2(extent)) if extent > _ROUNDING * away else 1.0
+    if away > max(_FAR * extent, step):
         positions = positions - np.round(centre / step) * step
     wrapped: Rows = np.floor(positions @ inverse + _EDGE) @ lattice
     return positions - wrapped, wrapped

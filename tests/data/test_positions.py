@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
@@ -67,6 +67,7 @@ def test_edges_are_those_of_the_structure(structure: Structure, seed: int, far: 
 
 
 @given(seed=st.integers(0, 10**6), far=st.sampled_from([0.0, 50.0, 1e4]))
+@example(seed=7913, far=50.0)  # one atom in a slab
 def test_atoms_are_in_the_cell_and_stay_where_they_are(
     structure: Structure, seed: int, far: float
 ) -> None:
