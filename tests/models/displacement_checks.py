@@ -35,7 +35,8 @@ def check_it_matters_and_is_invariant(make: Make, mpnn_type: str) -> None:
     turned.positions = atoms.positions @ frame.T
     found = energy_and_forces(model, turned)
     np.testing.assert_allclose(found[0], energy, **STORED)
-    np.testing.assert_allclose(found[1], forces @ frame.T, **STORED)
+    atol = 2e-6 * np.abs(forces).max()  # a turned cell is wrapped, and rounded, in another way
+    np.testing.assert_allclose(found[1], forces @ frame.T, rtol=0, atol=atol)
 
     images = np.random.default_rng(2).integers(-2, 3, (len(atoms), 3))
     wrapped.positions += images @ atoms.cell.array
