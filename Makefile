@@ -16,7 +16,7 @@ RESULTS := docs/results
 BENCHMARKS := store models accuracy forces campaigns execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs clean benchmarks \
-	$(BENCHMARKS:%=benchmark-%)
+	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (minutes)"
@@ -80,6 +80,9 @@ benchmark-forces: $(if $(BENCH),,$(VENV)/installed)
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
+
+benchmark-gpu: $(VENV)/installed
+	$(BIN)/python benchmarks/gpu.py $(if $(HYDRAGNN),--hydragnn $(HYDRAGNN)) --json $(RESULTS)/gpu.json
 
 benchmark-execution: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/execution.py --deephyper $(call given,DEEPHYPER) --private-slurm \

@@ -21,6 +21,7 @@ from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Stopped, Watch
 from model_race.networks import Case, network
 
+CPU = torch.device("cpu")
 # Of the one epoch that a race is; the time ends it.
 _STEPS = 100_000
 
@@ -55,6 +56,8 @@ class Ours:
         The network.
     batch_size
         Graphs in a step.
+    device
+        Where to compute; the batches are there.
 
     Raises
     ------
@@ -62,7 +65,9 @@ class Ours:
         Where this package has no such network.
     """
 
-    def __init__(self, store: Path, case: Case, batch_size: int) -> None:
+    def __init__(
+        self, store: Path, case: Case, batch_size: int, device: torch.device = CPU
+    ) -> None:
         section = network(case, batch_size)
         config = load_network(section)
         spec = SegmentSpec(
@@ -76,7 +81,7 @@ class Ours:
             seed=0,
         )
         graphs = GraphStore.open(store, without=("y", "y_loc"))
-        self._trainer = _InMemory(spec, config, graphs, torch.device("cpu"), World())
+        self._trainer = _InMemory(spec, config, graphs, device, World())
         self._trainer.keep()
         self.parameters = sum(weight.numel() for weight in self._trainer.model.parameters())
 
@@ -91,6 +96,12 @@ class Ours:
         with suppress(Stopped):
             trainer._train_epoch(Watch(trainer.world, trainer.device, None, is_over))
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
+
+    def step(self) -> None:
+        """Take one step, and do not look at its loss."""
+        (step, *_), (batch, *_) = self._trainer.plan(0), self._trainer.kept
+        self._trainer.model.train()
+        self._trainer.train_step(step, batch)
 
     def predict(self, seconds: float) -> int:
         """See :class:`Side`."""
@@ -108,13 +119,13 @@ class Ours:
 class _InMemory(Trainer):
     """A trainer of one long epoch, whose batches are in memory already."""
 
-    _kept: Sequence[Batch] = ()
+    kept: Sequence[Batch] = ()
     _steps: Sequence[Step] = ()
 
     def keep(self) -> None:
         """Read an epoch, which is what there is from here on."""
         steps = self.plan(0)
-        self._kept = [piece for (piece,) in self.micro_batches(steps)]
+        self.kept = [piece for (piece,) in self.micro_batches(steps)]
         self._steps = list(islice(cycle(steps), _STEPS))
 
     def plan(self, epoch: int) -> list[Step]:
@@ -123,7 +134,7 @@ class _InMemory(Trainer):
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """The batches in memory, over and over."""
-        if not self._kept:
+        if not self.kept:
             yield from super().micro_batches(steps)
         else:
-            yield from ([batch] for batch in islice(cycle(self._kept), len(steps)))
+            yield from ([batch] for batch in islice(cycle(self.kept), len(steps)))

@@ -16,6 +16,8 @@ from torch_geometric.loader import DataLoader
 
 from peers.hydragnn_package import edges, function, load
 
+CPU = torch.device("cpu")
+
 
 class HydraGNNModel:
     """``create_model_config`` and ``train``, as HydraGNN's examples call them.
@@ -31,6 +33,8 @@ class HydraGNNModel:
         What to train on, with HydraGNN's keys.
     network
         A `NeuralNetwork` section.
+    device
+        Where to compute; the batches are there.
 
     Raises
     ------
@@ -38,8 +42,14 @@ class HydraGNNModel:
         Where there is no such checkout or a package is missing.
     """
 
-    def __init__(self, checkout: Path, graphs: Sequence[Data], network: Mapping[str, Any]) -> None:
-        load(checkout)
+    def __init__(
+        self,
+        checkout: Path,
+        graphs: Sequence[Data],
+        network: Mapping[str, Any],
+        device: torch.device = CPU,
+    ) -> None:
+        load(checkout, device.type)
         loader = DataLoader(list(graphs), batch_size=network["Training"]["batch_size"])
         update_config = function("utils.input_config_parsing.config_utils", "update_config")
         config = {"NeuralNetwork": copy.deepcopy(dict(network))}
@@ -54,7 +64,7 @@ class HydraGNNModel:
         self._train: Callable[..., Any] = function("train", "train")
         # A potential has losses of the energy, the energy per atom and the forces.
         self._losses = 3 if self._potential else len(section["Variables_of_interest"]["type"])
-        self._batches = list(loader)
+        self._batches = [batch.to(device) for batch in loader]
         self.parameters = sum(weight.numel() for weight in model.parameters())
 
     def train(self, seconds: float) -> int:

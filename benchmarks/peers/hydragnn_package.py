@@ -59,8 +59,15 @@ def stand_in_for_mpi() -> None:
     stand_in("mpi4py", MPI=mpi)
 
 
-def load(checkout: Path) -> None:
+def load(checkout: Path, device: str = "cpu") -> None:
     """Make HydraGNN importable in this process, with a process group of one rank.
+
+    Parameters
+    ----------
+    checkout
+        Root of a checkout of HydraGNN.
+    device
+        `cpu` hides all others, since it takes any that it finds.
 
     Raises
     ------
@@ -71,7 +78,8 @@ def load(checkout: Path) -> None:
         return
     if not (checkout / "hydragnn" / "models" / "create.py").is_file():
         raise CannotRun("--hydragnn names no checkout of HydraGNN; correct it")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # it takes any device it finds; the race is on the CPU
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     stand_in_for_mpi()
     sys.path.insert(0, str(checkout))
     try:

@@ -1,0 +1,1 @@
+"""Training steps on a device taken apart, estimates, sharing; ``gpu.py`` prints the tables."""
