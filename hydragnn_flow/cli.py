@@ -247,15 +247,16 @@ def predict(
 ) -> None:
     """Predict structures with the ensemble of a finished run.
 
-    Rows are in the order of the input. Units are those of the training data; they are printed, and
-    stand in the metadata of Parquet files.
+    Rows are in the order of the input; files of a directory in natural order (run-2 before run-10),
+    with a column `file`. Files without structures are left out and named. Units are those of the
+    training data; they are printed, and stand in the metadata of Parquet files.
     """
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.structures import predict_path
 
     with using(out, run_dir, structures):
         ensemble = Ensemble.load(run_dir)
-        tables = predict_path(ensemble, structures, split=split, members=members)
+        tables = predict_path(ensemble, structures, split=split, members=members, say=say)
         for path in tables.save(out.with_suffix(""), (out.suffix,)):
             say(short(path))
     targets = ensemble.manifest.targets

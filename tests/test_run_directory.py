@@ -278,6 +278,24 @@ def test_records_of_version_1_are_read(directory: RunDirectory) -> None:
     assert segment.history == [[9, 0.2, 0.12]]
 
 
+def test_records_of_version_2_are_read(directory: RunDirectory) -> None:
+    """A line as the release wrote it that counted the joules of all ranks."""
+    directory.segments.write_text(
+        '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
+        '"ok", "reason": "", "from_step": 0, "best_val_loss": 0.12, "best_epoch": 8, "history": '
+        '[[9, 0.2, 0.12]], "metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": '
+        '3.2, "cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
+        '"parts": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, "started": 1.0, '
+        '"ended": 4.2, "node": "host", "gcds": ["0", "1"], "bundle": "b17", "parameters": '
+        '{"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
+        '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
+        '"version": 2}\n'
+    )
+    (segment,) = directory.results()
+    assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)
+    assert segment.to_dict().keys() == json.loads(directory.segments.read_text()).keys()
+
+
 def test_a_network_is_written_once(directory: RunDirectory) -> None:
     folder = directory.trial(7)
     write_network(folder, CONFIG.network)

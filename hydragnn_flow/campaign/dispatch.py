@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
@@ -19,15 +19,6 @@ from hydragnn_flow.execution.pools.pools import PoolName, Pools
 from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 0.5
-
-
-class Ended(NamedTuple):
-    """A segment that has come back."""
-
-    task: Task
-    result: SegmentResult
-    alone: bool
-    """Whether it had one GCD, and that to itself: its time says what such segments take."""
 
 
 @dataclass(eq=False)
@@ -120,14 +111,11 @@ class Dispatch:
     def _note_end(self, sending: _Sending, position: int, future: Future[Any]) -> None:
         self._done.put((sending, position, future))  # called by a thread of Parsl's
 
-    def wait(self) -> list[Ended]:
+    def wait(self) -> list[tuple[Task, SegmentResult]]:
         """Put what has ended on disk; nothing where that takes long, so that others get a look."""
         finished = self._finished()
-        ended: list[Ended] = []
-        for sending in finished:
-            self._running.remove(sending)
-            alone = len(sending.tasks) == 1 and sending.tasks[0].width == 1
-            ended += [Ended(task, result, alone) for task, result in _results(sending)]
+        self._running.difference_update(finished)
+        ended = [each for sending in finished for each in _results(sending)]
         self._context.record(ended)
         for sending in finished:
             self._note_health(sending)

@@ -50,7 +50,7 @@ class MemberPhase:
             while (place := _next(waves, dispatch)) is not None:
                 self._send(dispatch, *waves.pop(place))
             again: list[Task] = []
-            for task, result, _ in dispatch.wait():
+            for task, result in dispatch.wait():
                 again += self._judge(task, result)
             waiting = sum(wave.nodes for wave, _ in waves)
             waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
@@ -122,6 +122,7 @@ class MemberPhase:
             done_epochs=max(epochs.values()) if begun else epochs["trial"],
             start_from=context.directory.trial(trial.number) / FILE,
             decay=(epochs["trial"], context.config.ensemble.epochs),
+            results=self._of("trial", member),
         )
 
     def _sized(self, task: Task, width: int) -> Task:
@@ -140,7 +141,7 @@ class MemberPhase:
     def _widest(self, task: Task) -> int:
         """Ranks that can all be given a graph in every step."""
         n_train = self.context.store.manifest.splits["trainset"].graphs
-        return max(1, n_train // self.context.steps_per_epoch(task.spec.network))
+        return max(1, n_train // self.context.foresight.steps_per_epoch(task.spec.network))
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Take note of what became of a member; the task again where it should be repeated."""

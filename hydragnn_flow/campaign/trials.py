@@ -68,7 +68,7 @@ class TrialPhase:
         with self.search as search:
             while self._fill(dispatch):
                 self._show()
-                for task, result, _ in dispatch.wait():
+                for task, result in dispatch.wait():
                     self._results[task.spec.number].append(result)
                     self._judge(task, result)
             search.end_waiting()

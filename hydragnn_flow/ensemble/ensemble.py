@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from ase.data import chemical_symbols
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import (
@@ -83,7 +84,13 @@ class Ensemble:
             summary["level"],
         )
 
-    def predict(self, structures: Atoms | Sequence[Atoms], *, members: bool = False) -> Predictions:
+    def predict(
+        self,
+        structures: Atoms | Sequence[Atoms],
+        *,
+        members: bool = False,
+        files: Sequence[str] | None = None,
+    ) -> Predictions:
         """Predict structures.
 
         Parameters
@@ -93,11 +100,13 @@ class Ensemble:
             taken as a list of one.
         members
             Whether to give every member's prediction too (`<target>_member_<k>`).
+        files
+            Where each structure comes from: a column `file`, and what to call it in errors.
 
         Returns
         -------
         Predictions
-            `graph_id` is the position in ``structures``.
+            `graph_id` is the position in ``structures``, `formula` the chemical formula.
 
         Raises
         ------
@@ -109,14 +118,8 @@ class Ensemble:
         if isinstance(structures, Atoms):
             structures = [structures]
         manifest = self.manifest
-        known = set(manifest.elements) - manifest.unseen
-        for i, atoms in enumerate(structures):
-            unknown = set(atoms.numbers.tolist()) - known
-            if unknown:
-                raise InputError(
-                    f"structure {i}: has {_symbols(unknown)}, which the training data do not have; "
-                    f"leave the structure out"
-                )
+        names = _names(len(structures), files)
+        _check_elements(structures, names, set(manifest.elements) - manifest.unseen)
         cutoff = manifest.cutoff
         assert cutoff is not None  # every store this package writes has one
         # Where all lists were whole in training, those of denser structures must be so too.
@@ -125,15 +128,14 @@ class Ensemble:
 
         def batches() -> Iterable[Batch]:
             for start in range(0, len(structures), _BATCH):
-                part = structures[start : start + _BATCH]
-                yield batch_graphs(
-                    [atoms_to_graph(atoms, cutoff, kept, start + i) for i, atoms in enumerate(part)]
-                )
+                part = range(start, min(start + _BATCH, len(structures)))
+                yield batch_graphs([_graph(structures[i], cutoff, kept, i, names[i]) for i in part])
 
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
         if len(structures) == 0:
             raise InputError("there are no structures to predict; give at least one")
         predictions = self._members(batches)
+        about = {} if files is None else {"file": files}
         return build_tables(
             np.arange(len(structures), dtype=np.int64),
             n_atoms,
@@ -142,6 +144,7 @@ class Ensemble:
             {},
             self.level,
             predictions if members else None,
+            about={**about, "formula": [_formula(atoms) for atoms in structures]},
         )
 
     def predict_store(
@@ -258,6 +261,44 @@ class Ensemble:
 
     def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:
         return join_members([predict_batches(model, batches()) for model in self.models])
+
+
+def _names(n: int, files: Sequence[str] | None) -> list[str]:
+    """What to call each structure: by its file, and by its number where that has several."""
+    if files is None:
+        return [f"structure {i}" for i in range(n)]
+    several, seen, names = Counter(files), Counter[str](), []
+    for file in files:
+        names.append(f"{file}: structure {seen[file]}" if several[file] > 1 else file)
+        seen[file] += 1
+    return names
+
+
+def _check_elements(structures: Sequence[Atoms], names: Sequence[str], known: set[int]) -> None:
+    """Refuse structures with elements that no member knows."""
+    unknown = [
+        (name, strange)
+        for name, atoms in zip(names, structures, strict=True)
+        if (strange := set(atoms.numbers.tolist()) - known)
+    ]
+    if unknown:
+        name, strange = unknown[0]
+        others = "" if len(unknown) == 1 else f" (and {len(unknown) - 1} more have such elements)"
+        raise InputError(
+            f"{name}: has {_symbols(strange)}, which the training data do not have{others}; leave "
+            f"it out"
+        )
+
+
+def _graph(atoms: Atoms, cutoff: float, kept: int | None, number: int, name: str) -> Data:
+    try:
+        return atoms_to_graph(atoms, cutoff, kept, number)
+    except InputError as error:
+        raise InputError(f"{name}: {str(error).removeprefix(f'structure {number} ')}") from None
+
+
+def _formula(atoms: Atoms) -> str:
+    return str(atoms.get_chemical_formula())  # type: ignore[no-untyped-call]
 
 
 def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:

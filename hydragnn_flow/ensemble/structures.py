@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import ase.io
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.sources.ase_files import UnknownFormat, read_structures
+from hydragnn_flow.data.sources.files import natural_order
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.tables import Predictions
@@ -15,7 +18,12 @@ from hydragnn_flow.errors import InputError
 
 
 def predict_path(
-    ensemble: Ensemble, path: Path, *, split: str | None = None, members: bool = False
+    ensemble: Ensemble,
+    path: Path,
+    *,
+    split: str | None = None,
+    members: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Predictions:
     """Predict all structures at a path.
 
@@ -24,11 +32,19 @@ def predict_path(
     ensemble
         A loaded ensemble.
     path
-        A file ASE reads, a directory of such files (in the order of their names), or a GraphStore.
+        A file ASE reads, a directory of such files, or a GraphStore. The files right in a directory
+        come in the order in which training reads them: ``run-2`` before ``run-10``.
     split
         Of a GraphStore; all its splits where not given.
     members
         Whether to give every member's prediction too.
+    say
+        Told which files of a directory were passed over, and why.
+
+    Returns
+    -------
+    Predictions
+        Those of files have a column `file`, the name of each structure's file.
 
     Raises
     ------
@@ -41,21 +57,66 @@ def predict_path(
         return ensemble.predict_store(GraphStore.open(path, mode="random"), split, members=members)
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
-    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-    if not files:
-        raise InputError(f"{path}: holds no files; give a file of structures")
-    structures = [atoms for file in files for atoms in _read(file)]
+    if path.is_dir():
+        found = _of_directory(path)
+        for line in found.passed_over():
+            say(line)
+    else:
+        found = _Found()
+        found.add(path)
+    folder = path if path.is_dir() else path.parent
     try:
-        return ensemble.predict(structures, members=members)
+        return ensemble.predict(found.structures, members=members, files=found.files)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        said = str(error)
+        of_a_file = said.startswith(tuple(found.files))
+        raise InputError(f"{folder / said}" if of_a_file else f"{path}: {said}") from None
 
 
-def _read(file: Path) -> list[Atoms]:
-    try:
-        found = ase.io.read(file, index=":")
-    except Exception as error:
-        # ASE's readers raise whatever their format's parser does.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{file}: is not a file of structures ASE can read ({reason})") from None
-    return list(found)
+@dataclass
+class _Found:
+    """Structures, and the names of their files and of those that have none."""
+
+    structures: list[Atoms] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
+    """Files that are hidden, or of a format ASE does not know."""
+    unreadable: list[str] = field(default_factory=list)
+    """What is wrong with each of the other files."""
+
+    def add(self, file: Path) -> None:
+        structures = read_structures(file)
+        self.structures += structures
+        self.files += [file.name] * len(structures)
+
+    def passed_over(self) -> list[str]:
+        """A line for files that are no structures, and one for each that cannot be read."""
+        lines = [f"skipped: {reason}" for reason in self.unreadable]
+        if self.strange:
+            lines.insert(0, f"skipped, as they are no structures: {', '.join(self.strange)}")
+        return lines
+
+
+def _of_directory(folder: Path) -> _Found:
+    """The structures of all files right in a directory.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    found = _Found()
+    for file in sorted((p for p in folder.iterdir() if p.is_file()), key=natural_order):
+        if file.name.startswith("."):
+            found.strange.append(file.name)
+            continue
+        try:
+            found.add(file)
+        except UnknownFormat:
+            found.strange.append(file.name)
+        except InputError as error:
+            found.unreadable.append(str(error))
+    if not found.structures:
+        why = "; ".join(found.passed_over()) or "the directory holds no files"
+        raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
+    return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,10 +27,11 @@ class Predictions:
     graphs: pd.DataFrame | None
     """A row per structure: `graph_id`, then the columns of each graph target.
 
-    Structures from several splits of a store have a column `split` before it.
+    Graphs from several splits of a store have a column `split` before it; structures that come from
+    no store have `formula` after it, and before that `file` where they come from files.
     """
     nodes: pd.DataFrame | None
-    """A row per atom: `graph_id`, `node_index`, then the columns of each node target."""
+    """A row per atom: the same, `node_index`, then the columns of each node target."""
 
     def save(self, stem: Path, suffixes: tuple[str, ...] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
@@ -58,6 +60,7 @@ def build_tables(
     level: float,
     members: Mapping[str, Floats] | None = None,
     splits: NDArray[np.str_] | None = None,
+    about: Mapping[str, Sequence[str]] | None = None,
 ) -> Predictions:
     """Lay predictions out as tables.
 
@@ -77,15 +80,18 @@ def build_tables(
         Each member's predictions ``[n_members, n, d]``, where they are wanted.
     splits
         Split of each structure, where they come from several.
+    about
+        Further columns of the structures, by name, which follow ``graph_id``.
     """
-    of_graphs: dict[str, NDArray[np.generic]] = {} if splits is None else {"split": splits}
+    of_graphs: dict[str, NDArray[Any]] = {} if splits is None else {"split": splits}
     of_graphs["graph_id"] = graph_id
+    of_graphs |= {name: np.array(values, dtype=object) for name, values in (about or {}).items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
     of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
     index = {"graph": of_graphs, "node": of_nodes}
     tables: dict[str, pd.DataFrame | None] = {}
     for kind in ("graph", "node"):
-        columns: dict[str, NDArray[np.generic]] = dict(index[kind])
+        columns: dict[str, NDArray[Any]] = dict(index[kind])
         units: dict[str, str] = {}
         for name, values in predicted.items():
             if targets[name].level != kind:

@@ -1,6 +1,6 @@
 """Cost model and placer: what a segment takes, and where it runs. Neither torch nor Parsl."""
 
-from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Work
+from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Sizes, Taken, Work
 from hydragnn_flow.placement.members import Wave, plan_members
 from hydragnn_flow.placement.placer import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.placement.weighing import Weighing
@@ -11,6 +11,8 @@ __all__ = [
     "Filling",
     "Gcd",
     "Placeable",
+    "Sizes",
+    "Taken",
     "Wave",
     "Weighing",
     "Work",

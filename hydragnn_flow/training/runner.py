@@ -102,6 +102,8 @@ def run_segment(
     if trainer is not None:
         if result.status in AGREED:
             trainer.leave()
+        if trainer.watch is not None:
+            result.steps, result.step_seconds = trainer.watch.steps, trainer.watch.step_seconds
         progress = trainer.progress
         result.to_epoch = progress.epoch
         result.history = [h for h in progress.history if h[0] > spec.after_epoch]

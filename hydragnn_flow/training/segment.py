@@ -90,6 +90,11 @@ class SegmentResult:
     """Mean absolute errors on the validation split at the best epoch, in the data's units."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    steps: int = 0
+    """Training steps it took."""
+    step_seconds: float = 0.0
+    """Mean time of one, from batch to batch; the first, which starts much up, counts only where it
+    is the only one."""
     peak_memory_gib: float = 0.0
     parts: int = 1
     """In which each rank computed its share of a step, one after the other."""
@@ -113,7 +118,11 @@ class SegmentResult:
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
     uncorrected_seconds: float | None = None
-    """The prediction before experience corrected it."""
+    """What the network alone said of the training steps, on all GCDs, before experience corrected
+    it."""
+    predicted_memory_gib: float | None = None
+    uncorrected_memory_gib: float | None = None
+    """What the network alone said, without a margin."""
     version: int = 2
 
     @property

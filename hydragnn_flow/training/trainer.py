@@ -101,6 +101,8 @@ class Trainer:
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
+        self.watch: Watch | None = None
+        """Of the last run: how many steps it took, and how long they were."""
         self._unsaved = False
         self._restore()
         self.parallel: nn.Module = self.model
@@ -127,7 +129,7 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
-        watch = Watch(self.world, self.device, self.spec.deadline, should_stop)
+        watch = self.watch = Watch(self.world, self.device, self.spec.deadline, should_stop)
         try:
             while not self.is_finished:
                 train_loss = self._train_epoch(watch)

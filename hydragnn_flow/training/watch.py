@@ -67,6 +67,15 @@ class Watch:
         self._slowest_step = self._slowest_evaluation = self._save_seconds = 0.0
         self._save_is_worth_it = self._save_is_urgent = False
         self._agreed = ""
+        self.steps = 0
+        """Steps that were looked at."""
+        self._first = self._stepping = (0, 0.0)
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean time of a step, from batch to batch [s]; the first only where it is the only one."""
+        n, seconds = self._stepping if self._stepping[0] else self._first
+        return seconds / n if n else 0.0
 
     def reason_to_stop(self) -> str:
         """Why to stop here, or nothing; costs the device nothing."""
@@ -106,9 +115,10 @@ class Watch:
         read = torch.stack([*self._losses, *(norm.double() for norm in self._norms)])
         float(read[-1])  # waits for the device, or the time would not be that of the steps
         now = time.monotonic()
+        self._count(n, now - self._looked)
         reason = self._reason() if self.world.size > 1 else ""
         mine = [
-            (now - self._looked) / n,
+            (now - self._looked) / (n * self.world.size),
             float(reason == _ASKED),
             float(reason == _LATE),
             *((now - self._saved, self._save_seconds) if self.world.is_first else (0.0, 0.0)),
@@ -140,6 +150,13 @@ class Watch:
         """Take note of how long writing the checkpoint took."""
         self._save_seconds = max(self._save_seconds, seconds)
         self._looked = self._saved = time.monotonic()
+
+    def _count(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        if not self._first[0]:
+            self._first = (steps, seconds)
+        else:
+            self._stepping = (self._stepping[0] + steps, self._stepping[1] + seconds)
 
     def _reason(self) -> str:
         if self.should_stop():

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.foresight import Foresight
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.rebuild import study_from_ledger
 from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
@@ -31,7 +32,7 @@ from hydragnn_flow.execution import Job, Node, Site
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.placement import CostModel, Gcd
+from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, TrialRecord, read_trials
@@ -144,6 +145,13 @@ def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
         return Context(config, SITE, directory, store, "token", view)
 
     return start
+
+
+def change_gcd(context: Context, **changes: Any) -> None:
+    """Have GCDs of another kind, of which nothing is known yet."""
+    context.foresight = Foresight(
+        context.config, context.store, replace(context.gcd, **changes), context.site.node.device
+    )
 
 
 def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
@@ -260,7 +268,7 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
         return well(spec)
 
     context = campaign()
-    context.gcd = replace(context.gcd, share=1)  # who shares a worker is lost with it
+    change_gcd(context, share=1)  # who shares a worker is lost with it
     trials, _ = run(context, machine)
     assert lost[1] > 2 * MOST_TRIES
     assert trials[1].state in ("complete", "pruned")
@@ -276,8 +284,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
 ) -> None:
     """What computes all the time fills a GCD; of what waits for its launches four share one."""
     context = campaign(trials=20)
-    context.gcd = replace(context.gcd, share=4, launch_seconds=launch_seconds)
-    context.costs = CostModel(context.gcd)
+    change_gcd(context, share=4, launch_seconds=launch_seconds)
     before: list[int] = []
 
     class Counting(FakePools):
@@ -313,8 +320,7 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
 def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
     """However little it computes there: what launches an operation is the core."""
     context = campaign(trials=20)
-    context.gcd = replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)
-    context.costs = CostModel(context.gcd)
+    change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
     run(context, well)
     results = list(context.directory.results())
     assert len({result.bundle for result in results}) == len(results) >= 20
@@ -442,12 +448,11 @@ def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> N
 
 def of_little_memory(context: Context) -> Context:
     """With GCDs that a third of a step fills."""
-    context.gcd = replace(context.gcd, process_gib=0.0)
-    context.costs = CostModel(context.gcd)
+    change_gcd(context, process_gib=0.0)
     trial = TrialRecord(0, "running", {}, None)
     folder = context.directory.trial(0)
     task = context.task("trial", 0, folder, trial, rung=0, until_epoch=2, done_epochs=0)
-    context.gcd = replace(context.gcd, memory_gib=task.estimate.memory_gib / 3)
+    change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
     return context
 
 
@@ -532,7 +537,7 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     task = phase._task(trial, 0)
     task.spec.network["Training"]["accumulation_steps"] = parts
     result = badly(task.spec, "out_of_memory")
-    phase.context.record([(task, result, True)])
+    phase.context.record([(task, result)])
     before = directory.journal.read_bytes()
     phase._judge(task, result)
     assert phase.search.record(0).state == state
@@ -594,7 +599,7 @@ def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
         return result
 
     context = campaign(objectives=["val_loss", "seconds", "joules"], rungs="none")
-    context.gcd = replace(context.gcd, share=1)  # who shares a worker is lost with it
+    change_gcd(context, share=1)  # who shares a worker is lost with it
     trials, _ = run(context, machine)
     costs = [trial.values[1:] for trial in trials[:3]]
     assert costs == [(1.0, 10.0), (41.0, 410.0), (51.0, 510.0)]

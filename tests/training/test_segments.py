@@ -88,6 +88,18 @@ def test_what_was_spent_goes_with_the_checkpoint(tmp_path: Path, alloy_store: Gr
     assert run_segment(spec).spent_seconds == 0
 
 
+def test_steps_are_told_with_their_time(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """Validation, checkpoints and start-up are not in it."""
+    spec = make_spec(tmp_path / "trial", alloy_store, 2)
+    result = run_segment(spec)
+    per_epoch = -(-len(alloy_store["trainset"]) // 4)
+    assert result.steps == 2 * per_epoch
+    assert 0 < result.step_seconds * result.steps < result.seconds
+    again = run_segment(spec)
+    assert (again.steps, again.step_seconds) == (0, 0.0)
+    assert run_segment(replace(spec, until_epoch=3)).steps == per_epoch
+
+
 def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 30))
     losses = [validation for _, _, validation in result.history]

@@ -209,3 +209,58 @@ def test_patience_alone_stops_nothing(tmp_path: Path, alloy_store: GraphStore) -
         Training__patience=1, Training__Optimizer={"type": "SGD", "learning_rate": 1e-30}
     )
     assert run_segment(make_spec(tmp_path / "t", alloy_store, 5, network=still)).to_epoch == 5
+
+
+class _Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("hydragnn_flow.training.watch.time.monotonic", lambda: self.now)
+
+
+class _Alike(World):
+    """One of several ranks that all do and say the same."""
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values * self.size
+
+
+def _take_steps(watch: Watch, clock: _Clock, seconds: float) -> int:
+    """Steps of so many seconds each, until it is time for a look; returns how many."""
+    number = 0
+    while not watch.should_look:
+        clock.now += seconds
+        watch.note(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0))
+        number += 1
+    watch.look(1, number)
+    return number
+
+
+def test_the_mean_step_is_neither_the_first_nor_what_lies_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = _Clock(monkeypatch)
+    watch = Watch(World(), torch.device("cpu"), None, lambda: False)
+    assert watch.step_seconds == 0.0
+    assert _take_steps(watch, clock, 5.0) == 1
+    assert watch.step_seconds == 5.0
+    steps = 1
+    for _ in range(3):
+        steps += _take_steps(watch, clock, 0.25)
+        clock.now += 100.0
+        watch.evaluated(100.0)
+    clock.now += 30.0
+    watch.saved(30.0)
+    steps += _take_steps(watch, clock, 0.25)
+    assert watch.step_seconds == pytest.approx(0.25)
+    assert watch.steps == steps
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_several_ranks_look_as_often_as_one(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About every second; each look makes them all wait for each other."""
+    clock = _Clock(monkeypatch)
+    watch = Watch(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)
+    _take_steps(watch, clock, 0.05)
+    assert _take_steps(watch, clock, 0.05) == 20

@@ -21,7 +21,8 @@ from ase.io.formats import (
 )
 
 from hydragnn_flow.data.sources.labels import Level
-from hydragnn_flow.data.sources.structures import Found, StructureSource, cut
+from hydragnn_flow.data.sources.single import check_sites
+from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, reason
 from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
 from hydragnn_flow.errors import InputError
 
@@ -70,12 +71,43 @@ class AseFiles(StructureSource):
         yield from map(_found, images)
 
 
+class UnknownFormat(InputError):
+    """A file of a format that ASE does not know."""
+
+
+def read_structures(file: Path) -> list[ase.Atoms]:
+    """All structures of a file, to be predicted: without labels.
+
+    Raises
+    ------
+    UnknownFormat
+        Where ASE does not know what the file is.
+    InputError
+        Where it cannot be read, holds no structures, or one of shared or partly empty sites.
+    """
+    format = _format(file)
+    try:
+        if format in ("db", "json"):
+            found = [row.toatoms() for row in _database(file).select(sort="id")]
+        else:
+            found = list(_iread(file, format))
+        for atoms in found:
+            check_sites(atoms)
+    except InputError:
+        raise
+    except Exception as error:  # parsers raise whatever their lines run into
+        raise InputError(f"{file} cannot be read ({reason(error)}); correct it") from None
+    if not found:
+        raise InputError(f"{file} holds no structures; give a file that does")
+    return found
+
+
 def _format(file: Path) -> str:
     """ASE's name for the format of a file, by its name where that is enough, else by its content.
 
     Raises
     ------
-    InputError
+    UnknownFormat
         Where ASE does not know.
     """
     try:
@@ -88,7 +120,7 @@ def _format(file: Path) -> str:
     try:
         return str(get_ioformat(filetype(str(file))).name)
     except UnknownFileTypeError:
-        raise InputError(
+        raise UnknownFormat(
             f"{file} is of no format ASE knows; convert it, or leave it out by a pattern such as "
             "*.extxyz"
         ) from None

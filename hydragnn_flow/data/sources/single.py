@@ -56,12 +56,22 @@ def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
 def _only(images: Sequence[ase.Atoms]) -> ase.Atoms:
     if len(images) != 1:
         raise ValueError(f"{len(images)} structures where there must be one")
-    atoms = images[0]
+    check_sites(images[0])
+    return images[0]
+
+
+def check_sites(atoms: ase.Atoms) -> None:
+    """Refuse a structure whose sites are shared or partly empty.
+
+    Raises
+    ------
+    ValueError
+        Naming the site.
+    """
     occupancy = atoms.info.get("occupancy")
     if isinstance(occupancy, dict):  # of a CIF; ASE gives a shared site its commonest element
         for site, shares in occupancy.items():
             _check_occupancy([(symbol, float(share)) for symbol, share in shares.items()], site)
-    return atoms
 
 
 def _element(species: Sequence[Mapping[str, Any]], site: int) -> str:

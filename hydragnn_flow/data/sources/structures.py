@@ -117,7 +117,7 @@ class StructureSource(ABC):
             raise
         except Exception as error:  # parsers raise whatever their lines run into
             raise InputError(
-                f"{file} cannot be read ({_reason(error)}); correct it or leave it out"
+                f"{file} cannot be read ({reason(error)}); correct it or leave it out"
             ) from error
         if not cuts:
             raise _empty(file)
@@ -133,7 +133,7 @@ class StructureSource(ABC):
                 raise
             except Exception as error:
                 raise InputError(
-                    f"{origin} cannot be read ({_reason(error)}); correct or remove it"
+                    f"{origin} cannot be read ({reason(error)}); correct or remove it"
                 ) from error
             if found is None:
                 return
@@ -207,7 +207,8 @@ def _empty(file: Path) -> InputError:
     return InputError(f"{file} holds no structures; give a file that does, or leave it out")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What a parser says of a file, in a line."""
     said = next(iter(str(error).splitlines()), "")
     # Of a missing key Python says no more than the key.
     return repr(error) if isinstance(error, KeyError) or not said else said

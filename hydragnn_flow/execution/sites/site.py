@@ -73,7 +73,7 @@ def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
         # One core of a 2024 server processor, one thread, measured on training steps of
         # hidden_dim 8 to 64. Two of them on one core train 0.94 times as much as one after the
         # other, eight 0.68 times: to launch is to compute there.
-        return Gcd(memory_gib, 3e10, 1.8e10, launch_seconds=1.5e-5, process_gib=0.6, share=1)
+        return Gcd(memory_gib, 3e10, 1.8e10, 1.5e-5, process_gib=0.6, share=1, launches=True)
     return Gcd(memory_gib, 1e13, 1e12, launch_seconds=1e-5, process_gib=0.6, share=4)
 
 

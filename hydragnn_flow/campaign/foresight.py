@@ -1,0 +1,223 @@
+"""What segments of a campaign will take: seconds, memory, and in how many parts a step fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hydragnn_flow.campaign.failures import takes_more, times_too_large
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.reading.plan import Budget
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site
+from hydragnn_flow.models import build_model, network_cost
+from hydragnn_flow.placement import (
+    CostModel,
+    Estimate,
+    Gcd,
+    Sizes,
+    Taken,
+    Weighing,
+    Work,
+    too_large,
+)
+from hydragnn_flow.training.segment import SegmentResult
+
+# Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
+_TOLD_BY_THE_BATCH = (
+    "Batching",
+    "Optimizer",
+    "Scheduler",
+    "accumulation_steps",
+    "batch_size",
+    "num_epoch",
+)
+
+
+class Foresight:
+    """Estimates segments from their networks, and from the segments that ended before them.
+
+    Parameters
+    ----------
+    config
+        Of the run.
+    store
+        Whose training split is trained on.
+    gcd
+        What each GCD has for segments; see :func:`gcd_for_segments`.
+    device
+        What the GCDs are, which decides what is measured of their memory.
+    """
+
+    def __init__(self, config: RunConfig, store: GraphStore, gcd: Gcd, device: str) -> None:
+        self.gcd = gcd
+        self._costs = CostModel(gcd)
+        self._config, self._store, self._device = config, store, device
+        self._weighing = Weighing()
+        train = store["trainset"]
+        self._largest_graph = int(train.n_atoms.max())
+        self._sizes = {
+            name: Sizes.of(sizes)
+            for name, sizes in (("atoms", train.n_atoms), ("edges", train.n_edges))
+            if sizes.any()
+        }
+
+    def divide(
+        self, network: dict[str, Any], epochs: int, width: int, results: Sequence[SegmentResult]
+    ) -> Estimate:
+        """Have a network's steps taken in as many parts as needed, and estimate that.
+
+        Those are the fewest in which a step is expected to fit, and twice as many for each time
+        that it did not fit all the same.
+
+        Parameters
+        ----------
+        network
+            Its `accumulation_steps` are set.
+        epochs, width
+            To train, and GCDs to do so.
+        results
+            Of all earlier segments of the trial, and of the member it has become.
+        """
+        failures, training = self._config.search.failures, network["Training"]
+        own = self._own(results)
+        parts = training.get("accumulation_steps", 1)
+        estimate = self._estimate(network, epochs, width, own)
+        while too_large(estimate, self.gcd) and takes_more(failures, network, parts):
+            training["accumulation_steps"] = parts = 2 * parts
+            estimate = self._estimate(network, epochs, width, own)
+        times = times_too_large(failures, results)
+        if times:
+            training["accumulation_steps"] = parts * 2**times
+            estimate = self._estimate(network, epochs, width, own)
+        return estimate
+
+    def steps_per_epoch(self, network: Mapping[str, Any]) -> int:
+        """Optimiser steps of an epoch."""
+        return self._steps(Budget.of(load_network(network)))
+
+    def _steps(self, budget: Budget) -> int:
+        sizes = self._store.manifest.splits["trainset"]
+        return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+
+    def learn(self, result: SegmentResult, together: int) -> None:
+        """Correct what comes by what a segment took, ``together`` with others on its GCD."""
+        taken = self._taken(result, together)
+        if taken is not None:
+            network = self._config.network_values(result.parameters)
+            self._costs.observe(str(network["Architecture"]["mpnn_type"]), taken)
+
+    def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
+        """What the last whole segment of a trial took."""
+        found = (self._taken(result, together=1) for result in reversed(results))
+        return next((taken for taken in found if taken is not None), None)
+
+    def _taken(self, result: SegmentResult, together: int) -> Taken | None:
+        """What a segment took beside what its network alone had said; None where it is not whole.
+
+        Lines of version 1 tell nothing of steps; there they count as all of the time.
+        """
+        whole = result.to_epoch - result.from_epoch == result.planned_epochs
+        if result.status != "ok" or not whole or result.from_step or not result.uncorrected_seconds:
+            return None
+        training = result.steps * result.step_seconds or result.seconds
+        if training <= 0:
+            return None
+        width = max(1, len(result.gcds))
+        return Taken(
+            steps=training * width / result.uncorrected_seconds,
+            rest=max(1.0, result.seconds / training),
+            memory=self._memory_ratio(result),
+            together=together,
+            width=width,
+        )
+
+    def _memory_ratio(self, result: SegmentResult) -> float | None:
+        """Measured over counted memory, where the measured is not mostly that of the process."""
+        process = self.gcd.process_gib
+        counted = (result.uncorrected_memory_gib or 0.0) - process
+        # Of an accelerator the libraries' own memory is not in what torch has allocated.
+        measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
+        return measured / counted if counted > 0 and measured > process else None
+
+    def _estimate(
+        self, network: Mapping[str, Any], epochs: int, width: int, own: Taken | None
+    ) -> Estimate:
+        budget = Budget.of(load_network(network))
+        steps = self._steps(budget)
+        work = self._step_work(network, steps)
+        at_once = width * network["Training"].get("accumulation_steps", 1)
+        larger = self._largest_batch(budget, steps, at_once)
+        work = replace(work, activation_bytes=work.activation_bytes * larger / at_once)
+        mpnn_type = str(network["Architecture"]["mpnn_type"])
+        return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
+
+    def _largest_batch(self, budget: Budget, steps: int, parts: int) -> float:
+        """How much more the largest part of a step holds than the mean one."""
+        limits = budget.limits
+        totals = self._store.manifest.splits["trainset"]
+        larger = 1.0
+        for name, sizes in self._sizes.items():
+            most = sizes.largest_batch(totals.graphs / (steps * parts))
+            if name in limits:
+                most = min(most, limits[name] * steps / getattr(totals, name))
+            larger = max(larger, most)
+        return larger
+
+    def _step_work(self, network: Mapping[str, Any], steps: int) -> Work:
+        """What one training step of a network takes on a batch of average size.
+
+        An epoch has so many ``steps``.
+        """
+        sizes = self._store.manifest.splits["trainset"]
+        batch = {
+            "atoms": -(-sizes.atoms // steps),
+            "edges": -(-sizes.edges // steps),
+            "graphs": -(-sizes.graphs // steps),
+        }
+        training = network["Training"]
+        told_by = {k: v for k, v in training.items() if k not in _TOLD_BY_THE_BATCH}
+
+        def count() -> Work:
+            with torch.device("meta"):
+                model = build_model(network, self._store)
+            model.encoder.checkpointing = training.get("conv_checkpointing", False)
+            cost = network_cost(model, **batch, largest=self._largest_graph)
+            wide = 2 if told_by.get("precision") == "fp64" else 1
+            return Work(
+                flops=cost.flops * wide,
+                bytes=cost.bytes * wide,
+                launches=cost.launches,
+                activation_bytes=cost.saved_bytes * wide,
+                parameter_bytes=4 * cost.parameters * wide,
+            )
+
+        return self._weighing.work([network["Architecture"], told_by, batch], count)
+
+
+def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
+    """The site's GCD, less its share of the store where both are in the node's memory.
+
+    Raises
+    ------
+    InputError
+        If that is less than a process needs.
+    """
+    node = site.node
+    if node.device != "cpu" or config.data.mode != "memory":
+        return node.gcd
+    # What is larger than half of a node's memory lies on its disk.
+    share = store.manifest.bytes / 2**30 / len(node.gcds)
+    left = node.gcd.memory_gib - min(share, node.gcd.memory_gib / 2)
+    if left <= node.gcd.process_gib:
+        raise InputError(
+            f"site {site.name}: beside its share of the store a GCD has {left:.1f} GiB, and a "
+            f"process that trains takes more than {node.gcd.process_gib:g} GiB; use fewer GCDs a "
+            f"node, or data.mode: random"
+        )
+    return replace(node.gcd, memory_gib=left)

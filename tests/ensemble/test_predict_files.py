@@ -1,0 +1,142 @@
+"""Predictions for files and directories of structures: order, names, and what is skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.io import write
+from ensemble_cases import untrained_ensemble
+
+from hydragnn_flow import Ensemble, cli
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.sources.files import find_files
+from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_ensemble(tmp_path_factory.mktemp("files") / "run", alloy_store)
+
+
+@pytest.fixture(scope="module")
+def ensemble(run: Path) -> Ensemble:
+    return Ensemble.load(run)
+
+
+def crystal(seed: int) -> Atoms:
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1, seed=seed)
+    atoms.symbols[0] = "Au"
+    return atoms
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three CIFs, a file of two structures, and what else lies about in such a directory."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for number in (10, 2, 1):
+        write(folder / f"run-{number}.cif", crystal(number))
+    write(folder / "several.xyz", [bulk("Cu"), bulk("Au")])
+    (folder / "labels.csv").write_text("file,gap\nrun-1.cif,0.1\n")
+    (folder / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+    (folder / "._run-1.cif").write_bytes(b"\0\5\26\7")
+    (folder / "truncated.cif").write_text("data_x\n_cell_length_a 3\nloop_\n_atom_site_label\n")
+    half = (folder / "run-1.cif").read_text().replace("1.0000", "0.5000")
+    (folder / "disordered.cif").write_text(half)
+    (folder / "subfolder").mkdir()
+    return folder
+
+
+FILES = ["run-1.cif", "run-2.cif", "run-10.cif", "several.xyz", "several.xyz"]
+FORMULAS = ["AuCu3", "AuCu3", "AuCu3", "Cu", "Au"]
+
+
+def test_a_directory_is_predicted_in_the_order_of_training(
+    ensemble: Ensemble, folder: Path
+) -> None:
+    said: list[str] = []
+    tables = predict_path(ensemble, folder, members=True, say=said.append)
+    assert tables.graphs is not None and tables.nodes is not None
+    assert list(tables.graphs)[:3] == ["graph_id", "file", "formula"]
+    assert tables.graphs["graph_id"].tolist() == list(range(5))
+    assert tables.graphs["file"].tolist() == FILES
+    assert tables.graphs["formula"].tolist() == FORMULAS
+    in_training = [file.name for file in find_files(".", folder, "data.source.train")]
+    assert list(dict.fromkeys(FILES)) == [name for name in in_training if name in FILES]
+    assert list(tables.nodes)[:4] == ["graph_id", "file", "formula", "node_index"]
+    assert tables.nodes["file"].tolist() == np.repeat(FILES, [4, 4, 4, 1, 1]).tolist()
+    # The same numbers, by the same columns, as those of a list in Python.
+    structures = [crystal(1), crystal(2), crystal(10), bulk("Cu"), bulk("Au")]
+    listed = ensemble.predict(structures, members=True).graphs
+    assert listed is not None
+    assert list(listed) == [name for name in tables.graphs if name != "file"]
+    assert listed["formula"].tolist() == FORMULAS
+    for name in list(listed)[2:]:
+        np.testing.assert_allclose(tables.graphs[name], listed[name], rtol=1e-4, atol=1e-5)
+
+
+def test_files_that_are_passed_over_are_named(ensemble: Ensemble, folder: Path) -> None:
+    said: list[str] = []
+    predict_path(ensemble, folder, say=said.append)
+    strange, *unreadable = said
+    assert strange == "skipped, as they are no structures: .DS_Store, ._run-1.cif, labels.csv"
+    assert len(unreadable) == 2
+    assert "disordered.cif cannot be read (site 0 holds Au 0.5" in unreadable[0]
+    assert "truncated.cif holds no structures" in unreadable[1]
+
+
+def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, folder: Path) -> None:
+    for file in folder.glob("*.*f*"):
+        if not file.name.startswith((".", "trunc")):
+            file.unlink()
+    (folder / "several.xyz").unlink()
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"new: holds no file of .*labels\.csv; .*truncated\.cif"):
+        predict_path(ensemble, folder, say=said.append)
+    with pytest.raises(InputError, match=r"subfolder: holds no file of structures .*no files"):
+        predict_path(ensemble, folder / "subfolder", say=said.append)
+    assert said == []
+
+
+def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
+    write(folder / "run-3.cif", bulk("Al", cubic=True))
+    write(folder / "several.xyz", [bulk("Cu"), bulk("Al")])
+    said = r"new/run-3\.cif: has Al, .*\(and 1 more have such elements\); leave it out"
+    with pytest.raises(InputError, match=said):
+        predict_path(ensemble, folder, say=lambda line: None)
+    with pytest.raises(InputError, match=r"new/several\.xyz: structure 1: has Al, [^(]*; leave"):
+        predict_path(ensemble, folder / "several.xyz")
+    write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
+    with pytest.raises(InputError, match=r"new/twice\.xyz: has the atoms 1 and 4 at one place"):
+        predict_path(ensemble, folder / "twice.xyz")
+    with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
+        ensemble.predict([crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])])
+    with pytest.raises(InputError, match=r"labels\.csv is of no format ASE knows"):
+        predict_path(ensemble, folder / "labels.csv")
+
+
+def test_the_command_writes_the_columns_and_says_what_it_skipped(
+    run: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.csv"
+    words = ["hydragnn-flow", "predict", str(run), str(folder), "-o", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr().out
+    assert end.value.code == 0, said
+    assert "labels.csv" in said and "truncated.cif holds no structures" in said
+    for table in (pd.read_csv(out), pd.read_csv(out.with_name("out_nodes.csv"))):
+        assert list(dict.fromkeys(table["file"])) == list(dict.fromkeys(FILES))
+        assert list(table)[:3] == ["graph_id", "file", "formula"]
