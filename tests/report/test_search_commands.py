@@ -24,6 +24,7 @@ from optuna.storages.journal import JournalFileBackend
 from report_cases import Made
 
 from hydragnn_flow import cli
+from hydragnn_flow.commands.console import console
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.dashboard import PORT, dashboard_server
 from hydragnn_flow.report.search_tables import best_first
@@ -35,7 +36,7 @@ Command = Callable[..., str]
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     def run(*arguments: object, code: int = 0, width: int = 200) -> str:
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(console, "width", width)  # COLUMNS counts only when it is made
         with pytest.raises(SystemExit) as end:
             cli.main()
         said = capsys.readouterr()
