@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hydragnn_flow.models.cost import VIEWS
+from hydragnn_flow.models.cost import _VIEWS
 
 _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
@@ -52,7 +52,7 @@ def _seconds(event: Any, device: torch.device) -> float | None:
     """Of a kernel [s]; None for what is none."""
     if device.type == "cpu":
         library, _, name = event.name.partition("::")
-        moves_data = library == "aten" and name not in VIEWS and not event.cpu_children
+        moves_data = library == "aten" and name not in _VIEWS and not event.cpu_children
         return 1e-6 * float(event.self_cpu_time_total) if moves_data else None
     # What the host has marked is shown on the device as well.
     is_mark = getattr(event, "is_user_annotation", False) or "#" in event.name

@@ -16,7 +16,7 @@ from hydragnn_flow.models.model import Encoder, HydraModel
 
 # Operations that move no data and start no kernel.
 # fmt: off
-VIEWS = frozenset({
+_VIEWS = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal",
     "empty", "empty_like", "empty_strided", "expand", "is_same_size", "lift_fresh",
     "new_empty", "new_empty_strided", "permute", "reshape", "select", "slice", "split",
@@ -66,7 +66,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
     ) -> Any:
         name = func.overloadpacket.__name__
-        if name in VIEWS:
+        if name in _VIEWS:
             return func(*args, **(kwargs or {}))
         result = self._result(func, args, kwargs or {})
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
