@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import psutil
 import pytest
+from execution_race.start import Parts, table
+from results import Number
 from test_benchmarks import run_apart
+
+
+def test_blocks_are_shown_by_medians_beside_their_spread() -> None:
+    fast, slow, slower = (Parts(*[seconds] * len(fields(Parts))) for seconds in (1.0, 2.0, 4.0))
+    shown = table({"local": [slower, fast, slow], "a private Slurm": [fast]})
+    assert list(shown.columns) == ["", "local", "a private Slurm"]
+    assert shown.rows[0] == ["all of it", Number(14.0, "", 7.0, 28.0), Number(7.0, "", 7.0, 7.0)]
+    assert len(shown.rows) == 1 + len(fields(Parts))
+    assert all(row[1] == Number(2.0, "", 1.0, 4.0) for row in shown.rows[1:])
 
 
 @pytest.mark.slow
 def test_execution(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    arguments: list[str | Path] = [
-        "--quick",
-        "--scratch",
-        scratch,
-        "--json",
-        tmp_path / "figures.json",
-    ]
+    arguments: list[str | Path] = ["--quick", "--scratch", scratch]
     began = time.monotonic()
-    printed, table, figures = run_apart("execution.py", *arguments)
+    printed, _, figures = run_apart("execution.py", *arguments, "--json", tmp_path / "figures.json")
     took = time.monotonic() - began
-    lines = figures["details"]
-    assert len(lines) == len(table)
-    assert {line["row"] for line in lines} == {"warm", "throughput", "start"}
+    lines, starts = figures["details"]["lines"], figures["details"]["starts"]
+    assert {line["row"] for line in lines} == {"warm", "throughput"}
     assert all(math.isfinite(line["value"]) for line in lines)
     assert "Too little was measured" in printed
     # A process that is there need not be started.
     ratios = [line["ratio"] for line in lines if line["row"] == "warm" and line["ratio"]]
-    assert len(ratios) == 4 and min(ratios) > 1
-    # Differences of times taken in several processes: each comes after the one before.
-    total, *parts = [line["value"] for line in lines if line["row"] == "start"]
-    assert min(parts) > 0 and total < took
+    assert len(ratios) in (2, 4) and min(ratios) > 1  # wall times on a quiet machine only
+    (parts,) = starts["local"]
+    # Python has to be started and torch to be imported, wherever that is.
+    assert 0.1 < parts["lane"] < sum(parts.values()) < took
     assert list(scratch.iterdir()) == []
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in _command(p)]
 

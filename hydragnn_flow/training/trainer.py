@@ -335,7 +335,7 @@ class Trainer:
                 shares.append(self._backward(step, piece))
         # Without clipping too: the norm says whether the gradient is a number at all.
         most = self.settings.gradient_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), most)
+        norm = nn.utils.clip_grad_norm_(self.weights, most)
         self.optimizer.step()
         self.average.update()
         return torch.stack(shares).sum(), norm
