@@ -34,13 +34,20 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data import prepare_store
 
 MEASURES = [
-    "benchmarks/accuracy.py",
-    "benchmarks/model_accuracy",
+    *(f"benchmarks/model_accuracy/{name}.py" for name in ("hydragnns", "ours", "outcome", "sets")),
     "benchmarks/peers/hydragnn_package.py",
     "benchmarks/peers/hydragnn_training.py",
+    "hydragnn_flow/data/graphs.py",
     "hydragnn_flow/data/neighbours.py",
-    "hydragnn_flow/models",
-    "hydragnn_flow/training",
+    "hydragnn_flow/models/*.py",
+    # The layers of the contests.
+    *(f"hydragnn_flow/models/mpnn/{name}.py" for name in ("base", "displacement", "edge_sums")),
+    *(
+        f"hydragnn_flow/models/mpnn/{name}.py"
+        for name in ("egnn", "layers", "mace*", "painn", "pna")
+    ),
+    *(f"hydragnn_flow/training/{name}.py" for name in ("averaging", "losses", "optimizers")),
+    *(f"hydragnn_flow/training/{name}.py" for name in ("schedules", "terms", "trainer")),
 ]
 _SEED_OF_SPLITS = 0
 

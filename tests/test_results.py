@@ -196,6 +196,7 @@ def test_new_and_deleted_modules_are_changes(tmp_path: Path) -> None:
     (tmp_path / "a" / "two.py").write_text(SOURCE)
     before = fingerprints(["a"], tmp_path)
     assert list(before) == ["a/one.py", "a/two.py"]
+    assert list(fingerprints(["a/t*.py"], tmp_path)) == ["a/two.py"]
     (tmp_path / "a" / "two.py").rename(tmp_path / "a" / "three.py")
     assert changed(["a"], before, tmp_path) == ["a/three.py", "a/two.py"]
     with pytest.raises(FileNotFoundError, match=r"b\.py is not in the repository"):

@@ -20,7 +20,7 @@ def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str
     Parameters
     ----------
     paths
-        Files, and folders of which every module counts, relative to ``root``.
+        Files, folders of which every module counts, and patterns of these, relative to ``root``.
     root
         Of the repository.
 
@@ -31,15 +31,17 @@ def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str
     """
     files: set[Path] = set()
     for path in paths:
-        if not (root / path).exists():
+        found = list(root.glob(path))
+        if not found:
             raise FileNotFoundError(f"{path} is not in the repository: it cannot be measured")
-        files.update((root / path).rglob("*.py") if (root / path).is_dir() else [root / path])
+        for one in found:
+            files.update(one.rglob("*.py") if one.is_dir() else [one])
     return {file.relative_to(root).as_posix(): _of_file(file) for file in sorted(files)}
 
 
 def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITORY) -> list[str]:
     """Files that differ from what they were, new ones and deleted ones among them."""
-    there = [path for path in paths if (root / path).exists()]
+    there = [path for path in paths if any(root.glob(path))]
     now = fingerprints(there, root)
     return sorted(file for file in before.keys() | now.keys() if before.get(file) != now.get(file))
 

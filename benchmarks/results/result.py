@@ -102,8 +102,8 @@ class Run:
     name
         Of the result: ``docs/results/NAME.json``, ``<!-- result: NAME -->`` on a page.
     measures
-        Files and folders whose code is measured, relative to the repository: the package's modules
-        and the benchmark's own. A result says so when their code has changed.
+        Files and folders whose code is measured, or patterns of these, relative to the repository:
+        the package's modules and the benchmark's own. A result says so when their code has changed.
     packages
         Whose versions matter.
     quick
