@@ -18,6 +18,8 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.sources.base import Part
 from hydragnn_flow.errors import InputError
 
+SEEN = ("x", "pos", "cell", "edge_index", "edge_shifts", "edge_attr")
+
 
 def test_a_store_comes_back_as_it_was(written, store, same):
     found = source(written.parent, format="hydragnn", file=written.name)
@@ -50,8 +52,20 @@ def test_hydragnns_own_file(shared_data):
         part = Part("train", str(folder / "hydragnn_cuau.bp"), i, i + 1, 0)
         (a,), (b,) = plain.read(part), packed.read(part)
         one, two = a.graph(5.0, None), b.graph(5.0, None)
-        for key in ("x", "pos", "cell", "edge_index", "edge_shifts", "edge_attr"):
-            assert np.array_equal(one[key].numpy(), reference[f"trainset/{i}/{key}"]), key
+        theirs = {key: reference[f"trainset/{i}/{key}"] for key in one.to_dict() if key in SEEN}
+        for key in ("x", "cell", "edge_index", "edge_attr"):
+            assert np.array_equal(one[key].numpy(), theirs[key]), key
+        # Atoms are wrapped into the cell, with the shifts of their edges.
+        moved = (one.pos.numpy() - theirs["pos"]) @ np.linalg.inv(theirs["cell"])
+        assert moved == pytest.approx(np.round(moved), abs=1e-6)
+        ours = {key: one[key].numpy() for key in SEEN}
+        vectors = [
+            graph["pos"][graph["edge_index"][1]]
+            - graph["pos"][graph["edge_index"][0]]
+            + graph["edge_shifts"]
+            for graph in (ours, theirs)
+        ]
+        assert vectors[0] == pytest.approx(vectors[1], abs=2e-6)
         assert one.pbc.tolist() == [1, 1, 1]
         assert torch.equal(one.forces, two.pull)
         assert two.energy_per_atom.item() == reference[f"trainset/{i}/y"][0, 0]
