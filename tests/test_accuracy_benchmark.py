@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from graph_store.workspace import in_fresh_process
 from model_accuracy.hydragnns import _graph, _Targets
 from model_accuracy.outcome import Outcome, errors
 from model_accuracy.report import Row, remarks, tables
@@ -101,3 +104,12 @@ def test_errors_are_in_the_units_of_their_measures(alloy_store: GraphStore) -> N
     predictions = {"energy": energies + 0.001 * split.n_atoms[:, None], "forces": forces + 0.5}
     found = errors(SETS["Si"], split, predictions)
     np.testing.assert_allclose(found, [1.0, 0.5], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_answers_raises_or_dies() -> None:
+    assert in_fresh_process(abs, -2) == 2
+    with pytest.raises(ValueError, match="negative"):
+        in_fresh_process(math.isqrt, -2)
+    with pytest.raises(RuntimeError, match="_exit ended with 3"):
+        in_fresh_process(os._exit, 3)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch_geometric.data import Data
@@ -135,14 +136,40 @@ class Workspace:
 
 
 def in_fresh_process(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in a process that has done nothing but imports."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_alone, function, arguments).result()
+    """Call a function in a process that has done nothing but imports, and raise what it raises.
+
+    The process ends with the call, also where this one has been killed meanwhile.
+
+    Raises
+    ------
+    RuntimeError
+        If the process is killed.
+    """
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_alone, args=(there, function, arguments))
+    process.start()
+    there.close()
+    try:
+        result, error = here.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{function.__name__} ended with {process.exitcode}") from None
+    process.join()
+    if error is not None:
+        raise error
+    return cast(Result, result)
 
 
-def _alone(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+def _alone(pipe: Connection, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    return function(*arguments)
+    answer: tuple[object, Exception | None]
+    try:
+        answer = function(*arguments), None
+    except Exception as error:
+        answer = None, error
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        pipe.send(answer)
 
 
 def files_of(store: Path) -> list[Path]:
