@@ -33,6 +33,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.training.device import this_device
 
 ROWS = ("steps", "processes", "pieces")
 MEASURES = [
@@ -164,8 +165,7 @@ class _Work:
 
 
 def _device(asked: str | None) -> torch.device:
-    seen = torch.accelerator.current_accelerator(check_available=True)
-    found = seen.type if seen is not None and seen.type in ("cuda", "xpu") else "cpu"
+    found = this_device().type
     if asked not in (None, "cpu", found):
         raise typer.BadParameter(f"torch {torch.__version__} sees no {asked}")
     return torch.device(asked or found)

@@ -18,7 +18,7 @@ from gpu_race.kernels import Kernels, kernels_of
 from hydragnn_flow import GraphStore, InputError, build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.placement.cost import CostModel, Estimate, Work
+from hydragnn_flow.placement.cost import CostModel, Work
 from hydragnn_flow.training.memory import (
     forget_peak_memory,
     give_back_memory,
@@ -55,8 +55,10 @@ class Row:
     peak_gib: float
     """Of the process, or of what torch allocated on the device [GiB]."""
     cost: NetworkCost
-    estimate: Estimate
-    """Of one step, as placement sees it before anything has been measured."""
+    expected_seconds: float
+    """Of a step, as placement sees it before anything has been measured [s]."""
+    expected_gib: float
+    """The peak, likewise and without a margin [GiB]."""
 
 
 class Course:
@@ -122,8 +124,11 @@ class Course:
             activation_bytes=cost.saved_bytes,
             parameter_bytes=4 * cost.parameters,
         )
-        estimate = self._costs.estimate(case.mpnn_type, work, 1)
-        return Row(case, turns, kernels, peak, cost, estimate)
+        expected = self._costs.estimate(case.mpnn_type, work, 1)
+        memory = expected.uncorrected_memory_gib
+        if self._device.type != "cpu":  # of which torch does not count the libraries' own
+            memory -= self._costs.gcd.process_gib
+        return Row(case, turns, kernels, peak, cost, expected.uncorrected_seconds, memory)
 
     def store(self, columns: int) -> Path:
         """Graphs of so many node features."""

@@ -21,6 +21,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.files import read_run
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.profile import TrainingProfile, profile_training
 from hydragnn_flow.training.segment import SegmentSpec
@@ -67,9 +68,7 @@ def profile_network(
         Told the mode that begins.
     """
     load_network(network)  # a mistake is told here and not by a process that ends
-    kind = torch.accelerator.current_accelerator()
-    available = torch.accelerator.device_count() if kind is not None else 0
-    if available and ranks > available:
+    if this_device().type != "cpu" and ranks > (available := torch.accelerator.device_count()):
         raise InputError(f"--ranks {ranks}: there are {available} accelerators; ask for fewer")
     answers: SimpleQueue[Any] = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
@@ -102,8 +101,10 @@ def _measure(
     answers: SimpleQueue[Any],
 ) -> None:
     torch.set_num_threads(1)
-    kind = torch.accelerator.current_accelerator()
-    device = torch.device("cpu") if kind is None else torch.device(kind.type, rank)
+    device = this_device()
+    if device.type != "cpu":
+        device = torch.device(device.type, rank)
+        torch.accelerator.set_device_index(rank)  # for what NCCL does with no tensor at hand
     spec = SegmentSpec(
         kind="trial",
         number=0,

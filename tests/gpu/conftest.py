@@ -13,13 +13,13 @@ from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.sites.options import Device
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.workers import worker
+from hydragnn_flow.training.device import this_device
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     """What ``--device`` names, or an accelerator that torch sees, or the CPU."""
-    seen = torch.accelerator.current_accelerator(check_available=True)
-    found = seen.type if seen is not None and seen.type in ("cuda", "xpu") else "cpu"
+    found = this_device().type
     asked = request.config.getoption("--device") or found
     if asked not in ("cpu", found):
         pytest.fail(f"--device {asked}: torch {torch.__version__} sees no such device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import psutil
 
@@ -21,18 +22,23 @@ def this_node(interface: str | None = None) -> Node:
     interface
         Network interface on which ranks on several such nodes meet.
     """
-    import torch  # takes seconds: what is wrong with a site's options is told before
+    # They take seconds: what is wrong with a site's options is told before.
+    import torch
+
+    from hydragnn_flow.training.device import this_device
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
-    if torch.cuda.is_available():
-        gcds = torch.cuda.device_count()
-        memory = torch.cuda.get_device_properties(0).total_memory
-        device: Device = "hip" if torch.version.hip else "cuda"
-    else:
+    kind = this_device().type
+    if kind == "cpu":
         gcds = cores
         memory = psutil.virtual_memory().total // gcds
-        device = "cpu"
+        device: Device = "cpu"
+    else:
+        runtime: Any = torch.get_device_module(kind)
+        gcds = runtime.device_count()
+        memory = runtime.get_device_properties(0).total_memory
+        device = "xpu" if kind == "xpu" else "hip" if torch.version.hip else "cuda"
     return Node(
         gcds=tuple(str(gcd) for gcd in range(gcds)),
         gcd=guessed_gcd(device, _USABLE * memory / 2**30),

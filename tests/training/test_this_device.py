@@ -1,0 +1,58 @@
+"""What is computed on where nobody says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hydragnn_flow.execution.sites.this_node import this_node
+from hydragnn_flow.training.device import this_device
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, kind: str | None, available: bool) -> None:
+    """Have torch be a build for a kind of accelerator."""
+
+    def current(check_available: bool = False) -> torch.device | None:
+        return torch.device(kind) if kind and (available or not check_available) else None
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current)
+
+
+@pytest.mark.parametrize(
+    ("kind", "available", "expected"),
+    [
+        (None, False, "cpu"),
+        ("cuda", True, "cuda"),
+        ("cuda", False, "cpu"),  # torch as it comes from PyPI, on a login node
+        ("xpu", True, "xpu"),
+        ("mps", True, "cpu"),
+    ],
+)
+def test_an_accelerator_that_is_there_is_taken(
+    monkeypatch: pytest.MonkeyPatch, kind: str | None, available: bool, expected: str
+) -> None:
+    seen(monkeypatch, kind, available)
+    assert this_device().type == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "hip", "expected"),
+    [("cuda", None, "cuda"), ("cuda", "7.0", "hip"), ("xpu", None, "xpu")],
+)
+def test_the_site_of_this_machine_has_its_accelerators(
+    monkeypatch: pytest.MonkeyPatch, kind: str, hip: str | None, expected: str
+) -> None:
+    """Stood in for: what is asked of torch's module for the device, since none is here."""
+    seen(monkeypatch, kind, True)
+    runtime: Any = SimpleNamespace(
+        device_count=lambda: 4,
+        get_device_properties=lambda number: SimpleNamespace(total_memory=40 * 2**30),
+    )
+    monkeypatch.setattr(torch, kind, runtime)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    node = this_node()
+    assert (node.gcds, node.device) == (("0", "1", "2", "3"), expected)
+    assert node.gcd.memory_gib == pytest.approx(36)
