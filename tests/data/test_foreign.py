@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import adios2.bindings as adios
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -164,11 +162,10 @@ def copy(good: Path, tmp_path: Path) -> Path:
 
 
 def refused(path: Path, match: str) -> None:
-    """The file is refused in no time: nothing has waited for ADIOS2 to end."""
-    start = time.monotonic()
+    """The file is refused in no time: nothing has waited for ADIOS2 to hang or crash."""
     with pytest.raises(StoreError, match=match) as error:
         survey(path)
-    assert time.monotonic() - start < 10
+    assert "makes ADIOS2" not in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -281,30 +278,37 @@ def test_small_changes_of_metadata(good, tmp_path, name):
         new = bytearray(content)
         new[start : start + length] = draw.randbytes(length)
         (path / name).write_bytes(new[: len(content)])
-        begin = time.monotonic()
         try:
             found = survey(path)
-        except StoreError:
+        except StoreError as error:
+            assert "makes ADIOS2" not in str(error)
             refusals += 1
         else:
             assert found == expected
-        assert time.monotonic() - begin < 10
     assert refusals > 8
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(
     name=st.sampled_from(["md.0", "md.idx", "mmd.0"]),
-    share=st.floats(0, 1, exclude_max=True),
-    new=st.binary(min_size=1, max_size=64)
-    | st.integers(0, 2**64 - 1).map(lambda n: n.to_bytes(8, "little")),
+    share=st.floats(0, 1),
+    new=st.binary(max_size=64) | st.integers(0, 2**64 - 1).map(lambda n: n.to_bytes(8, "little")),
 )
+@example(name="md.0", share=1.0, new=b"more")
+@example(name="md.idx", share=1.0, new=b"")
 def test_any_metadata_are_compared_without_trouble(good, copy, name, share, new):
+    """A good file passes, one that has grown does not, and a refusal is a sentence."""
     content = (good / name).read_bytes()
     start = int(share * len(content))
-    (copy / name).write_bytes(content[:start] + new + content[start + len(new) :])
-    with contextlib.suppress(StoreError):
+    changed = content[:start] + new + content[start + len(new) :]
+    (copy / name).write_bytes(changed)
+    try:
         check_container(copy)
+    except StoreError as error:
+        assert changed != content
+        assert str(copy) in str(error) and "\n" not in str(error)
+    else:
+        assert len(changed) == len(content)
     (copy / name).write_bytes(content)
 
 
@@ -376,10 +380,8 @@ def test_child_that_waits_is_noticed(copy):
     if not Path("/proc/self/io").exists():
         pytest.skip("needs Linux, which counts the reads of a process")
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
-    start = time.monotonic()
     with pytest.raises(StoreError, match=r"data\.0.* wait for bytes that are not there"):
         _ask_child(copy, limit=600)
-    assert time.monotonic() - start < 10
 
 
 def test_child_that_takes_too_long_is_ended(copy):

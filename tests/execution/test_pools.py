@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -48,9 +47,14 @@ class Moody(Quick):
 
 
 class Slow(Quick):
-    """A scheduler that takes its time to cancel."""
+    """A scheduler that takes its time to cancel, and meanwhile somebody presses Ctrl-C."""
+
+    was_asked = False
 
     def cancel(self, job_ids: list[str]) -> list[bool]:
+        if not self.was_asked:
+            self.was_asked = True
+            os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1.0)
         cancelled: list[bool] = super().cancel(job_ids)
         return cancelled
@@ -274,10 +278,7 @@ def test_a_second_ctrl_c_does_not_keep_blocks_from_being_cancelled(
         group = jobs(tmp_path)[0]
         if state == "working":
             pools.submit("gcd", time.sleep, 600.0)
-        again = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        again.start()
         raise KeyboardInterrupt
-    again.join()
     _wait_until_ended(group)
     assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
 
@@ -298,7 +299,6 @@ def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) ->
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
         tend_until(pools, lambda: pools.workers("gcd"), gcd=2)
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     signal.signal(signal.SIGINT, before)
 
 

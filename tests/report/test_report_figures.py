@@ -53,7 +53,15 @@ def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> No
 def test_history_of_one_odd_trial(value: float | None) -> None:
     for state in ("running", "complete", "pruned", "failed"):
         trial = TrialRecord(0, state, {}, value, "")
-        embed(figures.optimisation_history([trial], {}), "")
+        figure = figures.optimisation_history([trial], {})
+        embed(figure, "")
+        *marks, ring = figure.axes[0].collections
+        has_value = value is not None and np.isfinite(value)
+        # Without a value what has ended stands at the edge, and what runs nowhere yet.
+        drawn = has_value or state != "running"
+        assert sum(len(mark.get_offsets()) for mark in marks) == drawn
+        assert len(ring.get_offsets()) == 0
+        assert len(figure.axes[0].lines) == (has_value and state == "complete")
 
 
 def test_parity_of_a_large_table_draws_some_and_tells_of_all() -> None:
@@ -81,8 +89,13 @@ def test_one_value_without_spread_can_be_drawn() -> None:
     graphs, _ = predictions(np.random.default_rng(0), graphs=1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
-    embed(figures.parity(targets[0]), "")
-    embed(figures.coverage(targets, 0.9), "")
+    parity, coverage = figures.parity(targets[0]), figures.coverage(targets, 0.9)
+    for figure in (parity, coverage):
+        embed(figure, "")
+    _, dots = parity.axes[0].collections
+    assert dots.get_offsets().tolist() == [[graphs["energy"][0], graphs["energy"][0]]]
+    # It is within any interval, however narrow.
+    assert any("energy: 90 % interval holds 100" in text for text in shown(coverage))
 
 
 def test_coverage_has_a_curve_and_a_point_for_every_target() -> None:

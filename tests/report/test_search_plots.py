@@ -32,6 +32,11 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
+def n_curves(figure: Figure) -> int:
+    axes = figure.axes[0]
+    return len(axes.lines) + sum(len(lines.get_paths()) for lines in axes.collections)
+
+
 def note(figure: Figure) -> str:
     return figure.get_supxlabel()
 
@@ -160,22 +165,34 @@ def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
     values = None if value is None else [value]
     study.add_trial(create_trial(state=TrialState[state], values=values))
     frame = study_frame(study, [])
-    embed(parallel_coordinates(frame), "")
-    embed(rung_curves(frame, {0: {1: 0.5}}), "")
-    embed(rung_curves(frame, {}), "")
+    coordinates = parallel_coordinates(frame)
+    curve, nothing = rung_curves(frame, {0: {1: 0.5}}), rung_curves(frame, {})
+    for figure in (coordinates, curve, nothing):
+        embed(figure, "")
+    drawn = [len(lines.get_paths()) for lines in coordinates.axes[0].collections]
+    assert drawn == [len(ranking(frame))] * 2
+    assert n_curves(curve) == 1  # it has a curve, whatever its value
+    assert n_curves(nothing) == 0
 
 
 def test_one_trial_of_two_objectives_can_be_drawn() -> None:
     study = optuna.create_study(directions=["minimize"] * 2)
-    embed(pareto_front(study_frame(study, [])), "")
-    study.add_trial(create_trial(values=[1.0, 0.0]))
-    embed(pareto_front(study_frame(study, [])), "")
+    for front in (0, 1):
+        figure = pareto_front(study_frame(study, []))
+        embed(figure, "")
+        assert [len(dots.get_offsets()) for dots in figure.axes[0].collections] == [0, 0, front]
+        study.add_trial(create_trial(values=[1.0, 0.0]))
 
 
 def test_a_parameter_without_spread_can_be_drawn() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.optimize(lambda trial: trial.suggest_float(WIDTH, 2.0, 2.0), n_trials=3)
-    embed(parallel_coordinates(study_frame(study, [])), "")
+    figure = parallel_coordinates(study_frame(study, []))
+    embed(figure, "")
+    _, lines = figure.axes[0].collections
+    heights = np.array([path.vertices[:, 1] for path in lines.get_paths()])
+    assert len(heights) == 3
+    assert len(set(heights[:, 0])) == 1  # all go through the one value that the parameter had
 
 
 def test_the_report_gets_what_there_is_data_for() -> None:

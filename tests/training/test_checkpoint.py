@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,9 +33,13 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_checkpoint_waits_for_room(full_disk: Path) -> None:
-    threading.Timer(1.5, (full_disk / "ballast").unlink).start()
+def test_a_checkpoint_waits_for_room(full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_room(_: float) -> None:
+        (full_disk / "ballast").unlink()
+
+    monkeypatch.setattr("hydragnn_flow.files.time.sleep", make_room)
     save_checkpoint(full_disk / "checkpoint.pt", STATE)
+    assert not (full_disk / "ballast").exists(), "it was not waited"
     assert torch.equal(load_checkpoint(full_disk / "checkpoint.pt")["model"], STATE["model"])
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -160,12 +161,14 @@ def test_atoms_that_leave_for_nowhere_diverge(
     assert result.status == "diverged", result.reason
 
 
-def test_looks_are_far_between() -> None:
+def test_looks_are_far_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a wait for the device; a step that takes a millisecond has none of its own."""
+    now = 0.0
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now))
     watch = Watch(World(), torch.device("cpu"), None, lambda: False)
     loss, looks, read = torch.ones((), dtype=torch.float64), 0, 0.0
     for step in range(1, 501):
-        time.sleep(0.001)
+        now += 0.001
         watch.note(loss, loss)
         if watch.should_look:
             read += sum(watch.look(1, step))
