@@ -46,7 +46,7 @@ test-gpu: $(VENV)/installed
 	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu $(if $(DEVICE),--device $(DEVICE))
 
 test-slurm: $(VENV)/installed
-	$(BIN)/python -m pytest -n 0 -m slurm tests/slurm
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 lint: style types
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-
-# The two or so cores of a laptop belong to the processes under test, one thread each.
-os.environ["OMP_NUM_THREADS"] = "1"
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +11,12 @@ from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
+
+# The two or so cores of a laptop belong to the processes under test, one thread each.
+os.environ["OMP_NUM_THREADS"] = "1"
+# readline sets these for every process that pytest starts; rich would take them for a terminal's.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

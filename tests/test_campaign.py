@@ -22,6 +22,8 @@ from hydragnn_flow import Ensemble, GraphStore, cli
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 
 def flow(*arguments: str | Path) -> Result:
     """Give a command, in this process."""

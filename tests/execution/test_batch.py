@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from parsl.providers import LocalProvider
 from pool_cases import PATIENCE, tend_until
 
@@ -13,6 +14,8 @@ from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.execution.sites.options import Options
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 
 def test_the_newest_block_is_filled_first(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import SPARE_SECONDS
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 HERE = Path(__file__).parent
 
 

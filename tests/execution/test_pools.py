@@ -25,6 +25,8 @@ from hydragnn_flow.execution.pools import blocks
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.pools.workers_file import read_workers
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 
 class Refusing(Quick):
     """A scheduler that takes no job, as one does that does not know the account."""

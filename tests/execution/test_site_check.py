@@ -22,6 +22,8 @@ from hydragnn_flow.execution.sites.probe import run_probe
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.sites.site_check import faults
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 CORE = str(min(os.sched_getaffinity(0)))
 NODE = Node(
     gcds=("0", "1"),

@@ -1,4 +1,4 @@
-"""A cluster for each module of tests, as good as new for each test."""
+"""One cluster for all tests of a process, as good as new for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from cluster import Cluster, missing
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def machine() -> Iterator[Cluster]:
     lacking = missing()
     if lacking:

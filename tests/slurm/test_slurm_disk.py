@@ -49,7 +49,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster: Cluster, tmp_pat
     campaign = begun(cluster, tmp_path)
     with full(cluster.seen_from_login(cluster.disk)):
         campaign.wait_for("a word", lambda: "cannot be written to" in campaign.log.read_text())
-        time.sleep(20)
+        time.sleep(5)
         assert campaign.driver.poll() is None
     campaign.finish()
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])

@@ -105,7 +105,6 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
     cluster.on_node(bad, "touch", cluster.scratch / "ours")  # where a directory should be
     campaign.start()
     campaign.finish()
-    cluster.power_off(bad)  # as good as new when it comes back
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
     refused = [result for result in campaign.results() if result.status == "refused"]
     assert refused

@@ -12,21 +12,21 @@ from slurm_runs import PATIENCE, Campaign
 pytestmark = pytest.mark.slurm
 
 
-def test_three_blocks_in_a_row_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    trials, blocks = 2, 3
+def test_blocks_that_end_one_after_the_other_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    trials, blocks = 2, 2
     config = write_campaign(tmp_path, trials, epochs=100_000)
     site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, walltime="00:01:00")
     campaign = Campaign(cluster, config, site)
     campaign.start()
     campaign.wait_for(
-        "the end of three blocks",
+        "the end of two blocks",
         lambda: len(campaign.blocks("ended")) >= blocks,
         seconds=3 * PATIENCE,
     )
     first = cluster.jobs()[:blocks]
     assert {job.state for job in first} <= {"COMPLETED", "COMPLETING"}, "did not end by itself"
     campaign.wait_for(
-        "a fourth", lambda: sum(len(lanes) for lanes in campaign.at_work().values()) == trials
+        "a third", lambda: sum(len(lanes) for lanes in campaign.at_work().values()) == trials
     )
     assert campaign.interrupt() == 130
     campaign.assert_queue_is_empty()

@@ -188,7 +188,7 @@ class Cluster:
         return Path(f"/proc/{self._running[LOGIN].pid}/root") / path.relative_to("/")
 
     def clear(self) -> None:
-        """Be as after the start: no driver, no job, every node on."""
+        """Be as after the start: no driver, no job, every node on, nothing on any disk."""
         for driver in self._drivers:
             driver.kill()
             driver.wait()
@@ -198,6 +198,9 @@ class Cluster:
             if node not in self._running:
                 self._start_node(node)
         self._wait("cancelled jobs to leave", lambda: not self.squeue())
+        for node in self.nodes:
+            self.on_node(node, "find", "/dev/shm", self.scratch, "-mindepth", "1", "-delete")
+        self.ask("find", str(self.disk), "-mindepth", "1", "-delete")
         # Slurm goes on listing them for minutes.
         self._cleared = frozenset(job.number for job in self._jobs("--states=all"))
         self._wait_for_nodes(self.nodes)
