@@ -8,11 +8,13 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Errors of a disk that is full, or of a shared file system that is away for a while.
 PASSING = (
@@ -28,18 +30,46 @@ PASSING = (
 SECONDS_BETWEEN_TRIES = 1.0
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` at once; a crash leaves the old file or the new one."""
+@contextmanager
+def replacing(path: Path, may_write: Callable[[], bool] = lambda: True) -> Iterator[Path]:
+    """Replace ``path`` at once, at the end of a ``with`` block that writes a temporary file.
+
+    A crash leaves the old file or the new one.
+
+    Parameters
+    ----------
+    path
+        The file.
+    may_write
+        Asked right before the replacement; where it says no, the old file stays.
+
+    Yields
+    ------
+    Path
+        The temporary file, on the same disk.
+    """
     # A name of its own: processes on several nodes, with the same number even, may write at once.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        yield temporary
+        if may_write():
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Delete the temporary files that killed writers of ``path`` left; nobody may be writing it."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` at once; a crash leaves the old file or the new one."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -49,14 +79,24 @@ def write_json(path: Path, values: Any) -> None:
 
 def copy_file(source: Path, target: Path) -> None:
     """Make ``target`` a copy of ``source`` at once; a crash leaves no part of one."""
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with replacing(target) as temporary:
         shutil.copyfile(source, temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def modified(path: Path) -> float:
+    """Unix time of a file's last change [s]; 0 where there is no file.
+
+    Raises
+    ------
+    OSError
+        If the disk does not say: unlike `Path.exists`, it never takes an error for an absence.
+    """
+    try:
+        return path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return 0.0
 
 
 class AppendOnly:
@@ -115,11 +155,11 @@ def _sync_folder(path: Path) -> None:
 
 
 def patiently(
-    action: Callable[[], None],
+    action: Callable[[], T],
     tell: Callable[[OSError], None] = lambda error: None,
     seconds: float = 600.0,
-) -> None:
-    """Do what changes a file, again and again while the disk is full or out of reach.
+) -> T:
+    """Read or change a file, again and again while the disk is full or out of reach.
 
     Parameters
     ----------
@@ -129,6 +169,11 @@ def patiently(
         Called once, with the first error.
     seconds
         How long to go on trying.
+
+    Returns
+    -------
+    object
+        What the action returned.
 
     Raises
     ------

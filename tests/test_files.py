@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.files import drop_torn_record, write_json, write_text
+from hydragnn_flow import files
+from hydragnn_flow.files import (
+    drop_torn_record,
+    modified,
+    patiently,
+    replacing,
+    sweep,
+    write_json,
+    write_text,
+)
 
 
 @settings(deadline=None)
@@ -79,3 +90,41 @@ def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> No
         list(pool.map(lambda number: write_text(path, f"{number}"), range(400)))
     assert path.read_text().isdigit()
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_that_may_not_be_written_any_more_stays(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    path.write_text("newer")
+    with replacing(path, lambda: False) as temporary:
+        temporary.write_text("stale")
+    assert path.read_text() == "newer"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["checkpoint.pt", ".checkpoint.pt", ".claim.123.tmp", "checkpoint.pt.tmp"]
+    for name in (*kept, ".checkpoint.pt.4711.tmp", ".checkpoint.pt.0f3c.tmp"):
+        (tmp_path / name).touch()
+    sweep(tmp_path / "checkpoint.pt")
+    assert {entry.name for entry in tmp_path.iterdir()} == set(kept)
+
+
+def test_a_disk_that_is_away_is_waited_for_and_no_absence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, look, away = tmp_path / "file", Path.stat, [2]
+    path.touch()
+
+    def stat(self: Path, **options: bool) -> os.stat_result:
+        if self == path and away[0]:
+            away[0] -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return look(self, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    with pytest.raises(OSError, match="Stale"):
+        modified(path)
+    assert patiently(lambda: modified(path)) == look(path).st_mtime
+    assert away == [0]
+    assert modified(tmp_path / "none") == modified(path / "below a file") == 0.0

@@ -4,7 +4,7 @@
 lanes do without it.
 """
 
-from hydragnn_flow.execution.lease import sole_driver
+from hydragnn_flow.execution.lease import check_driver, sole_driver
 from hydragnn_flow.execution.sites.site import Node, Site, load_site, shipped_sites
 from hydragnn_flow.execution.workers.gang import abort, whole
 from hydragnn_flow.execution.workers.part import Job
@@ -15,6 +15,7 @@ __all__ = [
     "Node",
     "Site",
     "abort",
+    "check_driver",
     "load_site",
     "run_jobs",
     "shipped_sites",

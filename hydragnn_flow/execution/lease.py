@@ -9,19 +9,18 @@ which the operating system frees when its holder dies.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import write_text
+from hydragnn_flow.locks import Held, Unlockable, is_locked, locked
 from hydragnn_flow.training.segment import SegmentSpec
 
 DRIVER_FILE = "driver.json"
@@ -31,6 +30,8 @@ TRIAL_CLAIM = "claim"
 # Thousands of processes look, on one shared file system. What must not be missed, a write into a
 # folder that is no longer its own, is looked up at once.
 SECONDS_BETWEEN_LOOKS = 5.0
+# `hydragnn-flow status` holds a driver's lock for an instant, to see whether somebody has it.
+SECONDS_TO_BECOME_DRIVER = 1.0
 
 
 class Busy(RuntimeError):
@@ -51,34 +52,49 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
     InputError
         If another driver is at work on the directory, or it is on a file system without locks.
     """
-    with (run_directory / LOCK_FILE).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise InputError(
-                    f"{run_directory}: is on a file system that cannot lock files "
-                    f"({error.strerror}); choose a directory on another with --run-dir"
-                ) from None
-            holder = _driver(run_directory)
-            raise InputError(
-                f"{run_directory}: is being worked on by process {holder.get('pid')} on "
-                f"{holder.get('host')}; wait for it or stop it first"
-            ) from None
-        token = uuid.uuid4().hex
-        about = {"token": token, "pid": os.getpid(), "host": socket.gethostname()}
-        write_text(run_directory / DRIVER_FILE, json.dumps(about))
-        yield token
+    try:
+        with locked(run_directory / LOCK_FILE, SECONDS_TO_BECOME_DRIVER):
+            token = uuid.uuid4().hex
+            about = {"token": token, "pid": os.getpid(), "host": socket.gethostname()}
+            write_text(run_directory / DRIVER_FILE, json.dumps(about))
+            yield token
+    except Held:
+        holder = _driver(run_directory)
+        raise InputError(
+            f"{run_directory}: is being worked on by process {holder.get('pid')} on "
+            f"{holder.get('host')}; wait for it or stop it first"
+        ) from None
+    except Unlockable as error:
+        raise InputError(
+            f"{run_directory}: is on a file system that cannot lock files ({error.strerror}); "
+            "choose a directory on another with --run-dir"
+        ) from None
+
+
+def check_driver(run_directory: Path, token: str) -> None:
+    """See that no newer driver is in charge; asked before whatever two drivers must not both write.
+
+    The lock alone does not say: a file system takes it from a node that it takes for dead, and
+    some keep out only processes of the same node.
+
+    Raises
+    ------
+    CampaignStopped
+        If there is one.
+    OSError
+        If the disk does not say.
+    """
+    holder = _driver(run_directory)
+    if holder.get("token") not in (None, token):
+        raise CampaignStopped(
+            f"{run_directory}: process {holder.get('pid')} on {holder.get('host')} has taken it "
+            "over; this driver stops and has written nothing since"
+        )
 
 
 def is_driven(run_directory: Path) -> bool:
     """Whether a driver holds the run's lock, which goes with its process."""
-    try:
-        with (run_directory / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    return False
+    return is_locked(run_directory / LOCK_FILE)
 
 
 class Fence:
@@ -96,7 +112,9 @@ class Fence:
         self._run_directory, self._token = run_directory, token
         self._folder = folder
         # Only the first rank puts the claim up; until then others find that of an earlier sending.
-        self._not_newer = ("", claim, _read(folder / TRIAL_CLAIM))
+        self._not_newer = {"", claim}
+        with suppress(OSError):
+            self._not_newer.add(_read(folder / TRIAL_CLAIM))
         self._looked, self._deposed = float("-inf"), False
 
     @classmethod
@@ -109,10 +127,9 @@ class Fence:
         now = time.monotonic()
         if not self._deposed and now - self._looked >= SECONDS_BETWEEN_LOOKS:
             self._looked = now
-            token = _driver(self._run_directory).get("token")
-            self._deposed = token not in (None, self._token) or (
-                _read(self._folder / TRIAL_CLAIM) not in self._not_newer
-            )
+            with suppress(OSError):  # a disk that does not answer says nothing
+                token = _driver(self._run_directory).get("token")
+                self._deposed = token not in (None, self._token) or not self.may_write()
         return self._deposed
 
     def may_write(self) -> bool:
@@ -120,6 +137,11 @@ class Fence:
 
         The lock alone does not say: a file system takes it from a node that it takes for dead, and
         the node may come back.
+
+        Raises
+        ------
+        OSError
+            If the disk does not say.
         """
         return _read(self._folder / TRIAL_CLAIM) in self._not_newer
 
@@ -143,19 +165,13 @@ def sole_writer(folder: Path, claim: str, patience_seconds: float = 60.0) -> Ite
         If another process holds the folder for longer.
     """
     write_text(folder / TRIAL_CLAIM, claim)
-    with (folder / TRIAL_LOCK).open("a") as lock:
-        give_up = time.monotonic() + patience_seconds
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    raise Busy(
-                        f"another process has been writing to {folder} for {patience_seconds:.0f} s"
-                    ) from None
-                time.sleep(0.1)
-        yield
+    try:
+        with locked(folder / TRIAL_LOCK, patience_seconds):
+            yield
+    except Held:
+        raise Busy(
+            f"another process has been writing to {folder} for {patience_seconds:.0f} s"
+        ) from None
 
 
 def _driver(run_directory: Path) -> dict[str, str]:
@@ -167,7 +183,8 @@ def _driver(run_directory: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
+    """A file's text; empty where there is none, or it is none."""
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
         return ""

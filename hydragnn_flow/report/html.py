@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
 from hydragnn_flow.report.files import RunFiles, read_run
 from hydragnn_flow.report.search_section import search_figures
@@ -75,12 +75,7 @@ def write_report(run_directory: Path) -> Path:
     """
     page = render(read_run(Path(run_directory)))
     path = Path(run_directory) / REPORT
-    temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, page)
     return path
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import patiently
+from hydragnn_flow.files import patiently, replacing
 
 VERSION = 2
 FILE = "checkpoint.pt"
@@ -17,7 +18,9 @@ FILE = "checkpoint.pt"
 SECONDS_TO_RECOVER = 60.0
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+def save_checkpoint(
+    path: Path, state: dict[str, Any], may_write: Callable[[], bool] = lambda: True
+) -> None:
     """Write ``state`` to ``path`` so that a crash leaves the old file or the new one, never a part.
 
     Parameters
@@ -26,6 +29,9 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         The checkpoint file.
     state
         Tensors and plain Python values only.
+    may_write
+        Asked right before the old file is replaced, each time that is tried: while a disk was
+        away, another node may have got further. Where it says no, the old file stays.
 
     Raises
     ------
@@ -33,25 +39,21 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         Naming the file, if the disk does not take it, or is full or out of reach for longer.
     """
     try:
-        patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
+        patiently(lambda: _write(path, state, may_write), seconds=SECONDS_TO_RECOVER)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _write(path: Path, state: dict[str, Any], may_write: Callable[[], bool]) -> None:
     try:
-        with temporary.open("wb") as file:
+        with replacing(path, may_write) as temporary, temporary.open("wb") as file:
             torch.save({"version": VERSION, **state}, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None  # what torch met before it lost count of its bytes
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hydragnn_flow.data.splits import TEST, VALIDATION
-from hydragnn_flow.files import patiently
+from hydragnn_flow.files import patiently, replacing
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 
 Predicted = dict[str, NDArray[np.float64]]
@@ -26,7 +25,11 @@ _WEIGHTS = "digest of the weights"  # no name of an output
 
 
 def save_predictions(
-    folder: Path, split: str, predictions: Predicted, weights: Mapping[str, Tensor]
+    folder: Path,
+    split: str,
+    predictions: Predicted,
+    weights: Mapping[str, Tensor],
+    may_write: Callable[[], bool] = lambda: True,
 ) -> None:
     """Write predictions for a split; a crash leaves the old file or the new one, never a part.
 
@@ -40,26 +43,25 @@ def save_predictions(
         What to keep.
     weights
         The state of the model that made them.
+    may_write
+        Asked right before an old file is replaced; where it says no, that stays.
 
     Raises
     ------
     OSError
         If the disk is full or out of reach for long.
     """
-    path = folder / FILES[split]
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
     content = {**predictions, _WEIGHTS: np.array(_digest(weights))}
 
     def write() -> None:
-        try:
-            with zipfile.ZipFile(temporary, "w") as archive:
-                # As np.savez does, to which arrays are keywords: none could be named `file`.
-                for name, values in content.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, values, allow_pickle=False)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with (
+            replacing(folder / FILES[split], may_write) as temporary,
+            zipfile.ZipFile(temporary, "w") as archive,
+        ):
+            # As np.savez does, to which arrays are keywords: none could be named `file`.
+            for name, values in content.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, values, allow_pickle=False)
 
     patiently(write, seconds=SECONDS_TO_RECOVER)
 

@@ -39,6 +39,7 @@ def run_segment(
     should_stop: Callable[[], bool] = lambda: False,
     may_write: Callable[[], bool] = lambda: True,
     energy_share: float = 1.0,
+    alive: Callable[[float], None] = lambda longest_step: None,
 ) -> SegmentResult:
     """Train from the checkpoint to the segment's rung.
 
@@ -56,9 +57,12 @@ def run_segment(
         Asked before every step, with several ranks about every second; a yes ends the segment with
         a checkpoint of what it has done.
     may_write
-        Asked by the first rank right before it writes into the segment's folder.
+        Asked by the first rank right before it replaces a file in the segment's folder.
     energy_share
         Part of what this rank's counters of energy see that is the segment's.
+    alive
+        Told before every step and every batch that is predicted how long the longest step has
+        taken [s], 0 where that is not known.
     """
     world = world or World()
     device = torch.device(device)
@@ -73,6 +77,7 @@ def run_segment(
         return Spent(*world.sum(torch.tensor(mine, dtype=torch.float64, device=device)).tolist())
 
     def is_over() -> bool:
+        alive(0.0)
         return meter.poll() or should_stop()
 
     try:
@@ -82,7 +87,7 @@ def run_segment(
         trainer = Trainer(spec, network, store, device, world, may_write, spent)
         result.spent_seconds, result.spent_joules = trainer.spent_before
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
-        trainer.run(is_over)
+        trainer.run(is_over, alive)
         trainer.leave()
         # A worker predicts as it has trained; the driver, on a login node, should not.
         if world.is_first:
@@ -131,5 +136,4 @@ def _keep_predictions(
 
     trainer.model.load_state_dict(trainer.best)
     predictions = predict_batches(trainer.model, batches(), trainer.device)
-    if trainer.may_write():
-        save_predictions(trainer.spec.folder, split, predictions, trainer.best)
+    save_predictions(trainer.spec.folder, split, predictions, trainer.best, trainer.may_write)

@@ -58,7 +58,7 @@ class Trainer:
     world
         This process's place among the ranks.
     may_write
-        Asked by the first rank right before it writes a checkpoint.
+        Asked by the first rank right before it replaces a checkpoint.
     spent
         What the segment has taken so far, on all ranks, each of which asks; kept in the checkpoint
         with what was spent before.
@@ -113,7 +113,11 @@ class Trainer:
             smallest = int(self.train.n_atoms.argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
 
-    def run(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def run(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        alive: Callable[[float], None] = lambda longest_step: None,
+    ) -> None:
         """Train up to the segment's last epoch, or until early stopping ends it.
 
         Parameters
@@ -121,6 +125,8 @@ class Trainer:
         should_stop
             Asked before every step, with several ranks about every second; when it says yes the
             segment ends with a checkpoint of what it has done.
+        alive
+            As :class:`Watch` takes it.
 
         Raises
         ------
@@ -129,7 +135,7 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
-        watch = self.watch = Watch(self.world, self.device, self.spec.deadline, should_stop)
+        self.watch = watch = Watch(self.world, self.device, self.spec.deadline, should_stop, alive)
         try:
             while not self.is_finished:
                 train_loss = self._train_epoch(watch)
@@ -249,7 +255,7 @@ class Trainer:
         """Write the checkpoint, from the first rank; every rank calls this."""
         optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
-        if self.world.is_first and self.may_write():
+        if self.world.is_first:
             save_checkpoint(
                 self.spec.folder / FILE,
                 {
@@ -262,6 +268,7 @@ class Trainer:
                     "random": random_state(self.device),
                     "spent": [before.seconds + now.seconds, before.joules + now.joules],
                 },
+                self.may_write,
             )
         self.world.wait()
         self._unsaved = False

@@ -49,6 +49,9 @@ class Watch:
     should_stop
         Whether somebody wants the segment to end; asked before every step, with several ranks at
         every look.
+    alive
+        Told before every step, and every batch of an evaluation, how long the longest step has
+        taken [s]: by then it does not hang. 0 before the first look.
     """
 
     def __init__(
@@ -57,9 +60,10 @@ class Watch:
         device: torch.device,
         deadline: float | None,
         should_stop: Callable[[], bool],
+        alive: Callable[[float], None] = lambda longest_step: None,
     ) -> None:
         self.world, self.device, self.deadline = world, device, deadline
-        self.should_stop = should_stop
+        self.should_stop, self.alive = should_stop, alive
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._looked = self._saved = time.monotonic()
@@ -79,6 +83,7 @@ class Watch:
 
     def reason_to_stop(self) -> str:
         """Why to stop here, or nothing; costs the device nothing."""
+        self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
     def note(self, loss: Tensor, norm: Tensor) -> None:

@@ -71,7 +71,7 @@ def test_what_sees_several_is_shared_out(
     class Counting:
         """A lane whose GCD uses 12 J while it has anything to do."""
 
-        def call(self, request: dict[str, Any]) -> dict[str, Any]:
+        def call(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
             asked.append(request["energy_share"])
             done = SegmentResult("trial", 0, 0, 0, 1, "ok", joules=12 * request["energy_share"])
             return done.to_dict()

@@ -25,9 +25,10 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
 from hydragnn_flow.execution.sites.probe import probe
 from hydragnn_flow.execution.workers.gang import forget_earlier_notes
-from hydragnn_flow.execution.workers.lane import LAST
+from hydragnn_flow.execution.workers.lane import ALIVE, LAST, SECONDS_BETWEEN_SIGNS
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
-from hydragnn_flow.files import PASSING
+from hydragnn_flow.files import PASSING, sweep
+from hydragnn_flow.training import checkpoint, predictions
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
@@ -49,6 +50,10 @@ def _serve() -> None:
     stop, safe = threading.Event(), threading.Event()
     safe.set()
 
+    def send(message: dict[str, Any]) -> None:
+        replies.write(json.dumps(message) + "\n")
+        replies.flush()
+
     def read() -> None:
         for line in sys.stdin:
             requests.put(line)
@@ -69,9 +74,8 @@ def _serve() -> None:
     while not stop.is_set():
         request = requests.get()
         if request:
-            answer = _answer(json.loads(request), stop, safe)
-            replies.write(json.dumps(answer) + "\n")
-            replies.flush()
+            answer = _answer(json.loads(request), stop, safe, send)
+            send(answer)
             if LAST in answer:
                 release_all()
                 os._exit(0)
@@ -80,7 +84,10 @@ def _serve() -> None:
 
 
 def _answer(
-    request: dict[str, Any], stop: threading.Event, safe: threading.Event
+    request: dict[str, Any],
+    stop: threading.Event,
+    safe: threading.Event,
+    send: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
     if "prepare" in request:
         return _outcome(run_task, request["prepare"])
@@ -88,9 +95,24 @@ def _answer(
         return _outcome(probe, request["probe"])
     safe.clear()  # what the segment has done is not in its checkpoint yet
     try:
-        return _train(request, stop)
+        return _train(request, stop, _signs(send))
     finally:
         safe.set()
+
+
+def _signs(send: Callable[[dict[str, Any]], None]) -> Callable[[float], None]:
+    """Tells the worker, at most about every second, that this process does not hang."""
+    sent = 0.0
+
+    def sign(longest_step: float) -> None:
+        nonlocal sent
+        now = time.monotonic()
+        if now - sent >= SECONDS_BETWEEN_SIGNS:
+            sent = now
+            with suppress(OSError):  # the worker is gone, which is seen to elsewhere
+                send({ALIVE: longest_step})
+
+    return sign
 
 
 def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +126,11 @@ def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any])
         return {"error": _one_line(error)}
 
 
-def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+def _train(
+    request: dict[str, Any],
+    stop: threading.Event,
+    alive: Callable[[float], None] = lambda longest_step: None,
+) -> dict[str, Any]:
     spec = SegmentSpec(**request["spec"])
     rank, size, device = request["rank"], request["world"], request["device"]
     fence = Fence.of(spec)
@@ -137,6 +163,7 @@ def _train(request: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
                 should_stop=should_stop,
                 may_write=fence.may_write,
                 energy_share=request["energy_share"],
+                alive=alive,
             ).to_dict()
         return answer | {LAST: True} if world.is_joined else answer
     except (Busy, NotMet, Stopped) as error:
@@ -166,6 +193,8 @@ def _written_by(spec: SegmentSpec) -> Iterator[None]:
     """Be the rank that writes into the segment's folder."""
     with sole_writer(spec.folder, spec.claim):
         forget_earlier_notes(spec)
+        for name in (checkpoint.FILE, *predictions.FILES.values()):
+            sweep(spec.folder / name)
         write_network(spec.folder, spec.network)
         yield
 

@@ -15,7 +15,7 @@ from typing import Any
 from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
-from hydragnn_flow.execution.workers.lane import Lane, LaneDied
+from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Lane, LaneDied, LaneHung
 from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -84,7 +84,7 @@ class Part:
             ThreadPoolExecutor(len(self._lanes) + 1) as pool,
         ):
             if self._has_others or self._spec.deadline is not None:
-                pool.submit(self._watch)
+                pool.submit(self._watch_or_end)
             try:
                 return whole(list(pool.map(lambda rank: self._run(rank, folder), self._ranks)))
             finally:
@@ -120,7 +120,7 @@ class Part:
         lane = self._lanes[rank]
         status: Status
         try:
-            answer = lane.call(self._request(rank, folder))
+            answer = lane.call(self._request(rank, folder), SECONDS_TO_BEGIN)
             if "refused" in answer:  # by the store, which is no fault of the segment
                 status, reason = "refused", str(answer["reason"])
             elif "error" in answer:
@@ -128,7 +128,7 @@ class Part:
             else:
                 return SegmentResult(**answer)
         except LaneDied as death:
-            if lane.was_killed:
+            if lane.was_killed and not isinstance(death, LaneHung):
                 status, reason = "interrupted", self._why_ended
             else:
                 status, reason = "killed", str(death)
@@ -163,6 +163,15 @@ class Part:
             "meeting": meeting if world > 1 else None,
             "device": "cuda" if self._node.device == "hip" else self._node.device,
         }
+
+    def _watch_or_end(self) -> None:
+        """Watch; ranks that nobody can watch are ended, or they might not end at all."""
+        try:
+            self._watch()
+        except Exception as error:
+            reason = f"it could not be watched ({type(error).__name__}: {error})"
+            self._tell_others(reason)
+            self._kill(reason)
 
     def _watch(self) -> None:
         """End the ranks where they would otherwise wait for what does not come, or too long."""

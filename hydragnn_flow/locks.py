@@ -1,0 +1,101 @@
+"""Locks on files, which the operating system frees when their holder dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydragnn_flow.files import same_file
+
+SECONDS_BETWEEN_TRIES = 0.05
+MOUNTS = Path("/proc/mounts")
+# Options of Lustre and NFS with which a lock keeps out processes of the same node alone.
+_ON_THIS_NODE = {"localflock", "local_lock=flock", "local_lock=all"}
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class Held(Exception):
+    """Another process has the lock."""
+
+
+class Unlockable(OSError):
+    """The file system cannot lock files."""
+
+
+@contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock of a file for the length of a ``with`` block.
+
+    Parameters
+    ----------
+    path
+        The file; made where there is none.
+    seconds
+        How long to wait for another holder.
+
+    Raises
+    ------
+    Held
+        If another holds it for longer.
+    Unlockable
+        If it is on a file system without locks.
+    """
+    give_up = time.monotonic() + seconds
+    while True:
+        with path.open("a") as lock:
+            if _take(lock.fileno()):
+                # Its holder may have deleted the file, and another made it anew.
+                if same_file(lock.fileno(), path):
+                    yield
+                    return
+            elif time.monotonic() > give_up:
+                raise Held
+        time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; takes it for an instant to find out."""
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _HELD
+    return False
+
+
+def local_locks(path: Path) -> str:
+    """The mount option by which locks of a directory are those of this node alone; empty without.
+
+    Another node then takes the same lock at the same time.
+    """
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""  # not Linux
+    path, place, options = path.resolve(), Path("/"), ""
+    for line in lines:
+        _, name, _, given, *_ = [*line.split(), "", "", "", ""]
+        # Blanks in a name are written as octal numbers.
+        mounted = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name))
+        if path.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):
+            place, options = mounted, given
+    return next(iter(_ON_THIS_NODE.intersection(options.split(","))), "")
+
+
+def _take(lock: int) -> bool:
+    """Lock an open file; returns whether nobody else has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise Unlockable(error.errno, error.strerror) from None
+        if error.errno not in _HELD:
+            raise
+        return False
+    return True

@@ -1,0 +1,241 @@
+"""A segment that hangs is noticed, and what only takes its time is not taken for hanging."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from segment_cases import NETWORK, make_spec, network_with
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution.lease import Fence
+from hydragnn_flow.execution.workers import lane as module
+from hydragnn_flow.execution.workers import lane_process, part, worker
+from hydragnn_flow.execution.workers.gang import abort_reason
+from hydragnn_flow.execution.workers.lane import Lane, LaneDied, LaneHung
+from hydragnn_flow.execution.workers.part import Part
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.segment import SegmentSpec
+
+NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
+ANSWER = '{"kind": "trial", "number": 0, "rung": 0, "from_epoch": 0, "to_epoch": 1, "status": "ok"}'
+
+Scripted = Callable[[str], Lane]
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    """Lanes whose processes run a few lines of shell; `say` prints a message."""
+    lanes: list[Lane] = []
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.02)
+
+    def start(lines: str) -> Lane:
+        script = tmp_path / f"lane{len(lanes)}"
+        script.write_text(f'#!/bin/sh\nsay() {{ echo "$1"; }}\nread request\n{lines}\n')
+        script.chmod(0o755)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(script))
+            lanes.append(Lane({}))
+        return lanes[-1]
+
+    yield start
+    for lane in lanes:
+        lane._process.send_signal(signal.SIGCONT)
+        lane.kill()
+
+
+def say(*messages: str) -> str:
+    return "\n".join(f"say {shlex.quote(message)}" for message in messages)
+
+
+def alive(step: float) -> str:
+    return say(f'{{"alive": {step}}}')
+
+
+@pytest.mark.parametrize("before", ["", alive(0)])
+def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """It reads a store, or compiles kernels."""
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
+    assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=20.0) == {}
+    lane = scripted(f"{before}\nsleep 60")
+    with pytest.raises(LaneHung, match=r"it hung: its process gave no sign of life for 0 s"):
+        lane.call({}, seconds=0.3)
+    assert not lane.alive
+    assert lane._process.returncode == -signal.SIGKILL
+
+
+def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds pass before each of them."""
+    now, look = [0.0], Lane._message
+
+    def message(self: Lane) -> dict[str, Any] | None:
+        found = look(self)
+        now[0] += 10.0 if found is not None else 0.0
+        return found
+
+    monkeypatch.setattr(Lane, "_message", message)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 15.0)
+    signs = "\n".join([alive(0)] * 6 + [alive(0.01)] * 6)
+    assert scripted(f"{signs}\nsleep 0.1\n{say('{}')}").call({}, seconds=15.0) == {}
+    assert now[0] > 120
+
+
+def test_a_process_that_stops_giving_signs_is_killed(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.2)
+    lane = scripted(f"{alive(0.004)}\nsleep 60")
+    with pytest.raises(LaneHung, match=r"the longest of its steps took 0\.0 s"):
+        lane.call({}, seconds=60.0)
+
+
+def test_long_steps_give_more_time(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
+    steps = f"{alive(2.0)}\n{alive(0.001)}\nsleep 0.3"
+    assert scripted(f"{steps}\n{say('{}')}").call({}, seconds=60.0) == {}
+    with pytest.raises(LaneHung, match=r"the longest of its steps took 0\.1 s"):
+        scripted(f"{alive(0.01)}\n{alive(0.06)}\nsleep 60").call({}, seconds=60.0)
+
+
+def test_what_trains_nothing_may_take_any_time(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.0)
+    assert scripted(f"sleep 0.3\n{say('{}')}").call({"prepare": {}}) == {}
+
+
+def test_answers_come_whole_however_they_are_cut(scripted: Scripted) -> None:
+    lines = """
+    printf '{"alive": 1}\\n{"al'; sleep 0.1; printf 'ive": 2}\\n{"a": "'
+    head -c 300000 /dev/zero | tr '\\0' x; echo '"}'"""
+    assert scripted(lines).call({}) == {"a": "x" * 300_000}
+
+
+def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the middle of reading from a disk that does not answer."""
+    monkeypatch.setattr(module, "SECONDS_TO_DIE", 0.1)
+    lane = scripted("sleep 60")
+    monkeypatch.setattr(lane._process, "kill", lambda: None)
+    with pytest.raises(LaneHung):
+        lane.call({}, seconds=0.1)
+    assert not lane.alive, "it would be given the next segment"
+    other = scripted("sleep 60")
+    monkeypatch.setattr(other._process, "kill", lambda: None)
+    threading.Timer(0.2, other.kill).start()
+    with pytest.raises(LaneDied, match="does not end"):
+        other.call({})
+    for each in (lane, other):
+        monkeypatch.undo()
+        each._process.kill()
+
+
+def test_a_gang_whose_rank_hangs_ends_and_says_which(
+    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
+    spec = SegmentSpec("member", 0, str(tmp_path / "m"), "", NETWORK, 1, 0, 0, claim="1")
+    signs = f"while true; do {alive(0.001)}; sleep 0.05; done"
+    lanes = [scripted(signs), scripted(f"{alive(0.001)}\nsleep 60")]
+    result = Part(NODE, Job(spec, (0, 1), world=3), (0, 1), lanes, (1.0, 1.0)).run()
+    assert result.status == "killed"
+    assert result.reason.startswith("it hung: ")
+    assert (abort_reason(spec) or "").startswith("it hung: "), "the other parts wait for it"
+
+
+@pytest.mark.parametrize("in_gang", [False, True])
+def test_what_nobody_can_watch_ends(
+    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, in_gang: bool
+) -> None:
+    def deposed(self: Fence) -> bool:
+        raise UnicodeError("in the middle of a file")
+
+    monkeypatch.setattr(Fence, "deposed", deposed)
+    monkeypatch.setattr(part, "SECONDS_BETWEEN_LOOKS", 0.01)
+    spec = SegmentSpec("member", 0, str(tmp_path / "m"), "", NETWORK, 1, 0, 0, claim="1")
+    lanes = [scripted("sleep 60") for _ in range(2)]
+    world = 3 if in_gang else None
+    result = Part(NODE, Job(spec, (0, 1), world=world), (0, 1), lanes, (1.0, 1.0)).run()
+    assert result.status == "interrupted"
+    assert "could not be watched (UnicodeError: in the middle of a file)" in result.reason
+    assert ("could not be watched" in (abort_reason(spec) or "")) is in_gang
+
+
+def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judges(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    told: list[float] = []
+    network = network_with(Training__batch_size=2)
+    spec = make_spec(tmp_path / "t", alloy_store, 2, network=network)
+    assert run_segment(spec, alive=told.append).status == "ok"
+    steps, judged = (-(-len(alloy_store[name]) // 2) for name in ("trainset", "valset"))
+    assert len(told) >= 2 * (steps + judged)
+    assert told[0] == 0
+    assert max(told) > 0
+
+
+def test_signs_of_life_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    now = [100.0]
+    monkeypatch.setattr(lane_process.time, "monotonic", lambda: now[0])
+    sign = lane_process._signs(sent.append)
+    for step in range(50):
+        sign(step)
+        now[0] += 0.125
+    assert sent == [{"alive": step} for step in range(0, 50, 8)]
+
+
+def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
+    def send(message: object) -> None:
+        raise BrokenPipeError
+
+    lane_process._signs(send)(0.1)
+
+
+@pytest.fixture
+def _end_lanes() -> Iterator[None]:
+    yield
+    for lane in worker._lanes.values():
+        lane.kill()
+    worker._lanes.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_end_lanes")
+def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no deadline and no other rank: on a laptop it would hang for ever."""
+    spec = make_spec(tmp_path / "t", alloy_store, 100_000)
+    seen = threading.Event()
+    look = Lane._message
+
+    def message(self: Lane) -> object:
+        found = look(self)
+        if found is not None and found.get("alive"):
+            if not seen.is_set():
+                self._process.send_signal(signal.SIGSTOP)
+            seen.set()
+        return found
+
+    monkeypatch.setattr(Lane, "_message", message)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 1.5)
+    monkeypatch.setattr(module, "STEPS_TO_WAIT", 0.0)
+    (result,) = run_jobs(NODE, "b", [Job(spec)])
+    assert seen.is_set()
+    assert (result.status, result.reason[:8]) == ("killed", "it hung:")
+    (again,) = run_jobs(NODE, "b", [Job(replace(spec, until_epoch=1))])
+    assert again.status == "ok"

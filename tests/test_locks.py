@@ -1,0 +1,108 @@
+"""Locks on files: one holder, whatever becomes of the file."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow import locks
+from hydragnn_flow.locks import Held, Unlockable, is_locked, local_locks, locked
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with locked(path, 0.0):
+        assert is_locked(path)
+        with pytest.raises(Held), locked(path, 0.1):
+            pass
+    assert not is_locked(path)
+
+
+def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as `is_locked` does
+        threading.Timer(0.15, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        with locked(path, 5.0):
+            assert is_locked(path)
+
+
+def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path: Path) -> None:
+    """Who opened it before and locks it after has nothing: others lock the file that is there."""
+    path = tmp_path / "lock"
+    take = locks._take
+    deleted: list[int] = []
+
+    def deleting(lock: int) -> bool:
+        if not deleted:
+            deleted.append(os.fstat(lock).st_ino)
+            path.rename(tmp_path / "gone")  # not freed, for its number not to be used again
+        return take(lock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locks, "_take", deleting)
+        with locked(path, 0.0):
+            assert path.stat().st_ino != deleted[0]
+            assert is_locked(path)
+
+
+def test_a_file_system_without_locks_is_told_from_a_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(Unlockable), locked(tmp_path / "lock", 0.0):
+        pass
+
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw,relatime 0 0
+10.0.0.1@o2ib:/orion /lustre/orion lustre rw,flock,lazystatfs 0 0
+10.0.0.2@o2ib:/old /lustre/old lustre rw,localflock,lazystatfs 0 0
+home:/ccs /ccs/home nfs rw,vers=3,nolock,local_lock=all,addr=10.0.0.3 0 0
+home:/proj /ccs/proj nfs4 rw,vers=4.2,local_lock=none 0 0
+server:/x /my\040data nfs rw,local_lock=flock 0 0
+tmpfs /lustre/old/good tmpfs rw 0 0
+broken line here at all
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        ("/root/runs", ""),
+        ("/lustre/orion/abc/runs", ""),
+        ("/lustre/old/runs", "localflock"),
+        ("/lustre/older/runs", ""),
+        ("/lustre/old/good/runs", ""),
+        ("/ccs/home", "local_lock=all"),
+        ("/ccs/proj/runs", ""),
+        ("/my data/runs", "local_lock=flock"),
+    ],
+)
+def test_locks_that_other_nodes_do_not_see_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, option: str
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS.strip())
+    monkeypatch.setattr(locks, "MOUNTS", mounts)
+    assert local_locks(Path(path)) == option
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "not Linux")
+    assert local_locks(Path(path)) == ""
+
+
+@given(st.text())
+def test_whatever_the_system_lists_does_no_harm(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda *_, **__: text)
+        assert isinstance(local_locks(Path("/")), str)

@@ -1,0 +1,79 @@
+"""A writer whose disk was away while another got further leaves the other's file alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec
+
+from hydragnn_flow import files
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution.lease import TRIAL_CLAIM, Fence
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.predictions import FILES, load_predictions, save_predictions
+from hydragnn_flow.training.runner import run_segment
+
+WEIGHTS = {"w": torch.ones(2)}
+
+
+@pytest.fixture
+def fence(tmp_path: Path) -> Fence:
+    (tmp_path / TRIAL_CLAIM).write_text("old")
+    return Fence(tmp_path, "token", tmp_path, "old")
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], object]], None]:
+    """Makes a function fail once as a disk that is away does; another sending begins meanwhile."""
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+
+    def fail_once(module: Any, name: str, meanwhile: Callable[[], object]) -> None:
+        real, failed = getattr(module, name), []
+
+        def function(*arguments: Any, **options: Any) -> Any:
+            if not failed:
+                failed.append(True)
+                meanwhile()
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, function)
+
+    return fail_once
+
+
+def test_a_stale_checkpoint_replaces_no_newer_one(tmp_path: Path, fence: Fence, away: Any) -> None:
+    save_checkpoint(tmp_path / FILE, {"epoch": 9})  # where the newer sending has got to by then
+    away(torch, "save", lambda: (tmp_path / TRIAL_CLAIM).write_text("new"))
+    save_checkpoint(tmp_path / FILE, {"epoch": 3}, fence.may_write)
+    assert load_checkpoint(tmp_path / FILE)["epoch"] == 9
+    assert {entry.name for entry in tmp_path.iterdir()} == {FILE, TRIAL_CLAIM}
+
+
+def test_predictions_of_stale_weights_replace_none_of_newer_ones(
+    tmp_path: Path, fence: Fence, away: Any
+) -> None:
+    newer = {"energy": np.ones((2, 1))}
+    save_predictions(tmp_path, "valset", newer, WEIGHTS)
+    away(zipfile, "ZipFile", lambda: (tmp_path / TRIAL_CLAIM).write_text("new"))
+    save_predictions(tmp_path, "valset", {"energy": np.zeros((2, 1))}, WEIGHTS, fence.may_write)
+    found = load_predictions(tmp_path, "valset", WEIGHTS)
+    assert found is not None
+    np.testing.assert_array_equal(found["energy"], newer["energy"])
+    assert {entry.name for entry in tmp_path.iterdir()} == {FILES["valset"], TRIAL_CLAIM}
+
+
+def test_a_segment_that_was_sent_again_writes_nothing(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path, alloy_store, 1, kind="member")
+    assert run_segment(spec, may_write=lambda: False).status == "ok"
+    assert not {FILE, *FILES.values()} & {entry.name for entry in tmp_path.iterdir()}
