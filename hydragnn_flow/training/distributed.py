@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,10 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
     """
     if size == 1:
         return World()
+    # ZeRO's ranks send their states pickled, over connections that anybody on the network may make,
+    # and torch reads them as it reads any pickle: it may run code. Read as weights they cannot.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # torch refuses both
     dist.init_process_group(
         _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
     )
