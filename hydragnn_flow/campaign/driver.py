@@ -22,9 +22,11 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_level, select_top
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Site, check_driver, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.files import PASSING
+from hydragnn_flow.locks import local_locks
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.report.progress import CampaignView
@@ -33,7 +35,7 @@ from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView) -> None:
     """Build the store of a run, unless it is there already."""
-    with _driving(directory, config), _started(site, directory) as pools:
+    with _driving(directory, config, view), _started(site, directory) as pools:
         _prepare(config, site, directory, view, pools)
 
 
@@ -42,7 +44,7 @@ def drive(
 ) -> dict[str, Any]:
     """Run a campaign from where it stands to its end; returns the content of `ensemble.json`."""
     extended = directory.is_extended(config)
-    with _driving(directory, config) as token:
+    with _driving(directory, config, view) as token:
         if extended:
             view.say("more trials are asked for; the ensemble of fewer was set aside")
         with _started(site, directory) as pools:
@@ -54,7 +56,7 @@ def drive(
 
 
 @contextmanager
-def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
+def _driving(directory: RunDirectory, config: RunConfig, view: CampaignView) -> Iterator[str]:
     """Own the run directory; where the input turns out wrong, what was new is taken away again.
 
     What was prepared of the store stays: it has nothing to do with mistakes elsewhere.
@@ -62,6 +64,12 @@ def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    option = local_locks(directory.path)
+    if option:
+        view.say(
+            f"{directory.path}: its file system is mounted with `{option}`, so that nothing keeps "
+            "a driver on another node out of it; start one at a time"
+        )
     with sole_driver(directory.path) as token:
         if directory.is_extended(config):
             directory.set_ensemble_aside()
@@ -72,6 +80,13 @@ def _driving(directory: RunDirectory, config: RunConfig) -> Iterator[str]:
             if fresh and not directory.journal.exists():
                 directory.clear(remove=new)
             raise
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise
+            raise CampaignStopped(
+                f"{error.filename or directory.path}: does not answer ({error.strerror}); cure "
+                "that and give the same command again, nothing recorded is lost"
+            ) from error
 
 
 @contextmanager
@@ -142,6 +157,7 @@ def _check_budget(network: NetworkConfig, store: GraphStore, view: CampaignView)
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
+    check_driver(directory.path, context.token)
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),

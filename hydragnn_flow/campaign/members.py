@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
-from hydragnn_flow.campaign.segments import Context, Task
+from hydragnn_flow.campaign.segments import Context, Task, checkpoint_time
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job
@@ -66,7 +66,7 @@ class MemberPhase:
                 ended=time.time(),
             )
             for k, result in self._ended.items()
-            if result.status == "ok" and not (self._folder(k) / FILE).exists()
+            if result.status == "ok" and not checkpoint_time(self._folder(k))
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
         self.context.write(lambda: self.context.directory.record(missed))
@@ -111,7 +111,7 @@ class MemberPhase:
             kind: max((result.to_epoch for result in self._of(kind, member)), default=0)
             for kind in ("trial", "member")
         }
-        begun = (self._folder(member) / FILE).exists()
+        begun = checkpoint_time(self._folder(member)) > 0
         return context.task(
             "member",
             member,
@@ -169,7 +169,7 @@ class MemberPhase:
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]
         folder = self._folder(member)
-        if not (folder / FILE).exists():
+        if not checkpoint_time(folder):
             # It failed before its first checkpoint, so what its trial had learnt stands.
             source = self.context.directory.trial(trial.number) / FILE
             self.context.write(lambda: copy_file(source, folder / FILE))

@@ -14,8 +14,8 @@ from hydragnn_flow.campaign.foresight import Foresight, gcd_for_segments
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution import Site
-from hydragnn_flow.files import patiently
+from hydragnn_flow.execution import Site, check_driver
+from hydragnn_flow.files import modified, patiently
 from hydragnn_flow.placement import Estimate, Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
@@ -51,7 +51,7 @@ class Task:
     """When the checkpoint was written that it begins with."""
 
     def __post_init__(self) -> None:
-        self.checkpoint_seen = self._checkpoint_time()
+        self.checkpoint_seen = checkpoint_time(self.spec.folder)
 
     @property
     def parts(self) -> int:
@@ -64,7 +64,7 @@ class Task:
 
     def again(self, end: SegmentResult) -> Task:
         """The segment once more after a bad end; getting further starts the count anew."""
-        further = self._checkpoint_time() != self.checkpoint_seen
+        further = checkpoint_time(self.spec.folder) != self.checkpoint_seen
         tries, losses = (0, 0) if further else (self.tries, self.losses)
         if end.status in ("lost", "refused", "interrupted"):
             return replace(self, tries=tries, losses=losses + 1)
@@ -79,10 +79,6 @@ class Task:
     def is_hopeless(self) -> bool:
         """Whether it has had its chances."""
         return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
-
-    def _checkpoint_time(self) -> float:
-        path = self.spec.folder / FILE
-        return path.stat().st_mtime if path.exists() else 0.0
 
 
 @dataclass
@@ -212,10 +208,15 @@ class Context:
         Raises
         ------
         CampaignStopped
-            If that takes minutes.
+            If that takes minutes, or a newer driver is in charge.
         """
+
+        def act() -> None:
+            check_driver(self.directory.path, self.token)
+            action()
+
         try:
-            patiently(action, self._tell_of_waiting)
+            patiently(act, self._tell_of_waiting)
         except OSError as error:
             raise CampaignStopped(
                 f"{self.directory.path}: cannot be written to ({error.strerror}); cure that and "
@@ -226,3 +227,11 @@ class Context:
         self.view.say(
             f"{self.directory.path}: cannot be written to ({error.strerror}); waiting for it"
         )
+
+
+def checkpoint_time(folder: Path) -> float:
+    """When the checkpoint in a folder was written [s], as Unix time; 0 where there is none.
+
+    Waits for a disk that is gone for a while.
+    """
+    return patiently(lambda: modified(folder / FILE))

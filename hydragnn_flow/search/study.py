@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -232,10 +231,13 @@ class Search:
 
     def close(self) -> None:
         """Commit, and end what works for the search beside the driver."""
+        self._end_helpers()
+        self.commit()
+
+    def _end_helpers(self) -> None:
         close = getattr(self._sampler, "close", None)
         if close is not None:
             close()
-        self._storage.commit()
 
     def __enter__(self) -> Search:
         return self
@@ -246,9 +248,12 @@ class Search:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # What ends the campaign may be the disk; it is then not to be hidden by the same again.
-        with suppress(OSError) if error is not None else nullcontext():
+        if error is None:
             self.close()
+            return
+        # The disk may be away, or a newer driver in charge. Nothing is lost: what is not committed
+        # has not been acted on, or is in the ledger.
+        self._end_helpers()
 
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import io
 import itertools
 import os
@@ -18,8 +19,10 @@ from campaign_cases import CONFIG, MEMBERS, TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from rich.console import Console
 
+from hydragnn_flow import files
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.foresight import Foresight
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.rebuild import study_from_ledger
@@ -28,14 +31,14 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Job, Node, Site
+from hydragnn_flow.execution import Job, Node, Site, sole_driver
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import Outcome, TrialRecord, read_trials
+from hydragnn_flow.search import Outcome, Search, TrialRecord, read_trials
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
@@ -971,3 +974,58 @@ def test_peaks_of_what_did_not_fit_break_no_limit(campaign: Campaign) -> None:
 
     trials, _ = run(campaign(constraints={"peak_memory_gib": 5.0}), machine)
     assert all(trial.feasible for trial in trials)
+
+
+@pytest.mark.parametrize("when", ["a result comes", "a trial is asked for"])
+def test_a_driver_that_another_has_replaced_writes_nothing_more(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its lock is gone, say, with the node that the file system took for dead."""
+    context = campaign()
+    directory = context.directory
+    left: list[bytes] = []
+
+    def on_disk() -> list[bytes]:
+        return [directory.journal.read_bytes(), directory.segments.read_bytes()]
+
+    def replaced() -> None:
+        if directory.segments.exists() and not left:
+            with sole_driver(directory.path):  # which leaves its token there
+                left.extend(on_disk())
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if when == "a result comes":
+            replaced()
+        return well(spec)
+
+    ask = Search.ask
+
+    def asking(search: Search) -> TrialRecord:
+        if when == "a trial is asked for":
+            replaced()
+        return ask(search)
+
+    monkeypatch.setattr(Search, "ask", asking)
+    with pytest.raises(CampaignStopped, match="has taken it over"):
+        run(context, machine)
+    assert left and on_disk() == left
+    with pytest.raises(CampaignStopped, match="has taken it over"):
+        _finish(context, ())
+
+
+def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, look, away = campaign(trials=2), Path.stat, [3]
+
+    def stat(self: Path, **options: bool) -> os.stat_result:
+        if self.name == "checkpoint.pt" and away[0]:
+            away[0] -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return look(self, **options)
+
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(Path, "stat", stat)
+    trials, _ = run(context, well)
+    assert len(trials) == 2
+    assert away == [0]
