@@ -376,6 +376,7 @@ def store_check(path: Store) -> None:
 
 
 _RUNS = Path("runs")
+_STOPPED = "stopped; the same command goes on from here"
 # Bytes from which on to check a store takes long enough for a progress bar.
 _LONG = 1 << 30
 
@@ -386,12 +387,15 @@ def _counted(n: int, thing: str) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Say that what Ctrl-C stopped can be gone on with."""
+    """Say that what Ctrl-C or another signal stopped can be gone on with."""
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped; the same command goes on from here")
+        say(_STOPPED)
         raise typer.Exit(130) from None
+    except SystemExit:
+        say(_STOPPED)
+        raise
 
 
 def main() -> None:

@@ -40,6 +40,8 @@ def main() -> None:
         parser.exit(2, f"error: {error}\n")
     except CampaignStopped as error:
         parser.exit(1, f"error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "stopped; the same command goes on from here\n")
 
 
 def campaign(

@@ -24,7 +24,7 @@ NODES, GCDS = 2, 4
 class Machine:
     """A Parsl executor on paper: blocks of two nodes with four workers each."""
 
-    label, nodes_per_block, scripts = "gcd", NODES, "scripts"
+    label, nodes_per_block, scripts, is_here = "gcd", NODES, "scripts", False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,6 +93,7 @@ def machine(tmp_path: Path) -> Machine:
 def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
     monkeypatch.setattr(module, "SECONDS_IDLE", 0.0)
     monkeypatch.setattr(module, "SECONDS_WITHOUT_WORKERS", 0.0)
+    monkeypatch.setattr(module, "SECONDS_PER_NODE", 0.0)
     monkeypatch.setattr(module, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
     return Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
 
@@ -308,6 +309,60 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
         pool.look()
         listed(pool, "ended")
     assert pool.total == 0
+
+
+def started(pool: Blocks, seconds_ago: float, *, running: bool = True) -> None:
+    """A block that has run, or waited in the queue, for so long, and no worker of it."""
+    pool.ask(1)
+    pool.hear(patient=False)
+    pool.update({pool.blocks[-1].job.number: JobState("running" if running else "pending")})
+    pool.blocks[-1].entered -= seconds_ago
+    pool.look()
+
+
+def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
+    pool: Blocks, machine: Machine
+) -> None:
+    """Its environment is on a file system that hangs, say; its nodes would idle for hours."""
+    started(pool, 10_000.0, running=False)
+    started(pool, module.SECONDS_TO_START - 5)
+    assert (pool.total, machine.cancelled) == (2, [])
+    started(pool, module.SECONDS_TO_START + 5)
+    assert (pool.total, machine.cancelled) == (2, ["102"])
+    assert "no worker came within 15 min of its start: no such interface" in pool.trouble
+    started(pool, module.SECONDS_TO_START + 5)
+    with pytest.raises(CampaignStopped, match=r"3 blocks .* \(no worker came within 15 min"):
+        started(pool, module.SECONDS_TO_START + 5)
+
+
+@pytest.mark.parametrize(("scheduler", "seconds"), [(False, 120.0), (True, 900.0)])
+def test_processes_of_this_host_are_waited_for_less_long(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, scheduler: bool, seconds: float
+) -> None:
+    monkeypatch.setattr(machine, "is_here", True)
+    first: Any = "pending" if scheduler else "running"
+    pool = Blocks("here", machine, AtOnce(), GCDS, first)  # type: ignore[arg-type]
+    started(pool, seconds - 5)
+    assert pool.total == 1
+    started(pool, seconds + 5)
+    assert machine.cancelled == ["101"]
+
+
+def test_large_blocks_are_given_more_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand nodes are started, and let in by Parsl's interchange, one after another."""
+    monkeypatch.setattr(machine, "nodes_per_block", 4096)
+    pool = Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
+    started(pool, 1200.0)
+    assert pool.total == 1
+    machine.connect(0, nodes=2000)
+    pool.look()
+    pool.wanted = 4096 * GCDS
+    for seconds, needed in ((400.0, 1), (200.0, 2)):
+        assert pool.blocks[0].connected is not None
+        pool.blocks[0].connected -= seconds
+        assert pool.needed == needed
 
 
 def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(

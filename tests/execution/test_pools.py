@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,30 +221,6 @@ def test_a_run_that_had_workers_is_patient_with_its_scheduler(
         tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
         tend_until(pools, lambda: pools.workers("node") == 1, node=1)
     assert Moody.submitted == 3
-
-
-def test_jobs_that_an_earlier_driver_left_are_cancelled_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripts = tmp_path / "parsl/000/submit_scripts"
-    scripts.mkdir(parents=True)
-    for name in ("parsl.gcd.block-0.1795300124.82", "parsl.gcd.block-1.1795300125.11"):
-        (scripts / name).touch()
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    queue = (
-        "101|PENDING|Priority|parsl.gcd.block-0.1795300124.82\n102|RUNNING|None|parsl.gcd.block-1"
-    )
-    for name, script in {
-        "squeue": f"printf '{queue}\n'",
-        "scancel": f"echo $* >> {tmp_path}/cancelled",
-    }.items():
-        (commands / name).write_text(f"#!/bin/sh\n{script}\n")
-        (commands / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    with Pools(replace(site(), scheduler="slurm"), tmp_path / "parsl") as pools:
-        tend_until(pools, (tmp_path / "cancelled").exists)
-    assert (tmp_path / "cancelled").read_text() == "101\n"
 
 
 def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ Install = Callable[[str, str], None]
 
 # squeue of Slurm 22.05.
 QUEUE = """\
-101|PENDING|Priority|parsl.gcd.block-0.1795300124.82
-102|RUNNING|None|parsl.gcd.block-1.1795300125.11
-103|COMPLETING|None|parsl.node.block-0.1795300126.4
-104|CONFIGURING|None|parsl.node.block-1.1795300127.9
-105|PENDING|None|somebody|'s job
-106|TIMEOUT|None|parsl.gcd.block-9.1795300128.3
+101|PENDING|Priority|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82
+102|RUNNING|None|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-1.1795300125.11
+103|COMPLETING|None|(null)
+104|CONFIGURING|None|/runs/a/parsl/000/submit_scripts/parsl.node.block-1.1795300127.9
+105|PENDING|None|/home/somebody|'s job
+106|TIMEOUT|None|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-9.1795300128.3
 """
 
 # As qstat of PBS Pro prints it, shortened.
@@ -47,6 +47,7 @@ JOBS = {
             "Job_Name": "parsl.gcd.block-0",
             "job_state": "Q",
             "comment": "Not Running: Insufficient amount of resource:\n\tngpus",
+            "Submit_arguments": "-q debug -A ABC123 /runs/a/parsl/000/submit_scripts/block-0",
         },
         "202.polaris-pbs-01": {
             "Job_Name": "parsl.gcd.block-1",
@@ -84,8 +85,9 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     jobs = Slurm().jobs()
     assert jobs is not None
     assert sorted(jobs) == ["101", "102", "103", "104", "105"]
-    assert jobs["101"] == JobState("pending", "Priority", "parsl.gcd.block-0.1795300124.82")
-    assert jobs["105"] == JobState("pending", "", "somebody|'s job")
+    script = "/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82"
+    assert jobs["101"] == JobState("pending", "Priority", script)
+    assert jobs["105"] == JobState("pending", "", "/home/somebody|'s job")
     assert [jobs[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
 
 
@@ -102,9 +104,11 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
     install("qstat", f"{printing(tmp_path, json.dumps(JOBS))}; exit 153")
     assert Pbs().jobs() == {
         "201": JobState(
-            "pending", "Not Running: Insufficient amount of resource: ngpus", "parsl.gcd.block-0"
+            "pending",
+            "Not Running: Insufficient amount of resource: ngpus",
+            "/runs/a/parsl/000/submit_scripts/block-0",
         ),
-        "202": JobState("running", "", "parsl.gcd.block-1"),
+        "202": JobState("running"),
     }
     assert number_of("201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov") == "201"
 

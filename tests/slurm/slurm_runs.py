@@ -84,9 +84,9 @@ class Campaign:
         assert (self.seen / "report.html").exists()
         self.assert_queue_is_empty()
 
-    def interrupt(self, seconds: float = 60.0) -> int:
-        """Press Ctrl-C; returns the exit code."""
-        self.driver.send_signal(signal.SIGINT)
+    def interrupt(self, number: int = signal.SIGINT, seconds: float = 60.0) -> int:
+        """Press Ctrl-C, or send another signal; returns the exit code."""
+        self.driver.send_signal(number)
         return self.driver.wait(seconds)
 
     def kill(self) -> None:

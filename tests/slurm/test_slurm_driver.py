@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,27 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
     campaign.finish()
 
 
+@pytest.mark.parametrize("workflow", [False, True])
+def test_a_driver_that_is_told_to_end_leaves_nothing_in_the_queue(
+    cluster: Cluster, tmp_path: Path, workflow: bool
+) -> None:
+    """Neither its own jobs, nor does a driver of a copy of its directory take them from it."""
+    cluster.ask("sbatch", "--nodes=4", "--output=/dev/null", "--wrap", "sleep 600")
+    campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
+    campaign.start(workflow=workflow)
+    campaign.wait_for("a block in the queue", lambda: len(cluster.squeue()) > 1)
+    if workflow:
+        mine = {job.number for job in cluster.squeue()}
+        shutil.copytree(campaign.path, tmp_path / "copy")
+        copy = Campaign(cluster, campaign.config, campaign.site, tmp_path / "copy")
+        copy.start()
+        copy.wait_for("its own block", lambda: len(cluster.squeue()) > len(mine))
+        assert copy.interrupt() == 130
+        assert mine <= {job.number for job in cluster.squeue()}
+    assert campaign.interrupt(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert cluster.wait_until(lambda: len(cluster.squeue()) == 1)
+
+
 # The second job is taken, and nobody told.
 VAGUE = """\
 #!/bin/sh
@@ -89,7 +111,8 @@ def test_a_job_that_was_taken_and_called_refused_is_cancelled(
     sbatch.chmod(0o755)
     config = write_campaign(tmp_path, 6, 60)
     site = write_site(tmp_path, nodes=2, blocks=2, gcds=1)
-    campaign = Campaign(cluster, config, site)
+    # Every character that a path may have with Slurm.
+    campaign = Campaign(cluster, config, site, tmp_path / "läufe" / "12:30,lr=1e-3@a+b_c.d")
     campaign.start("sh", "-c", f'PATH={commands}:$PATH exec "$@"', "driver")
     campaign.finish()
     stray = cluster.jobs()[1]

@@ -111,7 +111,7 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
     assert {result.node for result in refused} == {bad}
     assert len(refused) <= 4, "work was sent there after it had refused twice"
     assert all("cannot be created" in result.reason for result in refused)
-    assert campaign.workers()["bad_nodes"] == [bad]
+    assert [*campaign.workers()["bad_nodes"]] == [bad]
 
 
 def test_a_worker_that_is_killed_costs_its_own_segment_only(

@@ -25,8 +25,13 @@ from hydragnn_flow.execution.pools.parsl_executor import (
 )
 from hydragnn_flow.execution.pools.scheduler import JobState, State
 
-# The workers of a block connect one by one; after so long, those that have not are not coming.
+# From the start of a job until its first workers connect, where they are processes of this host
+# and where an environment may have to come from a busy file system.
+SECONDS_TO_START_HERE, SECONDS_TO_START = 120.0, 900.0
+# The workers of a block connect one by one; those missing this long after the first do not come.
 SECONDS_TO_CONNECT = 120.0
+# More of both for each node of a block: they are started, and let in, one after another.
+SECONDS_PER_NODE = 0.1
 # Its workers gone, a block is given up after so long: a job on its way out ends by itself.
 SECONDS_WITHOUT_WORKERS = 10.0
 # Between two phases a pool is without work for a moment, and a new block may wait for hours.
@@ -58,6 +63,8 @@ class Block:
     """Why it waits, in the scheduler's words."""
     since: float = field(default_factory=time.time)
     """Unix time it entered the state."""
+    entered: float = field(default_factory=time.monotonic)
+    """When that was by the clock that nobody sets."""
     managers: list[Manager] = field(default_factory=list)
     """Its worker pools that are connected."""
     seen: set[str] = field(default_factory=set)
@@ -78,7 +85,7 @@ class Block:
     def enter(self, state: State, reason: str = "") -> None:
         """Take down how the job stands."""
         if state != self.state:
-            self.since = time.time()
+            self.since, self.entered = time.time(), time.monotonic()
         self.state, self.reason = state, reason
 
     @property
@@ -206,9 +213,19 @@ class Blocks:
         """Workers of a block that take tasks, or will."""
         if block.leaving or block.was_draining:
             return 0
-        if block.connected is None or time.monotonic() - block.connected < SECONDS_TO_CONNECT:
+        seconds = SECONDS_TO_CONNECT + self._more_seconds
+        if block.connected is None or time.monotonic() - block.connected < seconds:
             return self._workers_per_block
         return sum(manager.workers for manager in block.managers if manager.usable)
+
+    @property
+    def _more_seconds(self) -> float:
+        return SECONDS_PER_NODE * self.parsl.nodes_per_block
+
+    @property
+    def _seconds_to_start(self) -> float:
+        is_here = self._first_state == "running" and self.parsl.is_here
+        return (SECONDS_TO_START_HERE if is_here else SECONDS_TO_START) + self._more_seconds
 
     def was_lost_alone(self, manager: str) -> bool:
         """Whether a worker pool was lost without the rest of its block."""
@@ -251,6 +268,10 @@ class Blocks:
                 block.gone = block.gone or now
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
+            elif block.state == "running" and block.cancelling is None:
+                seconds = self._seconds_to_start
+                if now - block.entered > seconds:
+                    self._end(block, f"no worker came within {seconds / 60:.0f} min of its start: ")
 
     def _hold_strangers(self) -> None:
         """Send nothing to workers of a job that was given up and is on its way out."""
@@ -443,13 +464,13 @@ class Blocks:
         self.blocks.remove(block)
         self.ended.append(block)
 
-    def _end(self, block: Block) -> None:
+    def _end(self, block: Block, why: str = "") -> None:
         """Give up a block that has ended, or whose workers have."""
         self._file(block)
         self._cancel(block)  # should it be there after all, nothing must be left of it
         if block.leaving or not block.is_fruitless:
             return
-        self._count_fruitless(last_words(block.job.errors))
+        self._count_fruitless(why + last_words(block.job.errors))
 
     def _count_fruitless(self, said: str, least_wait: float = 0.0) -> None:
         self._fruitless += 1

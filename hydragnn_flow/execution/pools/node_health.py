@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Set
 
@@ -57,6 +58,10 @@ class NodeHealth:
     def note_loss(self, node: str) -> None:
         """Take down that a node lost its worker pool, and other nodes did not lose theirs."""
         self._losses[node] += 1
+
+    def suspect(self, node: str) -> None:
+        """Take down that a node was bad for an earlier driver; what goes well there clears it."""
+        self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
         """Take down that a node cannot do any work; returns whether that is news."""

@@ -6,6 +6,7 @@ tasks and scales executors; segments have, and need, none of it.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import sys
 from collections.abc import Sequence
@@ -89,6 +90,14 @@ class ParslExecutor:
     def nodes_per_block(self) -> int:
         """Nodes of a job."""
         return int(self._provider.nodes_per_block)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its workers are processes of this host."""
+        try:
+            return ipaddress.ip_address(self._executor.address).is_loopback
+        except ValueError:  # none, or a name
+            return False
 
     @property
     def scripts(self) -> str:
@@ -252,6 +261,11 @@ class ParslExecutor:
             raise CampaignStopped(
                 f"site {self._site}: Parsl's interchange of pool '{self.label}' has ended (exit "
                 f"code {code}); the same command goes on"
+            )
+        if not self._executor._result_queue_thread.is_alive():
+            raise CampaignStopped(
+                f"site {self._site}: the thread that receives the results of pool '{self.label}' "
+                "has ended; the same command goes on"
             )
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
+import re
 import sys
-import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +24,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks, share
+from hydragnn_flow.execution.pools.interchange import check_descriptors
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
@@ -34,8 +34,10 @@ from hydragnn_flow.execution.pools.workers_file import (
     count,
     elapsed,
     in_queue,
+    remembered_nodes,
 )
 from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 PoolName = Literal["gcd", "node"]
 
@@ -44,6 +46,11 @@ SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_QUESTIONS = 15.0
 # What is over before a reader has noticed is not worth a sentence.
 SECONDS_BEFORE_A_WORD = 10.0
+
+# Characters that stand for themselves where Parsl puts a path: in shell commands, in format
+# strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
+_PLAIN = r"\w./@+=,-"
+_ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}
 
 
 class Pools:
@@ -59,11 +66,14 @@ class Pools:
     Raises
     ------
     InputError
-        If the site's Parsl configuration lacks a pool; nothing has been started then.
+        If the directory has a name that Parsl cannot take, this host cannot be connected with that
+        many nodes, or the site's Parsl configuration lacks a pool; nothing has been started then.
     """
 
     def __init__(self, site: Site, directory: Path) -> None:
         self._site = site
+        _check_name(site, directory)
+        check_descriptors(site.name, site.nodes)
         self._config = config = site.parsl_config(directory)
         executors = {
             executor.label: ParslExecutor(site.name, executor)
@@ -84,13 +94,16 @@ class Pools:
             label: Blocks(site.name, executors[label], self._clerk, workers, first_state)
             for label, workers in (("gcd", len(site.node.gcds)), ("node", 1))
         }
-        self._health, self._bad_nodes = NodeHealth(), list[str]()
+        self._health, self._bad_nodes = NodeHealth(), remembered_nodes(directory.parent)
+        for node in self._bad_nodes:
+            self._health.suspect(node)
         self._at_work = set[str]()
         # Written by the threads that receive results.
         self._worked: deque[tuple[str, str]] = deque()
         self._lost: dict[str, tuple[str, str, float]] = {}
         self._looked = self._next_question = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
+        self._until_the_end = ExitStack()
 
     def __enter__(self) -> Pools:
         logging.getLogger("parsl").setLevel(logging.ERROR)
@@ -99,19 +112,23 @@ class Pools:
         programs = str(Path(sys.executable).parent)
         if programs not in os.environ.get("PATH", "").split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
-        if self._scheduler is not None:
-            self._clerk.submit(self._cancel_strays)
+        self._until_the_end.enter_context(leaving_in_order())
+        self._until_the_end.callback(self._stop)
         try:
             self._start()
         except BaseException:
-            self._stop()
+            self._until_the_end.close()
             raise
         return self
 
     def _start(self) -> None:
-        directory, run = Path(make_rundir(self._config.run_dir)), str(uuid.uuid4())
+        run = str(uuid.uuid4())
+        self._directory = Path(make_rundir(self._config.run_dir))
+        if self._scheduler is not None:
+            self._clerk.submit(self._cancel_strays)
         for pool in self._pools.values():
-            pool.parsl.start(run, directory)
+            pool.parsl.start(run, self._directory)
+        self._exclude()
 
     def __exit__(
         self,
@@ -119,11 +136,11 @@ class Pools:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
+        self._until_the_end.close()
 
     def _stop(self) -> None:
         """Give everything back, whatever happens meanwhile; takes seconds, at worst minutes."""
-        with _undisturbed():
+        with undisturbed():
             # What the clerk is at comes to its end: a job that is just being submitted has no
             # number yet by which it could be cancelled.
             self._clerk.shutdown(cancel_futures=True)
@@ -219,6 +236,8 @@ class Pools:
         A node on which one segment after the other ends badly, and well elsewhere, gets no more.
         """
         self._health.note(node, work, worked)
+        if worked:
+            self._bad_nodes.pop(node, None)
 
     def avoid(self, node: str, reason: str) -> bool:
         """Send nothing more to a node that refuses work; returns whether that is news."""
@@ -285,19 +304,26 @@ class Pools:
         """Cancel jobs of this run that nobody waits for; returns what the scheduler lists.
 
         A driver that was killed has left some. And of a job that is refused because the scheduler
-        does not answer in time, it may well have taken the job. Jobs bear the names of their
-        scripts, which hold the time: no other run has such names.
+        does not answer in time, it may well have taken the job. Jobs are told by the places of
+        their scripts: names alone are also those of the run that this directory may be a copy of.
         """
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
             return None
-        scripts = Path(self._config.run_dir).glob("*/submit_scripts/*")
-        ours = {script.name for script in scripts}
         pools = self._pools.values()
         known = {number_of(job) for pool in pools for job in pool.parsl.submitted()}
-        strays = [j for j, state in listed.items() if state.name in ours and j not in known]
+        strays = [j for j, job in listed.items() if j not in known and self._is_ours(job.script)]
         self._scheduler.cancel(strays)
         return listed
+
+    def _is_ours(self, script: str) -> bool:
+        """Whether this start or an earlier one made a script; a later one has replaced us."""
+        start = Path(script).parent.parent
+        return (
+            start.parent == self._directory.parent
+            and start.name.isdigit()
+            and int(start.name) <= int(self._directory.name)
+        )
 
     def _keep_off_bad_nodes(self, now: float) -> None:
         for lost, (label, node, when) in [*self._lost.items()]:
@@ -308,11 +334,16 @@ class Pools:
                 if pool.was_lost_alone(lost):
                     self._health.note_loss(node)
         held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
-        new = sorted(held - set(self._bad_nodes))
-        self._bad_nodes += new
-        if new and self._site.scheduler == "slurm":
+        new = held - self._bad_nodes.keys()
+        self._bad_nodes |= dict.fromkeys(sorted(new), time.time())
+        if new:
+            self._exclude()
+
+    def _exclude(self) -> None:
+        """Have Slurm start the next blocks on other nodes than bad ones."""
+        if self._bad_nodes and self._site.scheduler == "slurm":
             for pool in self._pools.values():
-                pool.exclude(self._bad_nodes)
+                pool.exclude([*self._bad_nodes])
 
     def _grow_and_shrink(self) -> None:
         pools = [*self._pools.values()]
@@ -331,19 +362,17 @@ class Pools:
                 pool.renew()
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Put signals that end the process off until the end of a ``with`` block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    ending: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ending}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came:
-            os.kill(os.getpid(), number)
+def _check_name(site: Site, directory: Path) -> None:
+    """Refuse a directory that would be another one in a shell command or a batch script.
+
+    Raises
+    ------
+    InputError
+        Naming the first character that does not stand for itself there.
+    """
+    strange = re.search(rf"[^{_PLAIN}{_ALSO_PLAIN[site.scheduler]}]", str(directory.absolute()))
+    if strange is not None:
+        raise InputError(
+            f"{directory.absolute().parent}: Parsl, which starts the workers, takes no "
+            f"{strange[0]!r} in a path; keep the run where there is none (--run-dir)"
+        )

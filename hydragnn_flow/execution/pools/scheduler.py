@@ -24,7 +24,8 @@ class JobState(NamedTuple):
     state: State
     reason: str = ""
     """Why it waits, in the scheduler's own words."""
-    name: str = ""
+    script: str = ""
+    """Path of its batch script, as it was submitted."""
 
 
 class Scheduler(Protocol):
@@ -60,18 +61,19 @@ class Slurm:
     def jobs(self) -> dict[str, JobState] | None:
         """The jobs of this user that have not ended."""
         # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
-        answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%j")
+        answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%o")
         if answer is None or answer.returncode != 0:
             return None
         listed = {}
         for line in answer.stdout.splitlines():
             job, _, rest = line.partition("|")
             state, _, rest = rest.partition("|")
-            reason, _, name = rest.partition("|")
+            reason, _, script = rest.partition("|")
             if state in _SLURM_PENDING:
-                listed[job.strip()] = JobState("pending", "" if reason == "None" else reason, name)
+                reason = "" if reason == "None" else reason
+                listed[job.strip()] = JobState("pending", reason, script)
             elif state in _SLURM_RUNNING:
-                listed[job.strip()] = JobState("running", "", name)
+                listed[job.strip()] = JobState("running", "", script)
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -106,7 +108,8 @@ class Pbs:
                 listed[number_of(job)] = JobState(
                     "pending" if pending else "running",
                     " ".join(str(facts.get("comment", "")).split()) if pending else "",
-                    str(facts.get("Job_Name", "")),
+                    # The script comes last, after the options.
+                    str(facts.get("Submit_arguments", "")).rpartition(" ")[2],
                 )
         return listed
 

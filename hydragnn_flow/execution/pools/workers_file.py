@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # reading the file needs no Parsl
 WORKERS_FILE = "workers.json"
 SECONDS_BETWEEN_WRITES = 2.0
 MOST_ENDED = 10
+SECONDS_TO_REMEMBER = 86_400.0
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
@@ -27,6 +28,17 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def remembered_nodes(run_directory: Path) -> dict[str, float]:
+    """Nodes that an earlier driver took out of use, and when, as Unix time [s].
+
+    Those of long ago are left out: somebody will have cured them.
+    """
+    found = read_workers(run_directory).get("bad_nodes")
+    if not isinstance(found, dict):
+        return {}
+    return {node: when for node, when in found.items() if time.time() - when < SECONDS_TO_REMEMBER}
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
@@ -63,7 +75,7 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._when = float("-inf")
 
-    def write(self, pools: Sequence[Blocks], bad_nodes: Sequence[str], at_once: bool) -> None:
+    def write(self, pools: Sequence[Blocks], bad_nodes: Mapping[str, float], at_once: bool) -> None:
         """Write what has changed.
 
         Parameters
@@ -71,7 +83,7 @@ class WorkersFile:
         pools
             The pools.
         bad_nodes
-            Nodes that get no more work.
+            Nodes that get no more work, and since when.
         at_once
             Whether not to wait until the last time is a while ago.
         """
@@ -81,7 +93,7 @@ class WorkersFile:
             "driver_pid": os.getpid(),
             "host": socket.gethostname(),
             "pools": {pool.parsl.label: _about(pool) for pool in pools},
-            "bad_nodes": list(bad_nodes),
+            "bad_nodes": dict(bad_nodes),
         }
         if content == self._written:
             return

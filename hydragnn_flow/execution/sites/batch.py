@@ -29,7 +29,9 @@ from hydragnn_flow.execution.workers.binding import address_of
 if TYPE_CHECKING:
     from parsl import Config
     from parsl.executors import HighThroughputExecutor
-    from parsl.providers import LocalProvider, PBSProProvider, SlurmProvider
+    from parsl.providers import LocalProvider, PBSProProvider
+
+    from hydragnn_flow.execution.sites.sbatch import Sbatch
 
 HEARTBEAT = 15
 """Seconds between signs of life of workers, where a site says nothing else."""
@@ -44,7 +46,7 @@ def slurm_jobs(
     cores_per_node: int | None = None,
     directives: Sequence[str] = (),
     **arguments: Any,
-) -> Callable[..., SlurmProvider]:
+) -> Callable[..., Sbatch]:
     """How blocks are asked for on a Slurm machine.
 
     Parameters
@@ -61,11 +63,12 @@ def slurm_jobs(
         More arguments of Parsl's `SlurmProvider`, or other values for those set here.
     """
 
-    def provider(**block: Any) -> SlurmProvider:
+    def provider(**block: Any) -> Sbatch:
         from parsl.launchers import SrunLauncher
-        from parsl.providers import SlurmProvider
 
-        return SlurmProvider(
+        from hydragnn_flow.execution.sites.sbatch import Sbatch
+
+        return Sbatch(
             **{
                 "account": options.account,
                 "partition": options.partition,

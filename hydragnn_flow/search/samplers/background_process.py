@@ -20,8 +20,9 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 
 def _serve() -> None:
     """Read the space, then answer requests until the driver closes the pipe."""
-    # A Ctrl-C is for the driver, which then closes the pipe.
+    # A Ctrl-C, and the loss of a terminal, are for the driver, which then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     os.nice(10)  # the driver and what it starts on its own node come first
     answers = os.fdopen(os.dup(1), "w")

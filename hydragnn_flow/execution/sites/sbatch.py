@@ -1,0 +1,21 @@
+"""Parsl's way to Slurm, less a question."""
+
+from __future__ import annotations
+
+from parsl.providers import SlurmProvider
+
+
+class Sbatch(SlurmProvider):
+    """Submits and cancels jobs; does not ask Slurm's accounting whether it answers.
+
+    Made, Parsl's provider waits for `sacct`, to have the states of jobs from there later. They come
+    from `squeue` (pools/scheduler.py), and a database that hangs is no reason not to start.
+    """
+
+    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
+        """Run a command of Parsl's; its exit code, output and errors."""
+        if cmd.startswith("sacct"):
+            return 1, "", "not asked"
+        answer: tuple[int, str, str]
+        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]  # it has none
+        return answer

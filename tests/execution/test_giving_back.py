@@ -1,0 +1,189 @@
+"""A driver gives back its batch jobs whatever ends it, and only its own; Slurm is faked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parsl.executors.high_throughput import executor as parsl_executor
+from pool_cases import PATIENCE, site, tend_until
+
+from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution import load_site
+from hydragnn_flow.execution.pools import parsl_executor as our_executor
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.workers_file import (
+    WORKERS_FILE,
+    read_workers,
+    remembered_nodes,
+)
+from hydragnn_flow.files import write_json
+
+Install = Callable[[str, str], None]
+SLURM = replace(site(), scheduler="slurm")
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a command on the PATH, before all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def put(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of Parsl's is started."""
+    monkeypatch.setattr(our_executor.ParslExecutor, "start", lambda *_: None)
+
+
+def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
+    tmp_path: Path, install: Install
+) -> None:
+    """Guards of a login node do so, and `kill`."""
+    install("sbatch", "echo Submitted batch job 77")
+    install("squeue", "echo '77|PENDING|Priority|/somewhere/else'")
+    install("scancel", f"echo $* >> {tmp_path}/cancelled")
+    install("sacct", "sleep 600")  # a database that hangs; nobody needs it
+    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
+    slurm = load_site("slurm", node=node, interface="lo")
+    begin = time.monotonic()
+    with (
+        pytest.raises(SystemExit) as left,
+        Pools(slurm, tmp_path / "run" / "parsl") as pools,
+    ):
+        tend_until(pools, lambda: pools._pools["gcd"].blocks, gcd=1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    assert time.monotonic() - begin < 60, "the start waited for sacct"
+    assert (tmp_path / "cancelled").read_text().split() == ["77"]
+    assert left.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def left_behind(run: Path, start: str = "000") -> str:
+    """The script of a job that a driver left in the queue."""
+    script = run / "parsl" / start / "submit_scripts" / "parsl.gcd.block-0.1795300124.82"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.touch()
+    return str(script)
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path, install: Install, quiet: None) -> Callable[..., list[str]]:
+    """Starts and ends the pools of a run while Slurm lists such jobs; returns those cancelled."""
+
+    def start(run: Path, *listed: str) -> list[str]:
+        (tmp_path / "listed").write_text("".join(f"{line}\n" for line in listed))
+        (tmp_path / "cancelled").write_text("")
+        install("squeue", f"cat {tmp_path}/listed")
+        install("scancel", f"echo $* >> {tmp_path}/cancelled")
+        with Pools(SLURM, run / "parsl") as pools:
+            pools._clerk.submit(int).result(PATIENCE)  # what was asked of it before is done
+        return (tmp_path / "cancelled").read_text().split()
+
+    return start
+
+
+def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(
+    tmp_path: Path, cancelled: Callable[..., list[str]]
+) -> None:
+    listed = [
+        f"101|RUNNING|None|{left_behind(tmp_path / 'run')}",
+        "102|PENDING|Priority|/usr/bin/somebodys.sh",
+        "103|PENDING|Priority|",
+        "104|PENDING|Priority|(null)",
+        f"105|PENDING|Priority|{tmp_path}/run/parsl/000",
+    ]
+    assert cancelled(tmp_path / "run", *listed) == ["101"]
+
+
+def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(
+    tmp_path: Path, cancelled: Callable[..., list[str]]
+) -> None:
+    job = f"101|RUNNING|None|{left_behind(tmp_path / 'run')}"
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert cancelled(tmp_path / "copy", job) == []
+
+
+def test_a_driver_that_was_replaced_cancels_none_of_its_successors_jobs(
+    tmp_path: Path, cancelled: Callable[..., list[str]]
+) -> None:
+    script = tmp_path / "run" / "parsl" / "007" / "submit_scripts" / "parsl.gcd.block-0.1"
+    assert cancelled(tmp_path / "run", f"101|RUNNING|None|{script}") == []
+
+
+def test_a_disk_that_is_away_is_no_reason_to_stop(
+    tmp_path: Path, quiet: None, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of jobs are asked for every few seconds."""
+    install("squeue", "true")
+    with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
+        for name in ("glob", "stat", "exists", "iterdir", "read_text"):
+            monkeypatch.setattr(Path, name, _away)
+        pools._states = pools._clerk.submit(pools._ask_states, {"gcd": ["101"], "node": []})
+        assert pools._states.result(PATIENCE) == {"101": JobState("ended")}
+
+
+def _away(*_: object, **__: object) -> None:
+    raise OSError(116, "Stale file handle")
+
+
+def test_bad_nodes_are_remembered_by_the_next_driver(
+    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    excluded: list[str] = []
+    monkeypatch.setattr(
+        our_executor.ParslExecutor, "exclude", lambda _, nodes: excluded.append(",".join(nodes))
+    )
+    run.mkdir()
+    now = time.time()
+    bad = {"node1": now - 60, "node2": now - 3600, "cured": now - 200_000}
+    write_json(run / WORKERS_FILE, {"bad_nodes": bad})
+    with Pools(SLURM, run / "parsl") as pools:
+        assert excluded == ["node1,node2"] * 2  # of each pool
+        assert pools._health.is_suspect("node1")
+        assert not pools._health.is_of_no_use("node1"), "where there is no other it is tried"
+        assert not pools._health.is_suspect("cured")
+        pools.note("node1", "a segment", worked=True)
+        assert not pools._health.is_suspect("node1")
+    assert read_workers(run)["bad_nodes"] == {"node2": bad["node2"]}
+
+
+@pytest.mark.parametrize("content", [{}, {"bad_nodes": ["as of an earlier version"]}])
+def test_a_file_that_remembers_nothing_does_no_harm(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    write_json(tmp_path / WORKERS_FILE, content)
+    assert remembered_nodes(tmp_path) == {}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_results_that_nobody_receives_any_more_stop_the_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deserialize(*_: object) -> None:
+        raise MemoryError("ulimit -v of a login node")
+
+    with Pools(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:
+        tend_until(pools, lambda: pools.workers("gcd"), gcd=1)
+        assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1  # in a directory of that name
+        monkeypatch.setattr(parsl_executor, "deserialize", deserialize)
+        task = pools.submit("gcd", abs, -2)
+        with pytest.raises(CampaignStopped, match="receives the results of pool 'gcd' has ended"):
+            tend_until(pools, task.done, gcd=1)
