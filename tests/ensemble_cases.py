@@ -23,7 +23,9 @@ def untrained_ensemble(run: Path, store: GraphStore, members: int = 2) -> Path:
         folder = member_folder(run / FOLDER, k)
         write_network(folder, NETWORK)
         torch.manual_seed(k)
-        save_checkpoint(folder / FILE, {"best": build_model(NETWORK, store).state_dict()})
+        progress = {"best_epoch": 1 + k, "best_val_loss": 1.0 - 0.1 * k}
+        weights = build_model(NETWORK, store).state_dict()
+        save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         drawn.append(Member(k, 10 + k, 1.0 - 0.1 * k, ["0"], 1.0, 1.0, "diverged" if k else ""))
     config = RunConfig.model_validate(CONFIG)
     finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})

@@ -102,7 +102,9 @@ def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore
         folder = member_folder(tmp_path / FOLDER, k)
         write_network(folder, NETWORK)
         torch.manual_seed(k)
-        save_checkpoint(folder / FILE, {"best": build_model(NETWORK, store).state_dict()})
+        progress = {"best_epoch": 1, "best_val_loss": 1.0}
+        weights = build_model(NETWORK, store).state_dict()
+        save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         members.append(Member(k, k, 1.0, ["0"], 1.0, 1.0))
     totals = {"wall_seconds": 1.0, "cpu_seconds": 1.0}
     summary = finish_ensemble(tmp_path, config, store, members, totals)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -312,12 +313,20 @@ def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Float
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
     """Load the best weights of a member from the ensemble's folder."""
-    directory = member_folder(folder, member)
-    network = read_json(directory / "config.json")["NeuralNetwork"]
-    state = load_checkpoint(
-        directory / FILE,
+    return model_of(folder, member, manifest, load_state(folder, member))
+
+
+def load_state(folder: Path, member: int) -> dict[str, Any]:
+    """The checkpoint of a member of the ensemble's folder."""
+    return load_checkpoint(
+        member_folder(folder, member) / FILE,
         remedy="take it from a copy, or delete it and ensemble.json and start the run again",
     )
+
+
+def model_of(folder: Path, member: int, manifest: Manifest, state: Mapping[str, Any]) -> nn.Module:
+    """A member with the best weights of its checkpoint."""
+    network = read_json(member_folder(folder, member) / "config.json")["NeuralNetwork"]
     return restore_model(network, manifest, state["best"])
 
 

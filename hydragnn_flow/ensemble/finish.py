@@ -16,8 +16,9 @@ from hydragnn_flow.ensemble.ensemble import (
     MANIFEST,
     Ensemble,
     join_members,
-    load_member,
+    load_state,
     member_folder,
+    model_of,
 )
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
@@ -34,7 +35,7 @@ from hydragnn_flow.files import write_json, write_text
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.losses import Loss
 from hydragnn_flow.training.predict import predict_batches, split_batches
-from hydragnn_flow.training.predictions import load_predictions
+from hydragnn_flow.training.predictions import load_predictions, made_by
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,15 @@ def finish_ensemble(
     """
     folder = run_directory / FOLDER
     level = config.ensemble.level
-    models = tuple(load_member(folder, m.member, store.manifest) for m in members)
+    states = [load_state(folder, m.member) for m in members]
+    models = tuple(
+        model_of(folder, member.member, store.manifest, state)
+        for member, state in zip(members, states, strict=True)
+    )
+    by = [made_by(state["progress"]) for state in states]
     network = config.network_with({})
     val = store["valset"]
-    validation = _predictions(folder, members, models, val)
+    validation = _predictions(folder, members, models, by, val)
     products = _products(validation, val, network, store.manifest)
     weights = stacking_weights(products)
     calibrations = _calibrations(validation, weights, val, store.manifest, level)
@@ -95,7 +101,7 @@ def finish_ensemble(
     best = int(np.argmin(np.diag(products)))
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
-    predictions = _predictions(folder, members, models, test)
+    predictions = _predictions(folder, members, models, by, test)
     tables = ensemble.tables([test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
     summary = {
@@ -116,14 +122,16 @@ def finish_ensemble(
 
 
 def _predictions(
-    folder: Path, members: Sequence[Member], models: Sequence[nn.Module], split: GraphSplit
+    folder: Path,
+    members: Sequence[Member],
+    models: Sequence[nn.Module],
+    by: Sequence[str],
+    split: GraphSplit,
 ) -> dict[str, Floats]:
     """Every member's predictions; made here of those alone that were not trained to the end."""
     found = []
-    for member, model in zip(members, models, strict=True):
-        kept = load_predictions(
-            member_folder(folder, member.member), split.name, model.state_dict()
-        )
+    for member, model, weights in zip(members, models, by, strict=True):
+        kept = load_predictions(member_folder(folder, member.member), split.name, weights)
         found.append(predict_batches(model, split_batches(split)) if kept is None else kept)
     return join_members(found)
 

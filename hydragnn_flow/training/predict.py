@@ -47,6 +47,33 @@ def restore_model(
     return model.eval()
 
 
+class Outputs:
+    """A model's outputs for batch after batch, brought to the host some batches at a time."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, list[NDArray[np.floating[Any]]]] = {}
+        self._waiting: dict[str, list[Tensor]] = {}
+        self._batches = 0
+
+    def add(self, outputs: Mapping[str, Tensor]) -> None:
+        """Those of the next batch."""
+        for name, values in outputs.items():
+            self._waiting.setdefault(name, []).append(values.detach())
+        self._batches += 1
+        if self._batches % _TOGETHER == 0:
+            self._bring()
+
+    def arrays(self) -> dict[str, NDArray[np.floating[Any]]]:
+        """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, as they came."""
+        self._bring()
+        return {name: np.concatenate(values) for name, values in self._read.items()}
+
+    def _bring(self) -> None:
+        for name, values in self._waiting.items():
+            self._read.setdefault(name, []).append(torch.cat(values).cpu().numpy())
+        self._waiting.clear()
+
+
 def predict_batches(
     model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> dict[str, NDArray[np.float64]]:
@@ -58,24 +85,21 @@ def predict_batches(
         Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]`` float64, in the order of the input and
         in the data's units.
     """
+    found = outputs_of(model, batches, device).arrays()
+    return {name: values.astype(np.float64) for name, values in found.items()}
+
+
+def outputs_of(
+    model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
+) -> Outputs:
+    """As :func:`predict_batches`, in the precision in which they are computed."""
     device = torch.device(device)
     model = model.to(device).eval()
-    read: dict[str, list[NDArray[np.float64]]] = {}
-    waiting: dict[str, list[Tensor]] = {}
-
-    def read_all() -> None:
-        for name, values in waiting.items():
-            read.setdefault(name, []).append(torch.cat(values).cpu().double().numpy())
-        waiting.clear()
-
+    outputs = Outputs()
     with torch.no_grad(), closing(on_device(batches, device)) as there:
-        for number, batch in enumerate(there, start=1):
-            for name, values in model(batch).items():
-                waiting.setdefault(name, []).append(values.detach())
-            if number % _TOGETHER == 0:
-                read_all()
-        read_all()
-    return {name: np.concatenate(values) for name, values in read.items()}
+        for batch in there:
+            outputs.add(model(batch))
+    return outputs
 
 
 def split_batches(split: GraphSplit, limit: int | Budget = 64) -> Iterable[Batch]:

@@ -1,37 +1,57 @@
-"""Predictions kept beside the weights that made them, so that nobody need make them again."""
+"""Predictions kept beside a checkpoint, for the ensemble to read instead of making them again."""
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hydragnn_flow.data.reading.plan import Step
 from hydragnn_flow.data.splits import TEST, VALIDATION
 from hydragnn_flow.files import patiently, replacing
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
+from hydragnn_flow.training.distributed import World
 
-Predicted = dict[str, NDArray[np.float64]]
+if TYPE_CHECKING:
+    from hydragnn_flow.data import GraphSplit
+
+Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
 FILES = {VALIDATION: "validation.npz", TEST: "test.npz"}
 """Of each split that is kept, in the folder of the trial or member."""
-_WEIGHTS = "digest of the weights"  # no name of an output
+_MADE_BY = "made by"  # no name of an output
+
+
+def made_by(progress: Mapping[str, Any]) -> str:
+    """What tells a checkpoint's best weights from all others that its folder has had.
+
+    Parameters
+    ----------
+    progress
+        Of the checkpoint.
+    """
+    return f"epoch {progress['best_epoch']}, loss {float(progress['best_val_loss']).hex()}"
 
 
 def save_predictions(
     folder: Path,
-    split: str,
+    split: GraphSplit,
     predictions: Predicted,
-    weights: Mapping[str, Tensor],
+    by: str,
     may_write: Callable[[], bool] = lambda: True,
 ) -> None:
     """Write predictions for a split; a crash leaves the old file or the new one, never a part.
+
+    What there is one of for each atom is kept in float32, as networks compute it; energies of
+    structures in the precision they come in, as they may be large. Nothing is compressed: the last
+    bits of a number are as good as random, and zlib makes a twelfth of it at a hundredth of a
+    disk's speed.
 
     Parameters
     ----------
@@ -41,8 +61,8 @@ def save_predictions(
         One of :data:`FILES`.
     predictions
         What to keep.
-    weights
-        The state of the model that made them.
+    by
+        The weights that made them; see :func:`made_by`.
     may_write
         Asked right before an old file is replaced; where it says no, that stays.
 
@@ -51,11 +71,13 @@ def save_predictions(
     OSError
         If the disk is full or out of reach for long.
     """
-    content = {**predictions, _WEIGHTS: np.array(_digest(weights))}
+    content: dict[str, NDArray[Any]] = {_MADE_BY: np.array(by)}
+    for name, values in predictions.items():
+        content[name] = values.astype(np.float32) if len(values) > len(split) else values
 
     def write() -> None:
         with (
-            replacing(folder / FILES[split], may_write) as temporary,
+            replacing(folder / FILES[split.name], may_write) as temporary,
             zipfile.ZipFile(temporary, "w") as archive,
         ):
             # As np.savez does, to which arrays are keywords: none could be named `file`.
@@ -66,21 +88,70 @@ def save_predictions(
     patiently(write, seconds=SECONDS_TO_RECOVER)
 
 
-def load_predictions(folder: Path, split: str, weights: Mapping[str, Tensor]) -> Predicted | None:
+def load_predictions(folder: Path, split: str, by: str) -> dict[str, NDArray[np.float64]] | None:
     """What :func:`save_predictions` kept; None where there is nothing of just these weights."""
     try:
         with np.load(folder / FILES[split], allow_pickle=False) as file:
-            content = {name: file[name] for name in file.files}
+            if str(file[_MADE_BY]) != by:
+                return None
+            names = [name for name in file.files if name != _MADE_BY]
+            return {name: file[name].astype(np.float64) for name in names}
     except Exception:  # what is damaged makes them raise whatever they stumble over
         return None
-    made_by = content.pop(_WEIGHTS, None)
-    return content if made_by is not None and str(made_by) == _digest(weights) else None
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for name, values in sorted(weights.items()):
-        found.update(name.encode())
-        flat = values.detach().cpu().contiguous().reshape(-1)
-        found.update(flat.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+def are_kept(folder: Path, split: str, by: str) -> bool:
+    """Whether there are predictions of just these weights; whether they are whole is not read."""
+    try:
+        with np.load(folder / FILES[split], allow_pickle=False) as file:
+            return str(file[_MADE_BY]) == by
+    except Exception:
+        return False
+
+
+def gathered(
+    outputs: Predicted,
+    split: GraphSplit,
+    steps: Sequence[Step],
+    world: World,
+    device: torch.device,
+) -> Predicted | None:
+    """What all ranks together predicted of a split, on each of them; all call this.
+
+    Parameters
+    ----------
+    outputs
+        Of this rank, in the order of its parts of the ``steps``.
+    split
+        What was predicted.
+    steps
+        As they were taken; every graph is in one part of one of them.
+    world, device
+        This rank's place, and where it computes.
+
+    Returns
+    -------
+    dict
+        None where a rank had no part, and so does not know what there is to gather.
+    """
+    if world.size == 1:
+        return outputs
+    answered = torch.tensor(float(bool(outputs)), device=device)
+    if int(world.sum(answered)) < world.size:
+        return None
+    graphs = np.concatenate([step.part(world.rank) for step in steps])
+    ends = np.cumsum(split.n_atoms)
+    mine = split.n_atoms[graphs]
+    # The atoms of each graph, one after the other.
+    first = np.repeat(ends[graphs] - mine, mine)
+    atoms = first + np.arange(len(first)) - np.repeat(np.cumsum(mine) - mine, mine)
+    # The graphs of one rank may be single atoms, those of another not.
+    more = torch.tensor([float(len(values) != len(graphs)) for values in outputs.values()])
+    by_atom = world.sum(more.to(device)).tolist()
+    whole: Predicted = {}
+    for (name, values), is_more in zip(outputs.items(), by_atom, strict=True):
+        rows, n_rows = (atoms, int(ends[-1])) if is_more else (graphs, len(split))
+        full = torch.zeros((n_rows, *values.shape[1:]), dtype=torch.from_numpy(values).dtype)
+        full[torch.from_numpy(rows)] = torch.from_numpy(values)
+        whole[name] = world.sum(full.to(device)).cpu().numpy()
+    return whole

@@ -11,13 +11,13 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.data.splits import TEST, VALIDATION
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
-from hydragnn_flow.training.predict import predict_batches, split_batches
-from hydragnn_flow.training.predictions import save_predictions
+from hydragnn_flow.training.predict import outputs_of, split_batches
+from hydragnn_flow.training.predictions import are_kept, made_by, save_predictions
 from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
@@ -89,14 +89,17 @@ def run_segment(
         result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
         trainer.run(is_over, alive)
         trainer.leave()
-        # A worker predicts as it has trained; the driver, on a login node, should not.
         if world.is_first:
+            _keep_validation(trainer)
+            # A worker predicts as it has trained; the driver, on a login node, should not.
             for split in (VALIDATION, TEST) if spec.kind == "member" else (VALIDATION,):
-                _keep_predictions(trainer, store, split, is_over)
+                _keep_missing(trainer, store[split], is_over)
     except Diverged as error:
         result.status, result.reason = "diverged", str(error)
     except Stopped as stop:
         result.status, result.reason = "interrupted", str(stop)
+        if trainer is not None and world.is_first:
+            _keep_validation(trainer)
     except (MemoryError, RuntimeError) as error:
         reason = out_of_memory(error)
         if reason is None:
@@ -123,17 +126,31 @@ def run_segment(
     return result
 
 
-def _keep_predictions(
-    trainer: Trainer, store: GraphStore, split: str, should_stop: Callable[[], bool]
-) -> None:
-    """Keep the best weights' predictions for a split beside the checkpoint."""
+def _keep_validation(trainer: Trainer) -> None:
+    """Keep what the best weights predicted when they were judged, where this segment found them."""
+    if trainer.predicted is not None:
+        by = made_by(vars(trainer.progress))
+        folder, predicted = trainer.spec.folder, trainer.predicted
+        save_predictions(folder, trainer.val, predicted, by, trainer.may_write)
+        trainer.predicted = None
+
+
+def _keep_missing(trainer: Trainer, split: GraphSplit, should_stop: Callable[[], bool]) -> None:
+    """Predict a split with the best weights, unless what they predict is kept.
+
+    Of the validation split that is so but where the best weights are those of a process that was
+    killed, or of the trial that a member goes on from.
+    """
+    by = made_by(vars(trainer.progress))
+    if are_kept(trainer.spec.folder, split.name, by):
+        return
 
     def batches() -> Iterator[Batch]:
-        for batch in split_batches(store[split], trainer.reading):
+        for batch in split_batches(split, trainer.reading):
             if should_stop():
                 raise Stopped("asked to stop while it predicted")
             yield batch
 
     trainer.model.load_state_dict(trainer.best)
-    predictions = predict_batches(trainer.model, batches(), trainer.device)
-    save_predictions(trainer.spec.folder, split, predictions, trainer.best, trainer.may_write)
+    predicted = outputs_of(trainer.model, batches(), trainer.device).arrays()
+    save_predictions(trainer.spec.folder, split, predicted, by, trainer.may_write)

@@ -30,6 +30,8 @@ from hydragnn_flow.training.optimizers import (
     optimizer_state,
     scaled_learning_rate,
 )
+from hydragnn_flow.training.predict import Outputs
+from hydragnn_flow.training.predictions import Predicted, gathered
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
@@ -103,6 +105,10 @@ class Trainer:
         self.progress = Progress()
         self.watch: Watch | None = None
         """Of the last run: how many steps it took, and how long they were."""
+        self.predicted: Predicted | None = None
+        """Of the validation split by the best weights, where the last run found them."""
+        self._outputs: Outputs | None = None
+        """The same on this rank alone."""
         self._unsaved = False
         self._restore()
         self.parallel: nn.Module = self.model
@@ -140,17 +146,27 @@ class Trainer:
             while not self.is_finished:
                 train_loss = self._train_epoch(watch)
                 start = time.monotonic()
-                val_loss, metrics = self.evaluate(self.val, lambda: self._check_stop(watch))
+                outputs = Outputs()
+                val_loss, metrics = self.evaluate(
+                    self.val, lambda: self._check_stop(watch), outputs
+                )
                 watch.evaluated(time.monotonic() - start)
-                self._finish_epoch(train_loss, val_loss, metrics)
+                if self._finish_epoch(train_loss, val_loss, metrics):
+                    self._outputs = outputs
                 if not self.is_finished and watch.save_is_due(within_epoch=False):
                     self._save(watch)
-            if self._unsaved:
-                self._save(watch)
         except Stopped:
-            if self._unsaved:
-                self._save(watch)
+            self._end(watch)
             raise
+        self._end(watch)
+
+    def _end(self, watch: Watch) -> None:
+        if self._unsaved:
+            self._save(watch)
+        if self._outputs is not None:
+            steps = plan_in_order(self.val, self.reading, self.world.size)
+            mine = self._outputs.arrays()
+            self.predicted = gathered(mine, self.val, steps, self.world, self.device)
 
     def leave(self) -> None:
         """End what the ranks do together; each can go on alone with what it has."""
@@ -215,7 +231,10 @@ class Trainer:
         return self._step(step, batch)[0]
 
     def evaluate(
-        self, split: GraphSplit, before_batch: Callable[[], None] = lambda: None
+        self,
+        split: GraphSplit,
+        before_batch: Callable[[], None] = lambda: None,
+        keep: Outputs | None = None,
     ) -> tuple[float, dict[str, float]]:
         """Loss and mean absolute errors of the averaged weights on a split.
 
@@ -227,6 +246,8 @@ class Trainer:
             The graphs.
         before_batch
             Called before each batch; what it raises ends the evaluation.
+        keep
+            Takes the outputs of this rank.
         """
         model = self.average.model()
         counts = Counts(len(split), int(split.n_atoms.sum()))
@@ -242,6 +263,8 @@ class Trainer:
                     outputs = model(batch)
                     sums[:n_terms] += self.loss.parts(outputs, batch, counts, judging=True)
                     sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
+                    if keep is not None:
+                        keep.add(outputs)
         sums = self.world.sum(sums)
         errors = sums[n_terms:].tolist()
         elements = {"graph": counts.graphs, "node": counts.atoms}
@@ -373,7 +396,8 @@ class Trainer:
             progress = self.progress
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
-    def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> None:
+    def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
+        """Take note of an epoch; returns whether its weights are the best so far."""
         progress = self.progress
         if not math.isfinite(val_loss):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
@@ -381,11 +405,13 @@ class Trainer:
         progress.step, progress.losses = 0, 0.0
         progress.history.append([progress.epoch, train_loss, val_loss])
         self.schedule.observe(val_loss)
-        if val_loss < progress.best_val_loss:
-            progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
-            progress.metrics = metrics
-            self.best = _copy(self.average.model().state_dict())
         self._unsaved = True
+        if val_loss >= progress.best_val_loss:
+            return False
+        progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
+        progress.metrics = metrics
+        self.best = _copy(self.average.model().state_dict())
+        return True
 
 
 def _smaller(budget: Budget, parts: int) -> Budget:

@@ -15,8 +15,9 @@ from ensemble_cases import untrained_ensemble
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import finish as module
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, split_batches
-from hydragnn_flow.training.predictions import save_predictions
+from hydragnn_flow.training.predictions import made_by, save_predictions
 
 
 def test_members_trained_to_the_end_have_predicted(
@@ -39,15 +40,16 @@ def test_members_trained_to_the_end_have_predicted(
         for k, model in enumerate(ensemble.models):
             predicted = predict_batches(model, split_batches(alloy_store[split]))
             folder = member_folder(run / "ensemble", k)
-            save_predictions(folder, split, predicted, model.state_dict())
+            by = made_by(load_checkpoint(folder / FILE)["progress"])
+            save_predictions(folder, alloy_store[split], predicted, by)
     read.clear()
     untrained_ensemble(run, alloy_store, members=2)
     assert not read
     tables = [tmp_path / name / "predictions" / "test.parquet" for name in ("made here", "kept")]
     pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
 
-    weights = ensemble.models[1].state_dict()
-    save_predictions(member_folder(run / "ensemble", 0), "testset", predicted, weights)
+    others = member_folder(run / "ensemble", 0)
+    save_predictions(others, alloy_store["testset"], predicted, by)  # which are those of the other
     untrained_ensemble(run, alloy_store, members=2)
     assert read == {"testset": 1}, "those of other weights"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,27 @@ def stop(values: dict[str, Any], world: World) -> str:
     return ""
 
 
+def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
+    """What the ranks together have predicted of the validation split after an epoch."""
+    folder = Path(values["directory"]) / "predicted"
+    folder.mkdir(exist_ok=True)
+    spec = SegmentSpec(**values | {"directory": str(folder)})
+    store = GraphStore.open(spec.store)
+    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    trainer.run()
+    assert trainer.predicted is not None
+    return {name: values.tolist() for name, values in trainer.predicted.items()}
+
+
 if __name__ == "__main__":
     specs, stopped, rank, size, meeting = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.
-        answers = [[train(spec, world) for spec in specs], stop(stopped, world)]
+        answers = [
+            [train(spec, world) for spec in specs],
+            stop(stopped, world),
+            [predict(spec, world) for spec in specs[:2]],
+        ]
     if rank == 0:
         print(json.dumps(answers))

@@ -17,8 +17,11 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.reading.plan import Budget, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.predictions import gathered
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
@@ -84,8 +87,9 @@ def on_two_ranks(
     ]
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    answers, reason = json.loads(outputs[0].splitlines()[-1])
-    return dict(zip(specs, answers, strict=True)) | {"reason": reason}
+    answers, reason, predicted = json.loads(outputs[0].splitlines()[-1])
+    told = {"reason": reason, "predicted": predicted}
+    return dict(zip(specs, answers, strict=True)) | told
 
 
 def test_ranks_that_share_the_optimiser_save_all_of_it(
@@ -121,6 +125,32 @@ def test_two_processes_equal_one(
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert val_two == pytest.approx(val_one, rel=1e-5)
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
+
+
+def test_ranks_gather_what_each_has_predicted(
+    on_two_ranks: dict[str, Any], specs: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """In the order of the split, as one process predicts it with the same weights."""
+    for spec, predicted in zip(specs.values(), on_two_ranks["predicted"], strict=False):
+        state = load_checkpoint(Path(spec["directory"]) / "predicted" / FILE)
+        model = restore_model(spec["network"], alloy_store.manifest, state["best"])
+        expected = predict_batches(model, split_batches(alloy_store["valset"]))
+        assert predicted.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_allclose(predicted[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rank_without_graphs_leaves_the_others_nothing_to_gather(alloy_store: GraphStore) -> None:
+    """It does not know what the outputs are; the first rank predicts the split by itself."""
+
+    class Two(World):
+        def sum(self, values: torch.Tensor) -> torch.Tensor:
+            return values  # the other adds nothing
+
+    steps = plan_in_order(alloy_store["valset"], Budget(graphs=2), 2)
+    mine = {"energy": np.zeros((1, 1))}
+    found = gathered(mine, alloy_store["valset"], steps, Two(0, 2), torch.device("cpu"))
+    assert found is None
 
 
 def test_ranks_end_together_where_one_is_asked_to(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,19 @@ import pytest
 import torch
 from segment_cases import NETWORK, make_spec, network_with
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import GraphSplit, GraphStore, write_store
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.training import runner
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import FILES, load_predictions
+from hydragnn_flow.training.predict import (
+    outputs_of,
+    predict_batches,
+    restore_model,
+    split_batches,
+)
+from hydragnn_flow.training.predictions import FILES, load_predictions, made_by
 from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trainer import Trainer
 
 
 def trained_state(folder: Path) -> dict[str, Any]:
@@ -113,10 +122,13 @@ def test_predictions_that_are_kept_are_those_of_the_best_epoch(
     tmp_path: Path, alloy_store: GraphStore, kind: str, splits: list[str]
 ) -> None:
     result = run_segment(make_spec(tmp_path / "it", alloy_store, 6, kind=kind))
-    best = load_checkpoint(tmp_path / "it" / FILE)["best"]
-    model = restore_model(NETWORK, alloy_store.manifest, best)
+    state = load_checkpoint(tmp_path / "it" / FILE)
+    model, by = (
+        restore_model(NETWORK, alloy_store.manifest, state["best"]),
+        made_by(state["progress"]),
+    )
     for split in alloy_store.splits:
-        saved = load_predictions(tmp_path / "it", split, best) if split in FILES else None
+        saved = load_predictions(tmp_path / "it", split, by) if split in FILES else None
         if split not in splits:
             assert saved is None
             continue
@@ -127,6 +139,55 @@ def test_predictions_that_are_kept_are_those_of_the_best_epoch(
         if split == "valset":
             error = np.abs(saved["forces"] - alloy_store[split].target("forces")).mean()
             assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
+
+
+def test_the_validation_split_is_predicted_by_its_evaluations_alone(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each epoch, and not again for what is kept; nor where the best was found before."""
+    passes: Counter[str] = Counter()
+    evaluate = Trainer.evaluate
+
+    def counted(self: Trainer, split: GraphSplit, *more: Any) -> Any:
+        passes["evaluated"] += 1
+        return evaluate(self, split, *more)
+
+    def predicted(*arguments: Any) -> Any:
+        passes["predicted"] += 1
+        return outputs_of(*arguments)
+
+    monkeypatch.setattr(Trainer, "evaluate", counted)
+    monkeypatch.setattr(runner, "outputs_of", predicted)
+    spec = make_spec(tmp_path / "it", alloy_store, 3)
+    first = run_segment(spec)
+    assert passes == {"evaluated": 3}
+    kept = tmp_path / "it" / FILES["valset"]
+    before = kept.read_bytes()
+    # At this rate nothing gets better, and what was kept of the best stays.
+    worse = network_with(Training__Optimizer__learning_rate=1.0)
+    later = run_segment(replace(spec, until_epoch=5, network=worse))
+    assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
+    assert passes == {"evaluated": 5} and kept.read_bytes() == before
+    # A process that was killed after its checkpoint had not kept them.
+    kept.unlink()
+    assert run_segment(replace(spec, until_epoch=5)).status == "ok"
+    assert passes == {"evaluated": 5, "predicted": 1}
+    state = load_checkpoint(tmp_path / "it" / FILE)
+    assert load_predictions(tmp_path / "it", "valset", made_by(state["progress"])) is not None
+
+
+def test_what_a_segment_found_before_it_was_stopped_is_kept(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    asked = itertools.count()
+    spec = make_spec(tmp_path / "it", alloy_store, 50)
+    result = run_segment(spec, should_stop=lambda: next(asked) > 25)
+    assert result.status == "interrupted" and result.best_epoch
+    state = load_checkpoint(spec.folder / FILE)
+    saved = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    assert saved is not None
+    error = np.abs(saved["forces"] - alloy_store["valset"].target("forces")).mean()
+    assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
 
 
 def test_asked_to_stop_while_it_predicts_it_is_sent_again(
