@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -183,12 +184,12 @@ def test_the_page_is_replaced_whole_or_not_at_all(
     path.write_text("the old page")
     reader = path.open()
 
-    def torn(self: Path, data: str, encoding: str) -> int:
-        self.write_bytes(data[:100].encode())
+    def torn(descriptor: int) -> None:
+        os.ftruncate(descriptor, 100)
         raise OSError("disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", torn)
+        patch.setattr(os, "fsync", torn)
         with pytest.raises(OSError, match="disk is full"):
             write_report(searching.directory)
     assert path.read_text() == "the old page"

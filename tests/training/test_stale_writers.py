@@ -18,10 +18,15 @@ from hydragnn_flow import files
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.lease import TRIAL_CLAIM, Fence
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.predictions import FILES, load_predictions, save_predictions
+from hydragnn_flow.training.predictions import (
+    FILES,
+    load_predictions,
+    made_by,
+    save_predictions,
+)
 from hydragnn_flow.training.runner import run_segment
 
-WEIGHTS = {"w": torch.ones(2)}
+BY = made_by({"best_epoch": 3, "best_val_loss": 0.1})
 
 
 @pytest.fixture
@@ -59,13 +64,14 @@ def test_a_stale_checkpoint_replaces_no_newer_one(tmp_path: Path, fence: Fence, 
 
 
 def test_predictions_of_stale_weights_replace_none_of_newer_ones(
-    tmp_path: Path, fence: Fence, away: Any
+    tmp_path: Path, alloy_store: GraphStore, fence: Fence, away: Any
 ) -> None:
-    newer = {"energy": np.ones((2, 1))}
-    save_predictions(tmp_path, "valset", newer, WEIGHTS)
+    val = alloy_store["valset"]
+    newer, older = ({"energy": np.full((len(val), 1), value)} for value in (1.0, 0.0))
+    save_predictions(tmp_path, val, newer, BY)
     away(zipfile, "ZipFile", lambda: (tmp_path / TRIAL_CLAIM).write_text("new"))
-    save_predictions(tmp_path, "valset", {"energy": np.zeros((2, 1))}, WEIGHTS, fence.may_write)
-    found = load_predictions(tmp_path, "valset", WEIGHTS)
+    save_predictions(tmp_path, val, older, BY, fence.may_write)
+    found = load_predictions(tmp_path, "valset", BY)
     assert found is not None
     np.testing.assert_array_equal(found["energy"], newer["energy"])
     assert {entry.name for entry in tmp_path.iterdir()} == {FILES["valset"], TRIAL_CLAIM}
