@@ -27,6 +27,7 @@ from hydragnn_flow.execution.pools.workers_file import (
 )
 from hydragnn_flow.files import write_json
 
+pytestmark = pytest.mark.xdist_group("processes")
 Install = Callable[[str, str], None]
 SLURM = replace(site(), scheduler="slurm")
 

@@ -51,12 +51,6 @@ def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> 
     assert not cluster.squeue()
 
 
-def test_the_stand_in_for_sacct_knows_ended_jobs(cluster: Cluster) -> None:
-    job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip()
-    asked = ("sacct", "-X", "--noheader", "--format=jobid,state%20", "--job", job)
-    assert cluster.wait_until(lambda: cluster.ask(*asked).split() == [job, "COMPLETED"])
-
-
 def test_a_cluster_ends_with_whoever_started_it() -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HELD_UNTIL_KILLED],

@@ -86,10 +86,7 @@ class Cluster:
         """A small shared disk that all nodes see."""
         self.scratch = self.home / "scratch"
         """A disk of each node's own, by the same name."""
-        self.environment = {
-            "SLURM_CONF": str(self.home / "etc/slurm.conf"),
-            "PATH": os.pathsep.join([str(_HERE / "bin"), os.environ["PATH"]]),
-        }
+        self.environment = {"SLURM_CONF": str(self.home / "etc/slurm.conf")}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[bytes]] = []
         self._cleared = frozenset[str]()

@@ -49,14 +49,13 @@ GresTypes=gpu
 ReturnToService=2
 SlurmdTimeout=20
 KillWait=5
-# squeue answers for ended jobs so long; the stand-in for sacct lives on it.
+# squeue answers for ended jobs so long.
 MinJobAge=300
 MessageTimeout=10
 TCPTimeout=5
 PrologFlags=Alloc
 AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={home}/log/jobcomp.txt
+JobCompType=jobcomp/none
 PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE
 """
 _NODE = (
