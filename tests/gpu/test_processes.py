@@ -22,7 +22,7 @@ from hydragnn_flow.training.segment import SegmentSpec
 pytestmark = pytest.mark.gpu
 
 EPOCHS = 3
-CLOSE = {"rtol": 2e-3}
+CLOSE = {"rtol": 5e-4}
 TYPES = ("SchNet", "EGNN", "PNA", "MACE")
 
 
@@ -84,6 +84,8 @@ def test_two_ranks_on_one_device(
     tmp_path: Path, alloy_store: GraphStore, device: torch.device
 ) -> None:
     """By gloo, which takes gradients through the host: NCCL wants a device for each rank."""
+    if device.type == "xpu":
+        pytest.skip("NOT CHECKED: gloo does not take tensors of xpu, and XCCL wants several devices")
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
     script = Path(__file__).with_name("two_ranks.py")
     processes = [
