@@ -5,12 +5,14 @@
 
 Both sides get the same files, splits, graphs, JSON and CPU time, on one thread; ours is trained by
 the package's segments, HydraGNN by its own ``train_validate_test``. The weights best on the
-validation split are tested. Trainings of several seeds take turns.
+validation split are tested. Both sides of a seed train at the same time: a CPU-second of a busy
+machine is worth less, to both.
 """
 
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -65,6 +67,9 @@ def main(
     seconds: Annotated[
         float | None, typer.Option(help="CPU time of each training, to see that it runs.", min=0.1)
     ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", help="Seeds whose two sides train at once.", min=1)
+    ] = 1,
     trainings: Annotated[
         Path, typer.Option(help="Trainings that have been done, one a line; new ones are added.")
     ] = Path("runs/benchmark-accuracy.jsonl"),
@@ -78,14 +83,14 @@ def main(
         ["e3nn", "numpy", "torch", "torch-geometric"],
         quick=seconds is not None or seeds < 2,
     )
-    rows, left_out = measure(chosen, data, hydragnn, seeds, seconds, trainings)
+    rows, left_out = measure(chosen, data, hydragnn, seeds, seconds, at_once, trainings)
     if hydragnn is None:
         left_out.append("HydraGNN, whose checkout --hydragnn would name")
     result = run.end(
         tables(rows),
         remarks=remarks(rows, left_out),
         peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
-        settings={"seeds": seeds, "seconds": seconds},
+        settings={"seeds": seeds, "seconds": seconds, "at_once": at_once},
         details=[asdict(row) for row in rows],
     )
     print(result.markdown())
@@ -99,6 +104,7 @@ def measure(
     hydragnn: Path | None,
     seeds: int,
     seconds: float | None,
+    at_once: int,
     kept: Path,
 ) -> tuple[list[Row], list[str]]:
     """Train and test both sides; also say what could not be measured."""
@@ -107,29 +113,41 @@ def measure(
     code = [fingerprints(MEASURES), commit_of(hydragnn) if hydragnn else ""]
     trainings = Trainings(kept, code)
     columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    sides = ["ours"] if hydragnn is None else ["ours", "HydraGNN"]
     with (
         tempfile.TemporaryDirectory() as folder,
         Progress(*columns, console=Console(stderr=True)) as progress,
+        ThreadPoolExecutor(at_once * len(sides)) as processes,
     ):
-        sides = 1 if hydragnn is None else 2
-        bar = progress.add_task("", total=len(chosen) * seeds * sides)
+        bar = progress.add_task("", total=len(chosen) * seeds * len(sides))
+
+        def train(contest: Contest, store: Path, seed: int, side: str) -> Outcome:
+            time = seconds or contest.seconds
+            progress.update(bar, description=f"{contest.name}, seed {seed}: {time:.0f} CPU-s")
+            training = {**asdict(contest), "seconds": time, "seed": seed, "side": side}
+            checkout = hydragnn if side == "HydraGNN" else None
+            run = partial(_train, contest, store, time, seed, checkout)
+            outcome = trainings.get(training, run)
+            progress.advance(bar)
+            return outcome
+
+        found: dict[Contest, dict[str, list[Future[Outcome]]]] = {}
         for contest in chosen:
-            store, time = Path(folder) / f"{contest.set}.gs", seconds or contest.seconds
-            found: dict[str, list[Outcome]] = {"ours": [], "HydraGNN": []}
+            store = Path(folder) / f"{contest.set}.gs"
             try:
                 if not store.exists():
-                    progress.update(bar, description=f"{contest.set}: preparing")
                     prepare(contest.set, data, store)
-                for seed in range(seeds):
-                    for side in list(found)[:sides]:
-                        what = f"{contest.name}, {side}, seed {seed}: {time:.0f} CPU-s"
-                        progress.update(bar, description=what)
-                        training = {**asdict(contest), "seconds": time, "seed": seed, "side": side}
-                        checkout = hydragnn if side == "HydraGNN" else None
-                        train = partial(_train, contest, store, time, seed, checkout)
-                        found[side].append(trainings.get(training, train))
-                        progress.advance(bar)
-                rows.append(Row(contest, found["ours"], found["HydraGNN"]))
+            except InputError as error:
+                left_out.append(f"{contest.name}: {error}")
+                continue
+            found[contest] = {side: [] for side in sides}
+            for seed in range(seeds):
+                for side, ends in found[contest].items():
+                    ends.append(processes.submit(train, contest, store, seed, side))
+        for contest, of_sides in found.items():
+            try:
+                outcomes = {side: [end.result() for end in of_sides[side]] for side in sides}
+                rows.append(Row(contest, outcomes["ours"], outcomes.get("HydraGNN", [])))
             except (CannotRun, InputError) as error:
                 left_out.append(f"{contest.name}: {error}")
     return rows, left_out

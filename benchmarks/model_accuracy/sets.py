@@ -132,16 +132,15 @@ SETS = {
 }
 
 
-# With both sides and three seeds less than two hours of a core. HydraGNN's learning rate falls on
-# plateaus, which on acac takes it some minutes: less time would say little of it.
+# With both sides and three seeds 75 minutes of a core.
 CONTESTS = (
-    Contest("acac", "PAINN", 300),
-    Contest("acac", "MACE", 300),
-    Contest("acac", "EGNN", 100),
-    Contest("Si", "PAINN", 200),
-    Contest("Ge", "PAINN", 60),
-    Contest("perov_5", "PNA", 100, lengths=True, one_hot=True),
-    Contest("perov_5", "PNA", 100, one_hot=True),
+    Contest("acac", "PAINN", 200),
+    Contest("acac", "MACE", 200),
+    Contest("perov_5", "PNA", 60, lengths=True, one_hot=True),
+    Contest("Si", "PAINN", 120),
+    Contest("acac", "EGNN", 60),
+    Contest("perov_5", "PNA", 60, one_hot=True),
+    Contest("Ge", "PAINN", 40),
 )
 
 

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from model_accuracy.outcome import Outcome
 
 
 class Trainings:
-    """Outcomes on disk.
+    """Outcomes on disk; threads may ask for them at once.
 
     Parameters
     ----------
@@ -25,19 +26,23 @@ class Trainings:
 
     def __init__(self, path: Path, code: Any) -> None:
         self._path = path
+        self._file = Lock()
         self._code = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:12]
 
     def get(self, training: dict[str, Any], run: Callable[[], Outcome]) -> Outcome:
         """The outcome of a training, which is run if the file has none."""
         key = {**training, "code": self._code}
-        for line in self._lines():
+        with self._file:
+            lines = self._lines()
+        for line in lines:
             if line["training"] == key:
                 errors = line["outcome"].pop("errors")
                 return Outcome(**line["outcome"], errors=errors and tuple(errors))
         outcome = run()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         added = json.dumps({"training": key, "outcome": asdict(outcome)})
-        self._path.write_text(f"{self._text()}{added}\n", encoding="utf-8")
+        with self._file:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(f"{self._text()}{added}\n", encoding="utf-8")
         return outcome
 
     def _lines(self) -> list[dict[str, Any]]:
