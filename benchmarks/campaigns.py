@@ -4,15 +4,16 @@
 
 Each is one command, ``hydragnn-flow run CONFIG --data DIRECTORY``, run here as a user runs it.
 Shown are the errors on the test split of the ensemble, and of the member that validation says is
-best, with the CPU time that a search for it alone would have taken.
+best, with the CPU time that a search for it alone would have taken. Given again after it was
+interrupted, it goes on where it was, unless the code is another.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json as json_file
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ import typer
 import yaml
 from model_accuracy.sets import SETS, Measure
 from results import Cell, Run, Table
-from results.code import REPOSITORY
+from results.code import REPOSITORY, fingerprints
 
 from hydragnn_flow.run_directory import RunDirectory
 
@@ -61,7 +62,9 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Epochs enough to see that it runs.")
     ] = False,
-    scratch: Annotated[Path, typer.Option(help="Directory for run directories.")] = Path("runs"),
+    scratch: Annotated[
+        Path, typer.Option(help="Directory for run directories, which are kept.")
+    ] = Path("runs/benchmark-campaigns"),
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Run the campaigns and print tables; the exit status is 0 whatever they say."""
@@ -69,12 +72,11 @@ def main(
         raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(CONFIGS)}")
     run = Run("campaigns", MEASURES, ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     tables, details = [], {}
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        for name in only or CONFIGS:
-            seconds, reached = measure(name, data, Path(folder).resolve(), quick)
-            tables.append(table(name, seconds, reached))
-            details[name] = [asdict(one) for one in reached]
+    folder = _folder(scratch, quick)
+    for name in only or CONFIGS:
+        seconds, reached = measure(name, data, folder, quick)
+        tables.append(table(name, seconds, reached))
+        details[name] = [asdict(one) for one in reached]
     result = run.end(tables, details=details)
     print(result.markdown())
     if json is not None:
@@ -136,6 +138,14 @@ def _error(
     if measure.how == "rmse":
         return measure.factor * float((residuals**2).mean() ** 0.5)
     return measure.factor * float(abs(residuals).mean())
+
+
+def _folder(scratch: Path, quick: bool) -> Path:
+    """Of the run directories of this code: those of other code must not be gone on with."""
+    code = hashlib.sha256(repr((fingerprints(MEASURES), quick)).encode()).hexdigest()[:12]
+    folder = scratch.resolve() / code
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _shortened(config: Path, folder: Path) -> Path:
