@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from hydragnn_flow.search.records import PASSED, PROMOTES
-from hydragnn_flow.search.samplers import parzen
+from hydragnn_flow.search.samplers import kernels
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.history import Groups, History
 
@@ -131,7 +131,7 @@ def random_study(directions, trials=300):
     [("plain", 1), ("plain", 12), ("all ends", 1), ("all ends", 12), ("conditional", 1)],
 )
 def test_a_batch_of_one_is_stock_tpe(case, in_flight, monkeypatch):
-    monkeypatch.setattr(parzen, "NARROWEST", 100.0)  # as Optuna's
+    monkeypatch.setattr(kernels, "NARROWEST", 100.0)  # as Optuna's
 
     def run(sampler):
         study = optuna.create_study(
@@ -229,7 +229,7 @@ def test_history_is_that_of_the_study_it_is_asked_for():
     for _ in range(2):
         study = optuna.create_study(sampler=sampler)
         study.optimize(lambda trial: loss(suggest(trial)), n_trials=8)
-        assert sampler._look(study).finished == 8
+        assert sampler._look(study, -1).finished == 8
 
 
 def test_a_running_trial_counts_with_what_it_was_promised_on_the_branch_it_takes():
@@ -237,7 +237,7 @@ def test_a_running_trial_counts_with_what_it_was_promised_on_the_branch_it_takes
     study.optimize(conditional, n_trials=12)
     trial = study.ask()
     promised = trial.relative_params  # suggested, and nothing stored
-    history = study.sampler._look(study)
+    history = study.sampler._look(study, -1)
     history.synchronise()
     assert {"a.radius", "b.towers"} <= promised.keys()
     assert all(trial.number in having(history, name) for name in promised)

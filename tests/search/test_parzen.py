@@ -14,7 +14,7 @@ from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstim
 from optuna.samplers._tpe.sampler import default_weights
 from scipy.stats import spearmanr
 
-from hydragnn_flow.search.samplers import parzen
+from hydragnn_flow.search.samplers import kernels
 from hydragnn_flow.search.samplers.parzen import Lies, Parzen, ramp
 
 OPTUNA = _ParzenEstimatorParameters(
@@ -39,7 +39,7 @@ SPACE: dict[str, BaseDistribution] = {
 def optunas_width():
     """Let kernels be as narrow as Optuna's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parzen, "NARROWEST", 100.0)
+        patch.setattr(kernels, "NARROWEST", 100.0)
         yield
 
 

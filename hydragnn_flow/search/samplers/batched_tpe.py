@@ -65,6 +65,7 @@ class BatchedTPESampler(BaseSampler):
         self._names: list[str] = []
         self._queue: list[list[float]] = []
         self._ended = 0
+        self._seen_for: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_n_startup_trials", "_n_ei_candidates", "_batch_size", "_rng", "_random")
@@ -86,7 +87,7 @@ class BatchedTPESampler(BaseSampler):
         with self._lock:
             return {
                 name: distribution
-                for space in self._look(study).groups.spaces
+                for space in self._look(study, trial.number).groups.spaces
                 for name, distribution in sorted(space.items())
                 if not distribution.single()
             }
@@ -96,7 +97,7 @@ class BatchedTPESampler(BaseSampler):
     ) -> dict[str, Any]:
         """Take the next suggestion of the batch; fit a new one if there is none."""
         with self._lock:
-            history = self._look(study)
+            history = self._look(study, trial.number)
             if not self._queue or self._names != list(search_space):
                 self._fill(history, search_space)
             chosen = dict(zip(self._names, self._queue.pop(), strict=False))
@@ -112,7 +113,7 @@ class BatchedTPESampler(BaseSampler):
     ) -> Any:
         """Sample a parameter that no trial had when the batch was made."""
         with self._lock:
-            history = self._look(study)
+            history = self._look(study, trial.number)
             if history.finished < self._n_startup_trials:
                 return self._random.sample_independent(study, trial, param_name, param_distribution)
             chosen = self._suggest(history, {param_name: param_distribution}, 1)
@@ -129,15 +130,16 @@ class BatchedTPESampler(BaseSampler):
         with self._lock:
             self._ended += 1
 
-    def _look(self, study: Study) -> History:
-        """Bring the history up to date, once for a batch."""
+    def _look(self, study: Study, number: int) -> History:
+        """Bring the history up to date, once for a batch, for the trial that is asked for."""
         if self._history is None or not self._history.is_of(study):
             self._history = History(study)
             self._queue.clear()
-        if self._queue and self._ended <= self._batch:
+            self._seen_for = None
+        if (self._queue and self._ended <= self._batch) or self._seen_for == number:
             return self._history
         self._queue.clear()
-        self._ended = 0
+        self._ended, self._seen_for = 0, number
         self._history.synchronise()
         self._batch = self._batch_size or max(1, self._history.in_flight // IN_FLIGHT_PER_BATCH)
         return self._history
