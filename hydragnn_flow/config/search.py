@@ -65,7 +65,7 @@ class SearchConfig(Section):
     Optuna's. ``{type: CmaEsSampler, with_margin: true}`` is any class of ``optuna.samplers`` with
     its arguments, ``{type: "module:Class"}`` one of your own. ``auto`` begins with points spread
     evenly and goes on with a Gaussian process, and with ``batched_tpe`` where no proposal is ready;
-    beyond 500 trials (those of ``warm_start`` among them), with several objectives or with
+    beyond 2,000 trials (those of ``warm_start`` among them), with several objectives or with
     constraints it is ``batched_tpe``."""
     objectives: tuple[str, ...] = ("val_loss",)
     """Quantities to minimise, at most three: ``val_loss``, ``train_loss``, ``val.TARGET``,

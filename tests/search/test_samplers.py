@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,8 +21,9 @@ from optuna.trial import TrialState
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.records import PASSED, PROMOTES
-from hydragnn_flow.search.samplers import auto
+from hydragnn_flow.search.samplers import auto, supply
 from hydragnn_flow.search.samplers.auto import AutoSampler
+from hydragnn_flow.search.samplers.background import BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.make import make_sampler, rehearse
 from hydragnn_flow.search.samplers.proposer import Proposer
@@ -239,42 +241,57 @@ def test_several_objectives_and_constraints_are_batched_tpe_s() -> None:
                 trial.set_constraint("memory", 1.0)
             study.tell(trial, [1.0] * len(directions))
             run(study, 15)
-            assert sampler._background is None
+            assert sampler._supply._background is None
 
 
-def test_proposals_come_from_a_process_beside_the_driver() -> None:
+def test_short_trials_do_not_wait_for_the_process_beside_the_driver() -> None:
     with automatic(seed=0) as sampler:
         study = optuna.create_study(sampler=sampler)
-        run(study, 10)
-        assert sampler._background is None
+        run(study, 8)
+        proposals = sampler._supply
+        assert proposals._background is None
         longest, deadline = 0.0, time.monotonic() + 300
-        while not sampler._ready:
+        while not proposals._ready:
             assert time.monotonic() < deadline
             start = time.thread_time()
             run(study, 1)
             longest = max(longest, time.thread_time() - start)
-            time.sleep(0.5)
-        assert sampler._background is not None
+            time.sleep(0.05)
+        assert isinstance(proposals._background, BackgroundProposer)
         assert longest < 0.2
-        expected = sampler._ready[0]
+        expected = proposals._ready[0]
         assert run(study, 1) == [expected]
-        process = psutil.Process(sampler._background.pid)
+        process = psutil.Process(proposals._background.pid)
         assert process.nice() >= 10
         sampler.close()
         assert not process.is_running()
         run(study, 2)
 
 
+def test_long_trials_wait_for_proposals_that_know_all_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supply, "MOST_SECONDS", 120.0)  # for the process to start
+    hours = itertools.count(0, 36_000)
+    suggested = []
+    for settings in ({"clock": lambda: float(next(hours))}, {"wait": True}):
+        with automatic(seed=0, **settings) as sampler:
+            study = optuna.create_study(sampler=sampler)
+            suggested.append(run(study, 14))
+    assert suggested[0] == suggested[1]
+
+
 def test_batched_tpe_takes_over_when_the_process_dies(caplog: pytest.LogCaptureFixture) -> None:
     with automatic(seed=0) as sampler:
         study = optuna.create_study(sampler=sampler)
-        run(study, 11)
-        assert sampler._background is not None
-        os.kill(sampler._background.pid, signal.SIGKILL)
-        assert sampler._coming is not None
-        sampler._coming.exception(timeout=120)
+        run(study, 9)
+        proposals = sampler._supply
+        assert isinstance(proposals._background, BackgroundProposer)
+        os.kill(proposals._background.pid, signal.SIGKILL)
+        assert proposals._coming is not None
+        proposals._coming.exception(timeout=120)
         run(study, 4)
-        assert sampler._background is None
+        assert proposals._background is None
     assert "batched TPE takes over" in caplog.text
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -17,18 +16,22 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
-from hydragnn_flow.search.samplers.background import BackgroundProposer, ProposerDied
+from hydragnn_flow.search.samplers.background import (
+    Background,
+    BackgroundProposer,
+    ProposerDied,
+)
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
 from hydragnn_flow.search.samplers.proposer import Proposer
+from hydragnn_flow.search.samplers.supply import Supply
 
-MOST_TRIALS = 500
-"""Trials of a study beyond which batched TPE proposes: with so many, a proposal takes 0.1 s and a
-fit, one in 25 results, more than a second; the latter grows with the cube."""
-IN_FLIGHT_PER_PROPOSAL = 16
-"""One proposal for so many trials in flight is made ahead: more would soon be stale."""
-FEWEST_AHEAD = 2
-"""So that two trials can begin at the same moment."""
+MOST_TRIALS = 2000
+"""Trials of a study beyond which batched TPE proposes: it gains on the Gaussian process the more is
+known, and costs next to nothing."""
+N_START = 8
+"""Quasi-random trials before the first proposal, whatever the number of parameters: with two for
+each, a search of sixty trials is half over before it begins to learn."""
 
 _WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -38,10 +41,10 @@ _logger = logging.getLogger(__name__)
 class AutoSampler(BaseSampler):
     """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
 
-    The Gaussian process finds better points of most spaces but takes up to a second for one. It
-    works in a process beside the driver, which never waits for it: where no proposal is ready,
-    batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of several objectives or with
-    constraints, all proposals are batched TPE's.
+    The Gaussian process works in a process beside the driver, which waits for a proposal only
+    where trials last so long that it does not matter, and otherwise takes one that was made ahead
+    (`Supply`). Where there is none batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of
+    several objectives or with constraints, all proposals are batched TPE's.
 
     Parameters
     ----------
@@ -52,8 +55,12 @@ class AutoSampler(BaseSampler):
     batched
         The sampler that takes over; a `BatchedTPESampler` unless given.
     wait
-        Make every proposal of the Gaussian process when it is asked for. The driver waits, and
-        the suggestions depend on the seed and the history alone.
+        Make every proposal of the Gaussian process when it is asked for, however long it takes. The
+        suggestions depend on the seed and the history alone.
+    background
+        Makes what proposes beside the driver.
+    clock
+        Tells the time [s], by which trials are found to be long or short.
     """
 
     def __init__(
@@ -63,27 +70,23 @@ class AutoSampler(BaseSampler):
         seed: int,
         batched: BaseSampler | None = None,
         wait: bool = False,
+        background: Callable[[Space], Background] = BackgroundProposer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._space, self._seed, self._wait = dict(space), seed, wait
         self._batched = BatchedTPESampler(seed=seed) if batched is None else batched
         self._cube = UnitCube(space)
         spread = qmc.Sobol(len(self._cube), seed=seed).random_base2(MOST_TRIALS.bit_length())
         self._quasi_random = self._cube.settle(spread)
-        self._n_start = max(10, 2 * len(self._cube))
         self._handed_over = False
         self._proposer: Proposer | None = None
-        self._background: BackgroundProposer | None = None
-        self._coming: Future[list[Values]] | None = None
-        self._ready: deque[Values] = deque()
+        self._supply = Supply(self._space, background, clock)
 
     def close(self) -> None:
         """End the process beside the driver; batched TPE makes what is asked for after this."""
         self._handed_over = True
-        self._proposer, self._coming = None, None
-        self._ready.clear()
-        if self._background is not None:
-            self._background.close()
-            self._background = None
+        self._proposer = None
+        self._supply.close()
 
     def reseed_rng(self) -> None:
         """Take new random numbers, where batched TPE proposes."""
@@ -101,6 +104,7 @@ class AutoSampler(BaseSampler):
         values: Sequence[float] | None,
     ) -> None:
         """Passed on to batched TPE, which counts the trials that end."""
+        self._supply.ended(trial.number)
         self._batched.after_trial(study, trial, state, values)
 
     def infer_relative_search_space(
@@ -118,9 +122,17 @@ class AutoSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The next proposal, of whichever model has one."""
+        proposal = self._proposal(study, trial, search_space)
+        # The trial begins when the driver has it.
+        self._supply.begun(trial.number)
+        return proposal
+
+    def _proposal(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
         if search_space is not self._cube.domains:
             return self._batched.sample_relative(study, trial, search_space)
-        if trial.number < self._n_start:
+        if trial.number < N_START:
             return self._start(trial.number)
         trials = study.get_trials(deepcopy=False)
         if PROMOTES in study.user_attrs:
@@ -130,7 +142,7 @@ class AutoSampler(BaseSampler):
             proposal = self._take(trial, trials, finished)
             if proposal is not None:
                 return proposal
-        if len(finished) < self._n_start:
+        if len(finished) < N_START:
             return self._start(trial.number)
         search_space = self._batched.infer_relative_search_space(study, trial)
         return self._batched.sample_relative(study, trial, search_space)
@@ -166,24 +178,11 @@ class AutoSampler(BaseSampler):
                 self._proposer = Proposer(self._space)
             return self._proposer.propose(finished, running, 1, seed)[0]
         try:
-            self._collect()
-            proposal = self._ready.popleft() if self._ready else None
-            ahead = max(FEWEST_AHEAD, len(running) // IN_FLIGHT_PER_PROPOSAL)
-            if self._coming is None and len(self._ready) < ahead:
-                if self._background is None:
-                    self._background = BackgroundProposer(self._space)
-                begun = [*running, *self._ready, *([proposal] if proposal else [])]
-                self._coming = self._background.propose(finished, begun, ahead, seed)
+            return self._supply.take(finished, running, seed)
         except ProposerDied:
             _logger.warning("The process that proposes trials has died; batched TPE takes over.")
             self.close()
             return None
-        return proposal
-
-    def _collect(self) -> None:
-        if self._coming is not None and self._coming.done():
-            self._ready.extend(self._coming.result())
-            self._coming = None
 
 
 def _is_beyond(study: Study, trial: FrozenTrial) -> bool:

@@ -9,13 +9,37 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from hydragnn_flow.search.samplers.encoding import Space, Values
 
 
+class Proposals(NamedTuple):
+    """What a process proposes, and what it took."""
+
+    values: list[Values]
+    seconds: float
+    """Wall time of them all."""
+
+
 class ProposerDied(RuntimeError):
     """The process ended without an answer."""
+
+
+class Background(Protocol):
+    """What proposes beside the driver."""
+
+    def propose(
+        self,
+        finished: Sequence[tuple[Mapping[str, Any], float]],
+        running: Sequence[Mapping[str, Any]],
+        count: int,
+        seed: int,
+    ) -> Future[Proposals]:
+        """As `Proposer.propose`, at some later time; `ProposerDied` if there is no answer."""
+
+    def close(self) -> None:
+        """End it; nothing is left when this returns."""
 
 
 class BackgroundProposer:
@@ -56,7 +80,7 @@ class BackgroundProposer:
         running: Sequence[Mapping[str, Any]],
         count: int,
         seed: int,
-    ) -> Future[list[Values]]:
+    ) -> Future[Proposals]:
         """As `Proposer.propose`, at some later time; `ProposerDied` if there is no answer."""
         request = {"finished": finished, "running": running, "count": count, "seed": seed}
         return self._thread.submit(self._call, request)
@@ -71,7 +95,7 @@ class BackgroundProposer:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
-    def _call(self, request: Mapping[str, Any]) -> list[Values]:
+    def _call(self, request: Mapping[str, Any]) -> Proposals:
         assert self._process.stdout is not None
         try:
             self._write(request)
@@ -80,8 +104,7 @@ class BackgroundProposer:
             line = ""
         if not line.endswith("\n"):
             raise ProposerDied
-        proposals: list[Values] = json.loads(line)
-        return proposals
+        return Proposals(**json.loads(line))
 
     def _write(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

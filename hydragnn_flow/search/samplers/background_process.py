@@ -30,7 +30,10 @@ def _serve() -> None:
     space = json.loads(sys.stdin.readline())
     proposer = Proposer({name: Parameter.model_validate(domain) for name, domain in space.items()})
     for line in sys.stdin:
-        answers.write(json.dumps(proposer.propose(**json.loads(line))) + "\n")
+        start = time.monotonic()
+        values = proposer.propose(**json.loads(line))
+        answer = {"values": values, "seconds": time.monotonic() - start}
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 

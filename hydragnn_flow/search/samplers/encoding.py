@@ -67,11 +67,10 @@ class UnitCube:
     def encode(self, trials: Sequence[Mapping[str, Any]]) -> Floats:
         """Points of trials' values; parameters that are absent are NaN."""
         points = np.full((len(trials), len(self)), np.nan)
-        for row, values in enumerate(trials):
-            for name, value in values.items():
-                if name in self.domains:
-                    number = self.domains[name].to_internal_repr(value)
-                    points[row, self._column[name]] = self._axes[name].unit(np.array([number]))[0]
+        for column, (name, domain) in enumerate(self.domains.items()):
+            rows = [row for row, values in enumerate(trials) if name in values]
+            numbers = [domain.to_internal_repr(trials[row][name]) for row in rows]
+            points[rows, column] = self._axes[name].unit(np.array(numbers, dtype=float))
         return points
 
     def decode(self, point: Floats) -> Values:

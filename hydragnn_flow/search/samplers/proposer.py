@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import qmc, yeojohnson
 
 from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space, UnitCube, Values
@@ -20,10 +21,13 @@ _STEPS = np.geomspace(0.1, 0.003, 8)
 """The best of these points are improved by steps that become smaller."""
 _REFIT = 0.05
 """Hyper-parameters are sought again when the number of values has grown by so much."""
+MOST_FITTED, MOST_KNOWN = 250, 1000
+"""Trials that decide the hyper-parameters, and trials that the process knows, at most."""
 _FEWEST_TO_WARP = 8
-_HOPE = 2.0
-"""A point is worth its mean, less so many deviations; with three, rugged functions are searched
-worse, and expecting an improvement instead stays near the best trial while others run."""
+_HOPES = (0.5, 1.0, 2.0)
+"""A point is worth its mean, less so many deviations, which proposals take in turns. With two
+alone, sixty trials find less; with one or less alone, they miss the deceptive branch; with three,
+rugged functions are searched worse."""
 _BRANCH_EVERY = 4
 """One proposal in so many is the best of a branch of the space, which take turns: one that is hard
 to do well in looks poor until it has been tried for long."""
@@ -50,6 +54,9 @@ class Proposer:
         self._process = GaussianProcess(np.repeat(np.arange(len(choices)), np.maximum(choices, 1)))
         self._branches = self._cube.branches()
         self._fitted = self._proposed = 0
+        self._hope = _HOPES[0]
+        self.fits = 0
+        """How often the hyper-parameters have been sought."""
 
     def propose(
         self,
@@ -76,13 +83,16 @@ class Proposer:
         losses = _standardised(np.array([loss for _, loss in finished]))
         known = self._features(points)
         if not self._fitted or len(losses) >= max(self._fitted + 2, (1 + _REFIT) * self._fitted):
-            self._process.fit(known, losses)
-            self._fitted = len(losses)
+            rows = _telling(losses, MOST_FITTED)
+            self._process.fit(known[rows], losses[rows])
+            self._fitted, self.fits = len(losses), self.fits + 1
         pending = self._cube.encode(running)
-        self._process.condition(known, losses, self._features(pending))
+        rows = _telling(losses, MOST_KNOWN)
+        self._process.condition(known[rows], losses[rows], self._features(pending))
         ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
         for _ in range(count):
+            self._hope = _HOPES[self._proposed % len(_HOPES)]
             chosen = self._choose(ordered, taken, self._branch(), random)
             self._process.believe(self._features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
@@ -163,7 +173,7 @@ class Proposer:
 
     def _score(self, points: Floats, branch: Branch | None) -> Floats:
         mean, deviation = self._process.predict(self._features(points))
-        return np.where(_inside(points, branch), _HOPE * deviation - mean, -np.inf)
+        return np.where(_inside(points, branch), self._hope * deviation - mean, -np.inf)
 
     def _features(self, points: Floats) -> Floats:
         """What the process sees: a column for a number, one for each value of a choice."""
@@ -183,6 +193,15 @@ def _inside(points: Floats, branch: Branch | None) -> Bools:
     if branch is None:
         return np.ones(len(points), dtype=bool)
     return np.isclose(points[:, branch.column], branch.unit)
+
+
+def _telling(losses: Floats, most: int) -> NDArray[np.intp]:
+    """Rows of as many trials at most: half of them the best, the others all over the rest."""
+    order = np.argsort(losses, kind="stable")
+    if len(losses) <= most:
+        return np.arange(len(losses))
+    rest = np.random.default_rng(len(losses)).permutation(order[most // 2 :])
+    return np.sort(np.concatenate([order[: most // 2], rest[: most - most // 2]]))
 
 
 def _standardised(losses: Floats) -> Floats:
