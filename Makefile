@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy forces campaigns execution
+BENCHMARKS := store models accuracy forces campaigns search search_quality execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -80,6 +80,9 @@ benchmark-forces: $(if $(BENCH),,$(VENV)/installed)
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
+
+benchmark-search benchmark-search_quality: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json
 
 benchmark-gpu: $(VENV)/installed
 	$(BIN)/python benchmarks/gpu.py $(if $(HYDRAGNN),--hydragnn $(HYDRAGNN)) --json $(RESULTS)/gpu.json

@@ -17,6 +17,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
+from search_race.quality import QUICK_SETTING
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -147,30 +148,25 @@ def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_search(tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "latency", "--only", "storage", "--only", "quality"]
-    arguments += ["--results", tmp_path / "searches.jsonl", "--scratch", tmp_path / "scratch"]
+    arguments = ["--quick", "--scratch", tmp_path / "scratch"]
     printed, _, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")
-    rows = {line["row"] for line in figures["lines"]}
-    assert rows == {"latency", "storage"}
-    for line in figures["lines"]:
-        assert math.isfinite(line["value"])
-    engines = {standing["engine"] for standing in figures["standings"]}
-    assert engines == {"auto", "batched_tpe", "tpe", "random"}
-    for standing in figures["standings"]:
-        assert all(map(math.isfinite, standing["regret"].values()))
-    (verdict,) = figures["verdicts"]
-    assert verdict["peer"] == "tpe"
-    assert "leave out --quick" in printed
+    lines = figures["details"]["lines"]
+    assert {line["row"] for line in lines} == {"latency", "storage", "driver"}
+    assert all(math.isfinite(line["value"]) for line in lines)
+    engines = {row["engine"] for row in figures["details"]["idle"]}
+    assert {"auto", "batched_tpe", "tpe", "random"} <= engines
+    assert figures["quick"] and "Too little was measured" in printed
+
+
+def test_search_quality(tmp_path: Path) -> None:
+    arguments = ["--quick", "--seeds", "0", "--results", tmp_path / "searches.jsonl"]
+    printed, _, figures = run("search_quality.py", *arguments, "--json", tmp_path / "figures.json")
+    standings = figures["details"]["standings"]
+    assert {standing["engine"] for standing in standings} == set(QUICK_SETTING.engines)
+    for standing in standings:
+        assert all(map(math.isfinite, standing["end"].values()))
+    assert figures["quick"] and "Too little was measured" in printed
     # What has been searched is not searched again.
     before = (tmp_path / "searches.jsonl").read_bytes()
-    again = ["--quick", "--only", "quality", *arguments[-4:]]
-    _, _, figures = run("search.py", *again, "--json", tmp_path / "again.json")
+    run("search_quality.py", *arguments, "--json", tmp_path / "again.json")
     assert (tmp_path / "searches.jsonl").read_bytes() == before
-    assert len(figures["standings"]) == len(engines)
-
-
-def test_search_drives_the_real_campaign(tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "driver", "--scratch", tmp_path / "scratch"]
-    _, table, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")
-    assert len(table) == len(figures["lines"]) == 3
-    assert all(math.isfinite(line["value"]) for line in figures["lines"])

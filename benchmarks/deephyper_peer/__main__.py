@@ -1,11 +1,11 @@
-"""DeepHyper's CBO as HydraGNN uses it, in a process of its own that is spoken to in lines of JSON.
+"""DeepHyper's CBO in a process of its own that is spoken to in lines of JSON.
 
     PYTHON-WITH-DEEPHYPER -m deephyper_peer
 
-The first line is ``{"space": {name: domain}, "seed": 0, "quick": false}``. To each further one,
-``{"learn": [[params, value]], "tell": [[key, value]], "ask": n}``, the answer is ``{"asked":
-[[key, params]], "seconds": s}``: what was suggested, and the CPU time of it all. The smaller a
-value the better.
+The first line is ``{"space": {name: domain}, "seed": 0, "as_hydragnn": true, "quick": false}``. To
+each further one, ``{"learn": [[params, value]], "tell": [[key, value]], "ask": n}``, the answer is
+``{"asked": [[key, params]], "seconds": s}``: what was suggested, and the CPU time of it all. The
+smaller a value the better.
 Nothing of ours is imported, since DeepHyper's requirements are not ours.
 """
 
@@ -62,6 +62,8 @@ def serve() -> None:
     sys.stdout = sys.stderr
     first = json.loads(sys.stdin.readline())
     made = problem(first["space"], first["seed"])
+    # What four of HydraGNN's six scripts set; the others leave DeepHyper's own.
+    settings = {"acq_func": "UCB", "multi_point_strategy": "cl_min"} if first["as_hydragnn"] else {}
     if first["quick"]:
         spare_time(made.space)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +71,8 @@ def serve() -> None:
             made,
             random_state=first["seed"],
             log_dir=folder,
-            acq_func="UCB",
-            multi_point_strategy="cl_min",
             checkpoint_history_to_csv=False,
+            **settings,
         )
         asked: list[dict[str, Any]] = []
         for line in sys.stdin:

@@ -15,20 +15,38 @@ from typing import Any, Protocol
 
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
 
 import hydragnn_flow
 from hydragnn_flow.config import Parameter
-from search_race.functions import Function
+from hydragnn_flow.search.space import active, suggest
+from search_race.clock import Clock, SimulatedBackground
+from search_race.function import Function
 
-OURS = ("batched_tpe", "auto")
-PEERS = ("tpe", "gp", "deephyper", "random")
-ENGINES = (*OURS, *PEERS)
 # The modules of ours whose change makes earlier results stale.
-_TPE_MODULES = ("history", "parzen", "pareto", "batched_tpe")
+_TPE_MODULES = ("history", "parzen", "kernels", "boxes", "pareto", "batched_tpe")
+_AUTO_MODULES = (*_TPE_MODULES, "encoding", "gaussian", "proposer", "supply", "auto")
 _MODULES = {
     "batched_tpe": _TPE_MODULES,
-    "auto": (*_TPE_MODULES, "encoding", "gaussian", "proposer", "auto"),
+    "auto": _AUTO_MODULES,
+    "auto_rungs": _AUTO_MODULES,
+    "auto_waiting": _AUTO_MODULES,
 }
+_SIMULATION = Path(__file__).with_name("clock.py")
+ENGINES = {
+    "auto": "`auto` as it ships: proposals made in another process take their time",
+    "auto_rungs": "`auto` as it ships, with `rungs: stopping`",
+    "auto_waiting": "`auto`, each proposal made when it is asked for, in no time",
+    "batched_tpe": "`batched_tpe`",
+    "gp": "Optuna's `GPSampler()`, conditional parameters flattened",
+    "deephyper": "DeepHyper's CBO as HydraGNN uses it: UCB, `cl_min`",
+    "deephyper_default": "DeepHyper's CBO with its own defaults",
+    "tpe": "Optuna's `TPESampler()`",
+    "tpe_groups": "Optuna's `TPESampler(multivariate=True, group=True)`, the package's `tpe`",
+    "random": "Optuna's `RandomSampler()`",
+}
+"""Engine → what it is."""
+OURS = tuple(_MODULES)
 _BENCHMARKS = Path(__file__).parents[1]
 
 
@@ -37,6 +55,8 @@ class Engine(Protocol):
 
     seconds: float
     """CPU time of asking and telling until now."""
+    judged: bool
+    """Whether its trials are judged at rungs."""
 
     def ask(self, count: int) -> list[tuple[int, dict[str, Any]]]:
         """Keys to tell results by, and configurations."""
@@ -44,16 +64,46 @@ class Engine(Protocol):
     def tell(self, key: int, value: float) -> None:
         """The loss of a configuration."""
 
+    def report(self, key: int, epoch: int, value: float) -> None:
+        """The loss of a configuration at a rung."""
+
+    def prune(self, key: int) -> None:
+        """A configuration is trained no further."""
+
     def close(self) -> None:
         """End what works beside it."""
 
 
 class OptunaEngine:
-    """A sampler and a study in memory."""
+    """A sampler and a study in memory.
 
-    def __init__(self, function: Function, sampler: BaseSampler) -> None:
-        self.seconds = 0.0
-        self._function = function
+    Parameters
+    ----------
+    space
+        Name → domain.
+    sampler
+        What proposes.
+    flat
+        Whether the sampler is to propose all parameters always, those too that do not exist in a
+        trial, as users do for samplers that know no conditions.
+    judged
+        Whether trials are judged at rungs.
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, Parameter],
+        sampler: BaseSampler,
+        *,
+        flat: bool = False,
+        judged: bool = False,
+    ) -> None:
+        self.seconds, self.judged = 0.0, judged
+        self._space = space
+        self._asked = {
+            name: domain.model_copy(update={"when": {}}) if flat else domain
+            for name, domain in space.items()
+        }
         self._study = optuna.create_study(sampler=sampler)
         self._trials: dict[int, optuna.Trial] = {}
 
@@ -62,7 +112,10 @@ class OptunaEngine:
         asked = []
         for _ in range(count):
             trial = self._study.ask()
-            asked.append((trial.number, self._function.suggest(trial)))
+            values = suggest(trial, self._asked)
+            asked.append(
+                (trial.number, {name: values[name] for name in active(self._space, values)})
+            )
             self._trials[trial.number] = trial
         self.seconds += time.process_time() - start
         return asked
@@ -70,6 +123,14 @@ class OptunaEngine:
     def tell(self, key: int, value: float) -> None:
         start = time.process_time()
         self._study.tell(self._trials.pop(key), value)
+        self.seconds += time.process_time() - start
+
+    def report(self, key: int, epoch: int, value: float) -> None:
+        self._trials[key].report(value, epoch)
+
+    def prune(self, key: int) -> None:
+        start = time.process_time()
+        self._study.tell(self._trials.pop(key), state=TrialState.PRUNED)
         self.seconds += time.process_time() - start
 
     def close(self) -> None:
@@ -89,12 +150,22 @@ class DeepHyperEngine:
         An interpreter that has DeepHyper.
     seed
         Of the search.
+    as_hydragnn
+        Whether with the settings of HydraGNN's searches instead of DeepHyper's own.
     quick
         Whether to spare its time, with the same suggestions; not where that is measured.
     """
 
+    judged = False
+
     def __init__(
-        self, space: Mapping[str, Parameter], python: Path, seed: int, *, quick: bool = False
+        self,
+        space: Mapping[str, Parameter],
+        python: Path,
+        seed: int,
+        *,
+        as_hydragnn: bool = True,
+        quick: bool = False,
     ) -> None:
         self.seconds = 0.0
         self._learnt: list[tuple[dict[str, Any], float]] = []
@@ -107,7 +178,7 @@ class DeepHyperEngine:
             text=True,
         )
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._write({"space": domains, "seed": seed, "quick": quick})
+        self._write({"space": domains, "seed": seed, "as_hydragnn": as_hydragnn, "quick": quick})
 
     def learn(self, history: list[tuple[dict[str, Any], float]]) -> None:
         """Results of configurations that it did not suggest; of a space without conditions."""
@@ -125,6 +196,12 @@ class DeepHyperEngine:
         # Sent with the next question, as DeepHyper's own loop tells before it asks.
         self._told.append((key, value))
 
+    def report(self, key: int, epoch: int, value: float) -> None:
+        raise NotImplementedError
+
+    def prune(self, key: int) -> None:
+        raise NotImplementedError
+
     def _write(self, order: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -137,7 +214,7 @@ class DeepHyperEngine:
 
 
 def make_engine(
-    name: str, function: Function, in_flight: int, seed: int, deephyper: Path | None
+    name: str, function: Function, in_flight: int, seed: int, deephyper: Path | None, clock: Clock
 ) -> Engine:
     """One of :data:`ENGINES`, stock ones with the settings that they have by default.
 
@@ -153,30 +230,50 @@ def make_engine(
         Of the search.
     deephyper
         An interpreter that has DeepHyper.
+    clock
+        Of the simulated search.
     """
-    if name == "deephyper":
+    if name.startswith("deephyper"):
         assert deephyper is not None
-        return DeepHyperEngine(function.space, deephyper, seed, quick=True)
-    return OptunaEngine(function, _sampler(name, function, in_flight, seed))
-
-
-def _sampler(name: str, function: Function, in_flight: int, seed: int) -> BaseSampler:
+        as_hydragnn = name == "deephyper"
+        return DeepHyperEngine(function.space, deephyper, seed, as_hydragnn=as_hydragnn, quick=True)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if name == "batched_tpe":
-        from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-
-        return BatchedTPESampler(batch_size=max(1, in_flight // 32), seed=seed)
-    if name == "auto":
-        from hydragnn_flow.search.samplers.auto import AutoSampler
-
-        return AutoSampler(function.space, seed=seed, wait=True)
-    stock: dict[str, Callable[[], BaseSampler]] = {
+    makers: dict[str, Callable[[], BaseSampler]] = {
+        "batched_tpe": lambda: _batched_tpe(seed),
+        "auto": lambda: _auto(function, seed, clock),
+        "auto_rungs": lambda: _auto(function, seed, clock),
+        "auto_waiting": lambda: _auto(function, seed, None),
         "tpe": lambda: TPESampler(seed=seed),
+        "tpe_groups": lambda: TPESampler(
+            multivariate=True, group=True, constant_liar=True, seed=seed
+        ),
         "gp": lambda: GPSampler(seed=seed),
         "random": lambda: RandomSampler(seed=seed),
     }
-    return stock[name]()
+    return OptunaEngine(
+        function.space, makers[name](), flat=name == "gp", judged=name == "auto_rungs"
+    )
+
+
+def _batched_tpe(seed: int) -> BaseSampler:
+    from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
+
+    return BatchedTPESampler(seed=seed)
+
+
+def _auto(function: Function, seed: int, clock: Clock | None) -> BaseSampler:
+    """As it ships with a clock, without one as if proposals took no time."""
+    from hydragnn_flow.search.samplers.auto import AutoSampler
+
+    if clock is None:
+        return AutoSampler(function.space, seed=seed, wait=True)
+    return AutoSampler(
+        function.space,
+        seed=seed,
+        background=lambda space: SimulatedBackground(clock, space),
+        clock=clock,
+    )
 
 
 def fingerprint(name: str, deephyper: Path | None) -> str:
@@ -184,8 +281,10 @@ def fingerprint(name: str, deephyper: Path | None) -> str:
     if name in _MODULES:
         folder = Path(hydragnn_flow.__file__).parent / "search" / "samplers"
         text = b"".join((folder / f"{module}.py").read_bytes() for module in _MODULES[name])
+        if name in ("auto", "auto_rungs"):
+            text += _SIMULATION.read_bytes()
         return hashlib.sha256(text).hexdigest()[:12]
-    if name == "deephyper":
+    if name.startswith("deephyper"):
         return f"deephyper {deephyper_version(deephyper)}" if deephyper else "deephyper"
     return f"optuna {version('optuna')}"
 

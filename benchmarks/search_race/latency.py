@@ -1,11 +1,15 @@
-"""CPU time of a suggestion and of learning what it was worth, thousands of trials running."""
+"""CPU time of a suggestion and of learning what it was worth, thousands of trials running.
+
+As users of a plain Optuna study meet it: the study in memory, one `ask` with its `suggest_…`, one
+`tell`, and again.
+"""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,9 @@ from statistics import median
 import numpy as np
 import optuna
 from optuna.samplers import RandomSampler, TPESampler
+from results import Line
 
+from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.batched_tpe import IN_FLIGHT_PER_BATCH, BatchedTPESampler
 from hydragnn_flow.search.space import suggest
 from search_race.engines import DeepHyperEngine
@@ -22,6 +28,8 @@ from search_race.histories import SPACE, half_way, trials
 
 # Optuna's own needs up to a second for each.
 _OF_STOCK = 2
+_MOST_MILLISECONDS = {20_000: 1.5, 100_000: 5.0}
+_PEERS = {"tpe": "TPESampler()", "random": "RandomSampler()", "deephyper": "DeepHyper CBO"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Latency:
     running: int
     milliseconds: float
     """CPU time of asking and telling once, the median of turns."""
+    turns: tuple[float, ...] = ()
+    """Of each."""
 
 
 class _Cycle:
@@ -59,7 +69,7 @@ class _Cycle:
 
 
 def measure(finished: int, running: int, rounds: int, say: Callable[[str], None]) -> list[Latency]:
-    """Batched TPE, Optuna's TPE and its random sampler in turns.
+    """Ours, Optuna's TPE and its random sampler in turns.
 
     Parameters
     ----------
@@ -75,8 +85,10 @@ def measure(finished: int, running: int, rounds: int, say: Callable[[str], None]
     # Whole batches, each of which is paid for by its first suggestion.
     batch = max(running // IN_FLIGHT_PER_BATCH, 1)
     say(f"{finished:,} finished: making the studies")
+    automatic = AutoSampler(SPACE, seed=0)
     contenders = [
         (_Cycle("batched_tpe", BatchedTPESampler(seed=0), finished, running), batch),
+        (_Cycle("auto", automatic, finished, running), batch),
         (_Cycle("tpe", TPESampler(seed=0), finished, running), _OF_STOCK),
         (_Cycle("random", RandomSampler(seed=0), finished, running), batch),
     ]
@@ -94,7 +106,42 @@ def measure(finished: int, running: int, rounds: int, say: Callable[[str], None]
                 found[cycle.name].append(cycle.turn(count))
     finally:
         gc.unfreeze()
-    return [Latency(name, finished, running, median(times)) for name, times in found.items()]
+        automatic.close()
+    return [
+        Latency(name, finished, running, median(times), tuple(times))
+        for name, times in found.items()
+    ]
+
+
+def lines(latencies: Sequence[Latency]) -> list[Line]:
+    """Batched TPE beside the others, for each number of finished trials."""
+    found = {(one.engine, one.finished): one for one in latencies}
+    lines = []
+    for finished in sorted({one.finished for one in latencies if one.engine == "tpe"}):
+        ours = found["batched_tpe", finished]
+        what = f"one ask and one tell, {finished:,} finished, {ours.running:,} running"
+        lines.append(
+            Line("latency", what, ours.milliseconds, "ms", at_most=_MOST_MILLISECONDS.get(finished))
+        )
+        for name, shown in _PEERS.items():
+            if (name, finished) not in found:
+                continue
+            peer = found[name, finished]
+            ratios = [theirs / mine for mine, theirs in zip(ours.turns, peer.turns, strict=False)]
+            lines.append(
+                Line(
+                    "latency",
+                    what,
+                    1e3 / ours.milliseconds,
+                    "1/s",
+                    shown,
+                    1e3 / peer.milliseconds,
+                    median(ratios) if ratios else peer.milliseconds / ours.milliseconds,
+                    at_least=120.0 if (name, finished) == ("tpe", 20_000) else None,
+                    spread=(min(ratios), max(ratios)) if ratios else None,
+                )
+            )
+    return lines
 
 
 def measure_deephyper(

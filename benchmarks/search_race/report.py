@@ -1,279 +1,237 @@
-"""What the rows found, as tables and as JSON."""
+"""What the searches came to: normalised regrets, and ours beside its peers', as tables."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
-from results import Line
-from results.machine import load, machine, versions
-from rich import box
-from rich.table import Table
+from results import Cell, Number, Table
 
-from search_race.functions import FUNCTIONS
-from search_race.idle import AFTER
-from search_race.latency import Latency
-from search_race.quality import Result, Setting
+from search_race.engines import ENGINES
+from search_race.quality import RUNGED, Result, Setting
 
-_MODELS = ("gp", "deephyper")
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Of one engine: shares of GCD time lost while the driver was busy."""
-
-    engine: str
-    fractions: tuple[float, ...]
-    """After the numbers of trials in `AFTER`."""
-
-    @property
-    def met(self) -> bool | None:
-        """Ours is to lose at most a hundredth."""
-        return self.fractions[-1] <= 0.01 if self.engine == "batched_tpe" else None
+AHEAD = 2.0
+"""Standard errors beyond which one engine is ahead of another."""
+TARGET = 0.9
+"""Of the best peer's regret, what ours is to have at most."""
+OURS = ("auto", RUNGED, "batched_tpe")
+_JUDGED = {"auto": ("gp", "deephyper", "deephyper_default", "tpe"), "batched_tpe": ("tpe",)}
+_HALF, _END = 1, 3
+"""Places in a result's regrets."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How an engine did in a setting."""
+    """How an engine did in a setting, random search being 1."""
 
-    setting: str
     engine: str
+    setting: str
+    end: Mapping[str, float]
+    """Function → mean regret over seeds."""
+    half: Mapping[str, float]
     seeds: int
     """That every function has."""
-    searches: int
-    regret: dict[str, float]
-    """Function → mean over seeds of the regret, over that of random search."""
-    error: dict[str, float]
-    """Standard errors."""
-    mean: float | None
-    """Over the functions; None where some have no result."""
-    mean_error: float | None
     seconds: float
-    """CPU time of a search."""
+    """CPU time of a search, the mean."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Ours against a peer, on the seeds that both have."""
+class Difference:
+    """Ours less a peer, on the seeds that both have."""
 
     setting: str
-    engine: str
+    ours: str
     peer: str
+    at: str
+    """The end of the search, or half-way."""
     seeds: int
-    difference: float
-    """Mean over functions of normalised regret, ours less the peer's; negative is better."""
+    mean: float
     error: float
+    """Of the mean over functions: their differences spread by functions and by seeds."""
+    ratio: float
+    """Of the mean regrets, ours over the peer's."""
 
     @property
-    def met(self) -> bool:
-        """Not worse within the standard error of the difference."""
-        return self.difference <= self.error
+    def verdict(self) -> str:
+        """What may be said."""
+        if abs(self.mean) <= AHEAD * self.error:
+            return "equal"
+        return "ahead" if self.mean < 0 else "behind"
 
 
-def latency_lines(latencies: Sequence[Latency]) -> list[Line]:
-    """Batched TPE against Optuna's, for each number of finished trials."""
-    found = {(one.engine, one.finished): one for one in latencies}
-    lines = []
-    for finished in sorted({one.finished for one in latencies if one.engine == "tpe"}):
-        ours, stock = found["batched_tpe", finished], found["tpe", finished]
-        what = f"ask and tell, {finished:,} finished, {ours.running:,} running"
-        most = {20_000: 1.5, 100_000: 5.0}.get(finished)
-        lines.append(Line("latency", what, ours.milliseconds, "ms", at_most=most))
-        lines.append(
-            Line(
-                "latency",
-                what,
-                1e3 / ours.milliseconds,
-                "1/s",
-                "TPESampler()",
-                1e3 / stock.milliseconds,
-                stock.milliseconds / ours.milliseconds,
-                at_least=150.0 if finished == 20_000 else None,
-            )
-        )
-        for name, shown in (("random", "RandomSampler()"), ("deephyper", "DeepHyper CBO")):
-            if (name, finished) in found:
-                rate = 1e3 / found[name, finished].milliseconds
-                ratio = 1e3 / ours.milliseconds / rate
-                lines.append(
-                    Line("latency", what, 1e3 / ours.milliseconds, "1/s", shown, rate, ratio)
-                )
-    return lines
+class Report:
+    """Searches of some functions, against random search's.
 
+    Parameters
+    ----------
+    results
+        All there are.
+    functions
+        Those to report on.
+    settings
+        In which.
+    """
 
-def idle_table(rows: Sequence[Idle]) -> Table:
-    """Shares of GCD time in which the driver kept GCDs waiting."""
-    shown = Table(box=box.MARKDOWN, title=None)
-    shown.add_column("GCD time lost to the driver")
-    for count in AFTER:
-        shown.add_column(f"up to {count:,} trials", justify="right")
-    shown.add_column("target")
-    shown.add_column("")
-    for row in rows:
-        shown.add_row(
-            row.engine,
-            *(f"{100 * fraction:.2g} %" for fraction in row.fractions),
-            "" if row.met is None else "≤ 1 %",
-            {True: "met", False: "MISSED", None: ""}[row.met],
-        )
-    return shown
+    def __init__(
+        self, results: Iterable[Result], functions: Sequence[str], settings: Sequence[Setting]
+    ) -> None:
+        self._functions, self._settings = functions, settings
+        self._regrets: dict[tuple[str, str, str], dict[int, tuple[float, ...]]] = {}
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        for result in results:
+            if result.function in functions:
+                key = result.setting, result.engine, result.function
+                self._regrets.setdefault(key, {})[result.seed] = result.regret
+                self._seconds.setdefault(key[:2], []).append(result.seconds)
 
-
-def standings(results: Sequence[Result], settings: Sequence[Setting]) -> list[Standing]:
-    """How every engine did, as far as it has results."""
-    found = []
-    for setting in settings:
-        scale = _random(results, setting)
-        for engine in setting.engines:
-            own = [r for r in results if r.setting == setting.name and r.engine == engine]
-            if not own:
-                continue
-            regret, error, counts = {}, {}, []
-            for function in FUNCTIONS:
-                values = [r.regret[-1] for r in own if r.function == function]
-                counts.append(len(values))
-                if values and function in scale:
-                    regret[function] = mean(values) / scale[function]
-                    error[function] = _error(values) / scale[function]
-            complete = len(regret) == len(FUNCTIONS)
-            found.append(
-                Standing(
-                    setting.name,
-                    engine,
-                    min(counts),
-                    len(own),
-                    regret,
-                    error,
-                    mean(regret.values()) if complete else None,
-                    math.hypot(*error.values()) / len(error) if complete else None,
-                    mean(r.seconds for r in own),
-                )
-            )
-    return found
-
-
-def verdicts(results: Sequence[Result], settings: Sequence[Setting]) -> list[Verdict]:
-    """Ours against the peers it must not be worse than, paired by seed."""
-    found = []
-    for setting in settings:
-        ours, scale = setting.engines[0], _random(results, setting)
-        if len(scale) < len(FUNCTIONS):
-            continue
-        regrets = {
-            (r.engine, r.function, r.seed): r.regret[-1]
-            for r in results
-            if r.setting == setting.name
-        }
-        for peer in setting.engines:
-            if peer not in (_MODELS if ours == "auto" else ("tpe",)):
-                continue
-            differences, variances, seeds = [], [], []
-            for function in FUNCTIONS:
-                pairs = [
-                    (value - regrets[peer, function, seed]) / scale[function]
-                    for (engine, of, seed), value in regrets.items()
-                    if engine == ours and of == function and (peer, of, seed) in regrets
-                ]
-                seeds.append(len(pairs))
-                if pairs:
-                    differences.append(mean(pairs))
-                    variances.append(_error(pairs) ** 2)
-            if min(seeds):
-                error = math.sqrt(sum(variances)) / len(variances)
+    def standings(self) -> list[Standing]:
+        """Of every engine that has searched all functions, or with rungs all that have curves."""
+        found = []
+        for setting in self._settings:
+            for engine in ENGINES:
+                has = self._of(setting.name, engine)
+                if not has or (len(has) < len(self._functions) and engine != RUNGED):
+                    continue
                 found.append(
-                    Verdict(setting.name, ours, peer, min(seeds), mean(differences), error)
+                    Standing(
+                        engine,
+                        setting.name,
+                        self._means(setting.name, engine, _END),
+                        self._means(setting.name, engine, _HALF),
+                        min(len(self._regrets[setting.name, engine, name]) for name in has),
+                        mean(self._seconds[setting.name, engine]),
+                    )
                 )
-    return found
+        return found
 
+    def differences(self) -> list[Difference]:
+        """Ours against the peers it is judged by, at the end and half-way."""
+        found = []
+        known = {(one.setting, one.engine) for one in self.standings()}
+        for setting in self._settings:
+            for ours, peers in _JUDGED.items():
+                for peer in peers:
+                    if {(setting.name, ours), (setting.name, peer)} <= known:
+                        for at, place in (("end", _END), ("half-way", _HALF)):
+                            found.append(self._difference(setting.name, ours, peer, at, place))
+        return found
 
-def quality_table(rows: Sequence[Standing]) -> Table:
-    """Mean regrets, random search being 1."""
-    shown = Table(box=box.MARKDOWN, title=None)
-    shown.add_column("in flight:evaluations")
-    shown.add_column("engine")
-    for name in (*FUNCTIONS, "mean", "seeds", "CPU-s"):
-        shown.add_column(name, justify="right")
-    for row in rows:
-        shown.add_row(
-            row.setting,
-            row.engine,
-            *(
-                f"{row.regret[name]:.2f} ± {row.error[name]:.2f}" if name in row.regret else ""
-                for name in FUNCTIONS
-            ),
-            "" if row.mean is None else f"{row.mean:.3f} ± {row.mean_error:.3f}",
-            f"{row.seeds}",
-            f"{row.seconds:.3g}",
+    def _difference(self, setting: str, ours: str, peer: str, at: str, place: int) -> Difference:
+        per_function, means, counts = [], [], []
+        for name in self._functions:
+            scale = self._scale(setting, name, place)
+            mine = self._regrets[setting, ours, name]
+            theirs = self._regrets[setting, peer, name]
+            both = sorted(mine.keys() & theirs.keys())
+            pairs = [(mine[s][place] / scale, theirs[s][place] / scale) for s in both]
+            per_function.append(mean(a - b for a, b in pairs))
+            means.append([mean(side) for side in zip(*pairs, strict=True)])
+            counts.append(len(both))
+        own, other = (mean(side) for side in zip(*means, strict=True))
+        return Difference(
+            setting,
+            ours,
+            peer,
+            at,
+            min(counts),
+            mean(per_function),
+            stdev(per_function) / math.sqrt(len(per_function)),
+            own / other,
         )
-    return shown
+
+    def _of(self, setting: str, engine: str) -> list[str]:
+        """The functions that an engine has searched."""
+        return [name for name in self._functions if (setting, engine, name) in self._regrets]
+
+    def _means(self, setting: str, engine: str, place: int) -> dict[str, float]:
+        return {
+            name: mean(regret[place] for regret in self._regrets[setting, engine, name].values())
+            / self._scale(setting, name, place)
+            for name in self._of(setting, engine)
+        }
+
+    def _scale(self, setting: str, function: str, place: int) -> float:
+        """Random search's mean regret."""
+        return mean(regret[place] for regret in self._regrets[setting, "random", function].values())
 
 
-def verdict_table(rows: Sequence[Verdict]) -> Table:
-    """Differences on the seeds that both have."""
-    shown = Table(box=box.MARKDOWN, title=None)
-    for heading in ("in flight:evaluations", "ours", "against"):
-        shown.add_column(heading)
-    for heading in ("seeds", "difference", "target"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("")
-    for row in rows:
-        shown.add_row(
-            row.setting,
-            row.engine,
-            row.peer,
-            str(row.seeds),
-            f"{row.difference:+.3f} ± {row.error:.3f}",
-            "≤ its error",
-            "met" if row.met else "MISSED",
-        )
-    return shown
+def summary(report: Report, settings: Sequence[Setting], at: str) -> Table:
+    """Mean regret of every engine in every setting, over all functions."""
+    standings = {(one.setting, one.engine): one for one in report.standings()}
+    rows: list[list[Cell]] = []
+    for engine, what in ENGINES.items():
+        cells: list[Cell] = []
+        for setting in settings:
+            one = standings.get((setting.name, engine))
+            if one is None:
+                cells.append(None)
+                continue
+            values = list((one.end if at == "end" else one.half).values())
+            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            cells.append(Number(mean(values), error=error))
+        if any(cell is not None for cell in cells):
+            rows.append([what, *cells])
+    columns = ("engine", *(setting.name for setting in settings))
+    when = "at the end" if at == "end" else "half-way"
+    title = f"Mean regret {when}, random search 1 (in flight:evaluations; ± over functions)"
+    return Table(columns, rows, at, title)
 
 
-def about() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
-    return {**machine(), "load": load(), **versions(["numpy", "optuna", "torch"])}
-
-
-def write_json(path: Path, **content: Any) -> None:
-    """Write everything that is known about the run."""
-    text = json.dumps(_finite({"machine": about(), **content}), indent=1, ensure_ascii=False)
-    path.write_text(text + "\n")
-
-
-def plain(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows as plain values, with whether their target is met."""
-    return [{**asdict(row), "met": getattr(row, "met", None)} for row in rows]
-
-
-def _finite(content: Any) -> Any:
-    """With null for the standard error of a single value, of which JSON knows no number."""
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if content == math.inf else content
-
-
-def _random(results: Sequence[Result], setting: Setting) -> dict[str, float]:
-    """Random search's mean regret of each function."""
-    scale = {}
-    for function in FUNCTIONS:
-        values = [
-            r.regret[-1]
-            for r in results
-            if (r.setting, r.engine, r.function) == (setting.name, "random", function)
+def compared(differences: Sequence[Difference]) -> Table:
+    """Ours less its peers, and what may be said."""
+    rows: list[list[Cell]] = [
+        [
+            one.setting,
+            f"`{one.ours}`",
+            ENGINES[one.peer],
+            one.at,
+            one.seeds,
+            Number(one.mean, error=one.error),
+            one.ratio,
+            one.verdict,
         ]
-        # A function that random search solves tells engines apart no longer.
-        if any(values):
-            scale[function] = mean(values)
-    return scale
+        for one in differences
+    ]
+    columns = ("setting", "ours", "less", "at", "seeds", "difference", "ratio", "ours is")
+    return Table(columns, rows, "differences", "Ours less its peers, on the same seeds")
 
 
-def _error(values: Sequence[float]) -> float:
-    """Standard error of the mean; infinite for one value, of which nothing is known."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+def by_function(report: Report, setting: Setting, functions: Sequence[str]) -> Table:
+    """Mean regret at the end, function by function."""
+    standings = [one for one in report.standings() if one.setting == setting.name]
+    rows: list[list[Cell]] = [
+        [one.engine, *(one.end.get(name) for name in functions), one.seeds, one.seconds]
+        for one in standings
+    ]
+    columns = ("engine", *functions, "seeds", "CPU s of a search")
+    name = f"functions-{setting.in_flight}"
+    title = f"{setting.name}, by function"
+    return Table(columns, rows, name, title)
+
+
+def verdicts(report: Report, settings: Sequence[Setting]) -> list[str]:
+    """Which targets are met: a ratio to the best peer, and not being behind TPE half-way."""
+    said = []
+    differences = report.differences()
+    for setting in settings:
+        ends = {
+            one.peer: one
+            for one in differences
+            if (one.setting, one.ours, one.at) == (setting.name, "auto", "end")
+        }
+        if not ends:
+            continue
+        best = max(ends.values(), key=lambda one: one.ratio)
+        met = "met" if best.ratio <= TARGET else "MISSED"
+        said.append(
+            f"{setting.name}: regret {best.ratio:.2f} of the best peer's, {best.peer} "
+            f"(target ≤ {TARGET:g}: {met})"
+        )
+        for one in differences:
+            key = one.setting, one.ours, one.peer, one.at
+            if key == (setting.name, "auto", "tpe", "half-way"):
+                met = "MISSED" if one.verdict == "behind" else "met"
+                said.append(f"{setting.name}: half-way {one.verdict} with TPE (target: {met})")
+    return said

@@ -1,66 +1,19 @@
-"""Functions to search: mixed and conditional spaces whose best value is known, and a real table.
+"""Functions that samplers are developed on: six that were made up, and a table of real trainings.
 
-Each is cheap, so that an engine's quality over thousands of evaluations and many seeds can be
-measured; their characters differ, so that no engine is at home everywhere.
+Whoever changes a sampler may look at these; what a change is worth is judged on the functions of
+`search_race.held_out`. Their characters differ, so that no engine is at home everywhere.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optuna
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.search.space import suggest
-from search_race.diabetes import BEST, SPACE, error
-
-Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Function:
-    """Something to minimise."""
-
-    name: str
-    what: str
-    """Its character, in a few words."""
-    space: dict[str, Parameter]
-    """Name → domain; names that `when` mentions stand first."""
-    value: Callable[[Params], float]
-    """The true loss of a configuration."""
-    best: float
-    """The smallest loss there is."""
-    noise: float = 0.0
-    """Standard deviation of what is added to the loss when it is observed."""
-
-    def observed(self, params: Params, seed: int, number: int) -> float:
-        """The loss as trial ``number`` of a search sees it, the same for every engine."""
-        if not self.noise:
-            return self.value(params)
-        return self.value(params) + self.noise * np.random.default_rng([seed, number]).normal()
-
-    def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Ask for the parameters one by one, those of a branch only inside it."""
-        return suggest(trial, self.space)
-
-    def fingerprint(self) -> str:
-        """Changes when the values or the space do; results of another function are stale."""
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-        values = [f"{self.value(self.suggest(study.ask())):.9e}" for _ in range(64)]
-        space = {name: domain.model_dump(mode="json") for name, domain in self.space.items()}
-        domains = {
-            name: {key: value for key, value in domain.items() if value}
-            for name, domain in space.items()
-        }
-        content = json.dumps([values, domains, self.best, self.noise])
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
-
+from search_race.function import Function, Params
+from search_race.recorded.grids import DIABETES
 
 # Of the six types: what the best network of the type loses to the best of all, the logarithm of
 # its best learning rate and of its best width.
@@ -254,7 +207,7 @@ def _scaled(params: Params) -> float:
     return math.log1p(float(banana)) + worse + (0.1 if params["order"] == "reversed" else 0.0)
 
 
-FUNCTIONS = {
+DEVELOPMENT = {
     function.name: function
     for function in (
         Function("hydra", "network, noisy", _NETWORK, _hydra, best=0.0, noise=0.02),
@@ -316,6 +269,12 @@ FUNCTIONS = {
             _scaled,
             best=0.0,
         ),
-        Function("diabetes", "real: four regressors", SPACE, error, best=BEST),
+        Function(
+            "diabetes",
+            "real: four regressors",
+            DIABETES.space,
+            DIABETES.loss,
+            best=DIABETES.best,
+        ),
     )
 }
