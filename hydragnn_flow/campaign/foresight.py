@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,6 +60,8 @@ class Foresight:
         self._costs = CostModel(gcd)
         self._config, self._store, self._device = config, store, device
         self._weighing = Weighing()
+        self._together = Counter[str]()
+        """Trials side by side on the GCD of each bundle that has ended."""
         train = store["trainset"]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
@@ -105,19 +108,22 @@ class Foresight:
         sizes = self._store.manifest.splits["trainset"]
         return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
-    def learn(self, result: SegmentResult, together: int) -> None:
-        """Correct what comes by what a segment took, ``together`` with others on its GCD."""
-        taken = self._taken(result, together)
-        if taken is not None:
-            network = self._config.network_values(result.parameters)
-            self._costs.observe(str(network["Architecture"]["mpnn_type"]), taken)
+    def learn(self, results: Sequence[SegmentResult]) -> None:
+        """Correct what comes by what segments took; those of a bundle come all together."""
+        # Trials of a bundle share a GCD, members only a node.
+        self._together.update(result.bundle for result in results if result.kind == "trial")
+        for result in results:
+            taken = self._taken(result)
+            if taken is not None:
+                network = self._config.network_values(result.parameters)
+                self._costs.observe(str(network["Architecture"]["mpnn_type"]), taken)
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
         """What the last whole segment of a trial took."""
-        found = (self._taken(result, together=1) for result in reversed(results))
+        found = map(self._taken, reversed(results))
         return next((taken for taken in found if taken is not None), None)
 
-    def _taken(self, result: SegmentResult, together: int) -> Taken | None:
+    def _taken(self, result: SegmentResult) -> Taken | None:
         """What a segment took beside what its network alone had said; None where it is not whole.
 
         Lines of version 1 tell nothing of steps; there they count as all of the time.
@@ -133,7 +139,7 @@ class Foresight:
             steps=training * width / result.uncorrected_seconds,
             rest=max(1.0, result.seconds / training),
             memory=self._memory_ratio(result),
-            together=together,
+            together=max(1, self._together[result.bundle]),
             width=width,
         )
 

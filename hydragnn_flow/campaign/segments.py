@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,7 +100,7 @@ class Context:
         self.foresight = Foresight(self.config, self.store, gcd, self.site.node.device)
         self.history = list(self.directory.results())
         self._bundles = max((int(r.bundle[1:]) for r in self.history if r.bundle), default=0)
-        self._learn_from(self.history)
+        self.foresight.learn(self.history)
 
     @property
     def gcd(self) -> Gcd:
@@ -194,13 +193,7 @@ class Context:
         results = [result for _, result in ended]
         self.write(lambda: self.directory.record(results))
         self.history += results
-        self._learn_from(results)
-
-    def _learn_from(self, results: Sequence[SegmentResult]) -> None:
-        """Learn from whole segments; trials of one bundle shared a GCD, members only a node."""
-        together = Counter(result.bundle for result in results if result.kind == "trial")
-        for result in results:
-            self.foresight.learn(result, max(1, together[result.bundle]))
+        self.foresight.learn(results)
 
     def write(self, action: Callable[[], None]) -> None:
         """Change a file of the run directory; waits for a disk that is full or gone for a while.

@@ -135,6 +135,21 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     assert other.seconds == pytest.approx(3.0 * 1.25 * other.uncorrected_seconds, rel=0.3)
 
 
+def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start) -> None:
+    """Three together take half as long again each; the next driver knows that they were three."""
+    context = start()
+    for n in range(0, 24, 4):
+        packed = [ended(task(context, n + k, SCHNET), 4.5, f"b{n}") for k in range(3)]
+        context.record(packed)
+        context.record([ended(task(context, n + 3, SCHNET), 3.0, f"b{n + 3}")])
+    shared, alone = packed[0][1], context.history[-1]
+    following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
+    for driver in (context, start()):
+        after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
+        seconds = [then.estimate.seconds for then in after]
+        assert seconds[0] == pytest.approx(seconds[1], rel=0.12), "not 1.5 times"
+
+
 def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
     """Of an accelerator torch counts what it has allocated, not what its libraries take."""
     context = start()
