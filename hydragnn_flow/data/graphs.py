@@ -94,13 +94,15 @@ def truncation_of(
     cutoff, max_neighbours
         How its edges were found.
     """
-    kept = np.bincount(graph.edge_index[1].numpy(), minlength=len(graph.pos))
+    receivers = graph.edge_index[1].numpy()
+    kept = np.bincount(receivers, minlength=len(graph.pos))
     if max_neighbours is None or kept.max(initial=0) < max_neighbours:
         return whole(kept)
     positions, cell, pbc = _geometry(atoms, 0)
     positions, _ = near_origin(positions, cell, pbc)
     every = neighbour_list(positions, cell, pbc, cutoff)
-    return count_truncation(kept, every.receivers, every.distances)
+    lengths = graph.edge_attr[:, 0].numpy()
+    return count_truncation(receivers, lengths, every.receivers, every.distances, len(kept))
 
 
 def assemble_graph(

@@ -8,9 +8,13 @@ jumps, and its gradient knows nothing of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What single precision may add to a length, relative.
+_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -77,28 +81,42 @@ class Truncation:
 
 
 def count_truncation(
-    kept: NDArray[np.int64], receivers: NDArray[np.int64], distances: NDArray[np.float64]
+    kept: NDArray[np.int64],
+    lengths: NDArray[np.floating[Any]],
+    receivers: NDArray[np.int64],
+    distances: NDArray[np.float64],
+    n_atoms: int,
 ) -> Truncation:
     """Compare neighbour lists with all that there is within the cutoff.
 
+    The lists need not hold the nearest neighbours: other programs end them with others.
+
     Parameters
     ----------
-    kept
-        Length of each atom's list, [n_atoms]; it holds the atom's nearest neighbours.
+    kept, lengths
+        Receivers and lengths of the edges of the lists [n_kept], in any order.
     receivers, distances
         All neighbours within the cutoff [n_edges], sorted by receiver and distance.
+    n_atoms
+        Atoms of the structure.
     """
-    found = np.bincount(receivers, minlength=len(kept))
-    left_out = np.maximum(found - kept, 0)
-    cut = np.flatnonzero(left_out)
-    first = np.cumsum(found) - found
+    listed, found = np.bincount(kept, minlength=n_atoms), np.bincount(receivers, minlength=n_atoms)
+    left_out = np.maximum(found - listed, 0)
+    # Each neighbour beside the one of the same rank in its list, which is farther from where on
+    # one is missing.
+    rank = np.arange(len(receivers)) - (np.cumsum(found) - found)[receivers]
+    same_rank = np.full(len(receivers), np.inf)
+    is_listed = rank < listed[receivers]
+    place = (np.cumsum(listed) - listed)[receivers] + rank
+    same_rank[is_listed] = lengths[np.lexsort((lengths, kept))][place[is_listed]]
+    missing = (same_rank > distances * (1 + _ROUNDING)) & (left_out > 0)[receivers]
     return Truncation(
-        atoms=len(cut),
-        of_atoms=len(kept),
+        atoms=int(np.count_nonzero(left_out)),
+        of_atoms=n_atoms,
         edges=int(left_out.sum()),
-        of_edges=int(np.maximum(found, kept).sum()),
+        of_edges=int(np.maximum(found, listed).sum()),
         most=int(found.max(initial=0)),
-        nearest=float(distances[first[cut] + kept[cut]].min()) if len(cut) else None,
+        nearest=float(distances[missing].min()) if missing.any() else None,
     )
 
 

@@ -86,6 +86,26 @@ def test_edges_that_a_source_brings_are_counted_too() -> None:
     assert brought(graph, of_topology=True).truncation(graph, CUTOFF, None).atoms == 0
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_lists_that_end_with_others_than_the_nearest_are_told_by_the_nearest_missing(
+    seed: int,
+) -> None:
+    """PyTorch Geometric's radius graph keeps whatever neighbours it comes upon first."""
+    atoms = bulk("Cu", cubic=True) * (2, 2, 2)
+    atoms.rattle(0.1, seed=seed)
+    graph = atoms_to_graph(atoms, CUTOFF, None)
+    chance = np.random.default_rng(seed)
+    left_out = chance.choice(graph.num_edges, 3, replace=False)
+    stays = torch.from_numpy(np.delete(np.arange(graph.num_edges), left_out))
+    expected = graph.edge_attr[left_out, 0].min()
+    for key in ("edge_index", "edge_attr", "edge_shifts"):
+        graph[key] = graph[key][..., stays] if key == "edge_index" else graph[key][stays]
+    found = brought(graph).truncation(graph, CUTOFF, None)
+    assert found.edges == 3
+    # Another at the same distance may stand for it, as far as single precision tells them apart.
+    assert found.nearest == pytest.approx(float(expected), rel=3e-4)
+
+
 def test_what_rounding_puts_beyond_the_cutoff_is_not_missing() -> None:
     """A whole shell of an ideal lattice may lie exactly there."""
     atoms = bulk("Cu", a=CUTOFF, cubic=True)

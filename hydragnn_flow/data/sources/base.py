@@ -137,11 +137,12 @@ class ReadyGraph:
         """
         closer = cutoff * (1 - _ROUNDING)
         receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
-        kept = np.bincount(receivers[lengths <= closer], minlength=len(self.data.pos))
+        close, n_atoms = lengths <= closer, len(self.data.pos)
+        kept, lengths = receivers[close], lengths[close]
         found = self._neighbours(closer, None)
         if found is None:
-            return whole(kept)
-        return count_truncation(kept, found.receivers, found.distances)
+            return whole(np.bincount(kept, minlength=n_atoms))
+        return count_truncation(kept, lengths, found.receivers, found.distances, n_atoms)
 
     def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
         """What :func:`neighbour_list` finds; None where edges have nothing to do with that."""
