@@ -85,7 +85,7 @@ def test_two_ranks_on_one_device(
 ) -> None:
     """By gloo, which takes gradients through the host: NCCL wants a device for each rank."""
     if device.type == "xpu":
-        pytest.skip("NOT CHECKED: gloo does not take tensors of xpu, and XCCL wants several devices")
+        pytest.skip("NOT CHECKED: gloo takes no tensors of xpu, and XCCL wants several devices")
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
     script = Path(__file__).with_name("two_ranks.py")
     processes = [
