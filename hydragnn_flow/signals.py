@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# What `kill` and the guards of a login node send, and what a lost connection leaves.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+# What Ctrl-C, `kill` and the guards of a login node send, and what a lost connection leaves.
+_ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
+# Signals so close together are one: the exception of a second would end the `finally` of the first.
+SECONDS_OF_ONE = 2.0
 
 
 @contextmanager
@@ -19,18 +23,23 @@ def leaving_in_order() -> Iterator[None]:
 
     Left alone, both end the process at once. The exit status is a shell's: 128 and the number of
     the signal. A signal that somebody handles, or ignores as nohup does, stays theirs.
+
+    Signals that come together raise one exception: systemd ends a session by SIGTERM and SIGHUP at
+    once, and a user whose Ctrl-C has to wait for a long computation may close the terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    ours = {number: handler for number, handler in before.items() if handler in _UNHANDLED}
+    leave = _leaving()
     for number in ours:
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -40,8 +49,13 @@ def undisturbed() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    ending: list[int] = [signal.SIGINT, *_ENDING]
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ending}
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        del frame
+        _keep_silent_without_terminal()
+        came.append(number)
+
+    before = {number: signal.signal(number, put_off) for number in _ENDING}
     try:
         yield
     finally:
@@ -51,11 +65,28 @@ def undisturbed() -> Iterator[None]:
             os.kill(os.getpid(), number)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
+def _leaving() -> Callable[[int, FrameType | None], None]:
+    """A handler that raises the exception of a signal, and none for those right behind it."""
+    left = float("-inf")
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        nonlocal left
+        del frame
+        _keep_silent_without_terminal()
+        if time.monotonic() - left < SECONDS_OF_ONE:
+            return
+        left = time.monotonic()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    return leave
+
+
+def _keep_silent_without_terminal() -> None:
+    """Print nowhere if the terminal is gone: an error of `print` would end the clearing up."""
     for output in (1, 2):
         try:
             os.write(output, b"")
-        except OSError:  # a terminal that is gone: a word to it must not end the clearing up
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    raise SystemExit(128 + number)

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from parsl.executors.high_throughput import executor as parsl_executor
 from pool_cases import PATIENCE, site, tend_until
+from signal_cases import send, together
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import parsl_executor as our_executor
+from hydragnn_flow.execution.pools.blocks import Block
+from hydragnn_flow.execution.pools.parsl_executor import Job
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.execution.pools.workers_file import (
@@ -68,12 +71,48 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
         Pools(slurm, tmp_path / "run" / "parsl") as pools,
     ):
         tend_until(pools, lambda: pools._pools["gcd"].blocks, gcd=1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
         time.sleep(10)
     assert time.monotonic() - begin < 60, "the start waited for sacct"
     assert (tmp_path / "cancelled").read_text().split() == ["77"]
     assert left.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(
+    tmp_path: Path, install: Install
+) -> None:
+    """What ends a whole session ends its sbatch too, which then has no answer any more."""
+    install("sbatch", f"echo $1 > {tmp_path}/taken; kill -KILL $$")
+    install("squeue", f'! [ -e {tmp_path}/taken ] || echo "88|PENDING|x|$(cat {tmp_path}/taken)"')
+    install("scancel", f"echo $* >> {tmp_path}/cancelled")
+    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
+    slurm = load_site("slurm", node=node, interface="lo")
+    with Pools(slurm, tmp_path / "run" / "parsl") as pools:
+        pools.tend(gcd=1)
+        pools._clerk.submit(int).result(PATIENCE)  # it has no answer, which nobody has heard
+    assert (tmp_path / "cancelled").read_text().split() == ["88"]
+
+
+@pytest.mark.parametrize("fails", ["start", "managers"])
+def test_signals_that_come_together_leave_no_job(
+    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """systemd ends a session by SIGTERM and SIGHUP at once; here during a start, or at work."""
+    cancelled: list[str] = []
+
+    def both(*_: object) -> None:
+        together(signal.SIGTERM, signal.SIGHUP)
+
+    monkeypatch.setattr(our_executor.ParslExecutor, fails, both)
+    monkeypatch.setattr(our_executor.ParslExecutor, "submitted", lambda _: ["77"])
+    monkeypatch.setattr(
+        our_executor.ParslExecutor, "cancel", lambda _, jobs: cancelled.extend(jobs) or True
+    )
+    with pytest.raises(SystemExit), Pools(site(), tmp_path / "run" / "parsl") as pools:
+        pools.tend(gcd=1)
+    assert cancelled == ["77", "77"]  # by each pool
+    assert read_workers(tmp_path / "run")["pools"]
 
 
 def left_behind(run: Path, start: str = "000") -> str:
@@ -111,6 +150,22 @@ def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(
         f"105|PENDING|Priority|{tmp_path}/run/parsl/000",
     ]
     assert cancelled(tmp_path / "run", *listed) == ["101"]
+
+
+def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
+    tmp_path: Path, quiet: None, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time the scheduler may not have heard it."""
+    install("scancel", f"echo $* >> {tmp_path}/cancelled")
+    monkeypatch.setattr(our_executor.ParslExecutor, "submitted", lambda _: ["101", "102"])
+    monkeypatch.setattr(our_executor.ParslExecutor, "cancel", lambda *_: True)
+    with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
+        script = left_behind(tmp_path / "run", pools._directory.name)
+        install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|{script}"; done')
+        job = Job("0", "101", "name", tmp_path / "errors")
+        pools._pools["gcd"].ended.append(Block(job))
+        assert set(pools._ask_states({"gcd": ["102"], "node": []})) == {"102"}
+        assert (tmp_path / "cancelled").read_text().split() == ["101"]
 
 
 def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,19 +79,34 @@ def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
 
 def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds pass before each of them."""
-    now, look = [0.0], Lane._message
-
-    def message(self: Lane) -> dict[str, Any] | None:
-        found = look(self)
-        now[0] += 10.0 if found is not None else 0.0
-        return found
-
-    monkeypatch.setattr(Lane, "_message", message)
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    lane = scripted("sleep 60")
+    messages: list[dict[str, Any] | None] = []
+    for step in [0.0] * 6 + [0.01] * 6:
+        messages += [None] * 10 + [{"alive": step}]
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 1.0)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 15.0)
-    signs = "\n".join([alive(0)] * 6 + [alive(0.01)] * 6)
-    assert scripted(f"{signs}\nsleep 0.1\n{say('{}')}").call({}, seconds=15.0) == {}
-    assert now[0] > 120
+    monkeypatch.setattr(lane, "_message", iter([*messages, {}]).__next__)
+    assert lane.call({}, seconds=15.0) == {}
+
+
+def test_a_job_that_was_suspended_does_not_hang(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours have passed when Slurm lets its processes go on, and none of them could give a sign."""
+    lane = scripted(f"{alive(0.01)}\nsleep 0.3\n{say('{}')}")
+    hours = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
+    assert lane.call({}, seconds=60.0) == {}
+
+
+def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its GPU's driver takes for ever to give back memory."""
+    monkeypatch.setattr(module, "SECONDS_TO_DIE", 0.1)
+    lane = scripted(say('{"last": true, "status": "ok"}') + "\nsleep 20")
+    assert lane.call({}) == {"status": "ok"}
+    assert lane.was_killed
 
 
 def test_a_process_that_stops_giving_signs_is_killed(

@@ -232,6 +232,12 @@ class Blocks:
         block = next((b for b in [*self.blocks, *self.ended] if manager in b.seen), None)
         return block is not None and (len(block.seen) == 1 or bool(block.managers))
 
+    @property
+    def may_have_others(self) -> bool:
+        """Whether the scheduler may have taken a job without saying so."""
+        unheard = [job for job in self._asked if job.done() and not job.cancelled()]
+        return self.was_refused or any(job.exception() is not None for job in unheard)
+
     # What Parsl tells.
 
     def sent(self) -> None:

@@ -147,7 +147,7 @@ class Pools:
             pools = [*self._pools.values()]
             steps: list[Callable[[], object]] = [pool.cancel_all for pool in pools]
             steps += [pool.parsl.shut_down for pool in pools]
-            if any(pool.was_refused for pool in pools):
+            if any(pool.may_have_others for pool in pools):
                 steps.append(self._cancel_strays)
             for step in steps:
                 try:
@@ -303,15 +303,17 @@ class Pools:
     def _cancel_strays(self) -> dict[str, JobState] | None:
         """Cancel jobs of this run that nobody waits for; returns what the scheduler lists.
 
-        A driver that was killed has left some. And of a job that is refused because the scheduler
-        does not answer in time, it may well have taken the job. Jobs are told by the places of
-        their scripts: names alone are also those of the run that this directory may be a copy of.
+        A driver that was killed has left some. A scheduler that did not answer in time may have
+        taken a job all the same, or not have cancelled one that was given up. Jobs are told by the
+        places of their scripts: names alone are also those of the run that this directory may be a
+        copy of.
         """
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
             return None
         pools = self._pools.values()
         known = {number_of(job) for pool in pools for job in pool.parsl.submitted()}
+        known -= {number_of(block.job.number) for pool in pools for block in [*pool.ended]}
         strays = [j for j, job in listed.items() if j not in known and self._is_ours(job.script)]
         self._scheduler.cancel(strays)
         return listed

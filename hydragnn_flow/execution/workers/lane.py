@@ -17,7 +17,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from typing import Any
@@ -97,17 +96,17 @@ class Lane:
         LaneDied, LaneHung
             If the process ends instead, or hangs; the message says how.
         """
-        longest = 0.0
+        silent = longest = 0.0
         try:
             self._requests.write(f"{json.dumps(request)}\n".encode())
             self._requests.flush()
         except BrokenPipeError:
             raise LaneDied(_ending(self._process.wait())) from None
-        heard = time.monotonic()
         while True:
             message = self._message()
             if message is None:
-                silent = time.monotonic() - heard
+                # Not by the clock: a batch job that was suspended had no time to give signs.
+                silent += SECONDS_BETWEEN_SIGNS
                 if silent > seconds:
                     self.kill()
                     raise LaneHung(
@@ -115,12 +114,12 @@ class Lane:
                         f"longest of its steps took {longest:.1f} s"
                     )
             elif ALIVE in message:
-                heard, longest = time.monotonic(), max(longest, message[ALIVE])
+                silent, longest = 0.0, max(longest, message[ALIVE])
                 if longest > 0:
                     seconds = max(SECONDS_BETWEEN_STEPS, STEPS_TO_WAIT * longest)
             else:
                 if message.pop(LAST, False):
-                    self._process.wait()  # it ends by itself; the next request is for another
+                    self._end()
                 return message
 
     def kill(self) -> None:
@@ -130,6 +129,13 @@ class Lane:
             self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(SECONDS_TO_DIE)
+
+    def _end(self) -> None:
+        """Wait until the process has ended by itself; the next request is for another."""
+        try:
+            self._process.wait(SECONDS_TO_DIE)
+        except subprocess.TimeoutExpired:  # in giving back the GPU's memory, for example
+            self.kill()
 
     def _message(self) -> dict[str, Any] | None:
         """The next line of the process; nothing where none comes for a while.
