@@ -159,7 +159,9 @@ def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
     monkeypatch.setattr(our_executor.ParslExecutor, "submitted", lambda _: ["101", "102"])
     monkeypatch.setattr(our_executor.ParslExecutor, "cancel", lambda *_: True)
+    install("squeue", "true")
     with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
+        pools._clerk.submit(int).result(PATIENCE)  # what the start asked is answered
         script = left_behind(tmp_path / "run", pools._directory.name)
         install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|{script}"; done')
         job = Job("0", "101", "name", tmp_path / "errors")
