@@ -118,19 +118,13 @@ class Ensemble:
         self._check_structures_will_do()
         if isinstance(structures, Atoms):
             structures = [structures]
-        manifest = self.manifest
         names = _names(len(structures), files)
-        _check_elements(structures, names, set(manifest.elements) - manifest.unseen)
-        cutoff = manifest.cutoff
-        assert cutoff is not None  # every store this package writes has one
-        # Where all lists were whole in training, those of denser structures must be so too.
-        counted = manifest.truncation
-        kept = None if counted is not None and not counted.atoms else manifest.max_neighbours
+        _check_elements(structures, names, self._known)
 
         def batches() -> Iterable[Batch]:
             for start in range(0, len(structures), _BATCH):
                 part = range(start, min(start + _BATCH, len(structures)))
-                yield batch_graphs([_graph(structures[i], cutoff, kept, i, names[i]) for i in part])
+                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in part])
 
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
         if len(structures) == 0:
@@ -140,13 +134,40 @@ class Ensemble:
         return build_tables(
             np.arange(len(structures), dtype=np.int64),
             n_atoms,
-            manifest.targets,
+            self.manifest.targets,
             self.distributions(predictions, n_atoms),
             {},
             self.level,
             predictions if members else None,
             about={**about, "formula": [_formula(atoms) for atoms in structures]},
         )
+
+    def refusal(self, atoms: Atoms) -> str | None:
+        """Why a structure cannot be predicted; None where it can be."""
+        strange = set(atoms.numbers.tolist()) - self._known
+        if strange:
+            return f"has {_symbols(strange)}, which the training data do not have; leave it out"
+        try:
+            self._graph(atoms, 0, "")
+        except InputError as error:
+            return str(error).removeprefix(": ")
+        return None
+
+    @property
+    def _known(self) -> set[int]:
+        """Elements of the training data."""
+        return set(self.manifest.elements) - self.manifest.unseen
+
+    def _graph(self, atoms: Atoms, number: int, name: str) -> Data:
+        cutoff, counted = self.manifest.cutoff, self.manifest.truncation
+        assert cutoff is not None  # every store this package writes has one
+        # Where all lists were whole in training, those of denser structures must be so too.
+        whole = counted is not None and not counted.atoms
+        kept = None if whole else self.manifest.max_neighbours
+        try:
+            return atoms_to_graph(atoms, cutoff, kept, number)
+        except InputError as error:
+            raise InputError(f"{name}: {str(error).removeprefix(f'structure {number} ')}") from None
 
     def predict_store(
         self, store: GraphStore, split: str | None = None, *, members: bool = False
@@ -289,13 +310,6 @@ def _check_elements(structures: Sequence[Atoms], names: Sequence[str], known: se
             f"{name}: has {_symbols(strange)}, which the training data do not have{others}; leave "
             f"it out"
         )
-
-
-def _graph(atoms: Atoms, cutoff: float, kept: int | None, number: int, name: str) -> Data:
-    try:
-        return atoms_to_graph(atoms, cutoff, kept, number)
-    except InputError as error:
-        raise InputError(f"{name}: {str(error).removeprefix(f'structure {number} ')}") from None
 
 
 def _formula(atoms: Atoms) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,12 +58,12 @@ def predict_path(
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     if path.is_dir():
-        found = _of_directory(path)
+        found = _of_directory(path, ensemble)
         for line in found.passed_over():
             say(line)
     else:
         found = _Found()
-        found.add(path)
+        found.add(path, read_structures(path))
     folder = path if path.is_dir() else path.parent
     try:
         return ensemble.predict(found.structures, members=members, files=found.files)
@@ -80,25 +80,24 @@ class _Found:
     structures: list[Atoms] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
-    """Files that are hidden, or of a format ASE does not know."""
+    """Files that are hidden, broken links, or of a format ASE does not know."""
     unreadable: list[str] = field(default_factory=list)
-    """What is wrong with each of the other files."""
+    """What is wrong with each of the other files that cannot be read or predicted."""
 
-    def add(self, file: Path) -> None:
-        structures = read_structures(file)
+    def add(self, file: Path, structures: Sequence[Atoms]) -> None:
         self.structures += structures
         self.files += [file.name] * len(structures)
 
     def passed_over(self) -> list[str]:
-        """A line for files that are no structures, and one for each that cannot be read."""
+        """A line for files that are no structures, and one for each that is strange itself."""
         lines = [f"skipped: {reason}" for reason in self.unreadable]
         if self.strange:
             lines.insert(0, f"skipped, as they are no structures: {', '.join(self.strange)}")
         return lines
 
 
-def _of_directory(folder: Path) -> _Found:
-    """The structures of all files right in a directory.
+def _of_directory(folder: Path, ensemble: Ensemble) -> _Found:
+    """The structures of all files right in a directory that can be predicted.
 
     Raises
     ------
@@ -106,12 +105,14 @@ def _of_directory(folder: Path) -> _Found:
         If there are none.
     """
     found = _Found()
-    for file in sorted((p for p in folder.iterdir() if p.is_file()), key=natural_order):
-        if file.name.startswith("."):
+    for file in sorted((p for p in folder.iterdir() if not p.is_dir()), key=natural_order):
+        if file.name.startswith(".") or not file.is_file():
             found.strange.append(file.name)
             continue
         try:
-            found.add(file)
+            structures = read_structures(file)
+            _check(structures, file, ensemble)
+            found.add(file, structures)
         except UnknownFormat:
             found.strange.append(file.name)
         except InputError as error:
@@ -120,3 +121,10 @@ def _of_directory(folder: Path) -> _Found:
         why = "; ".join(found.passed_over()) or "the directory holds no files"
         raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
     return found
+
+
+def _check(structures: Sequence[Atoms], file: Path, ensemble: Ensemble) -> None:
+    for number, atoms in enumerate(structures):
+        if (refusal := ensemble.refusal(atoms)) is not None:
+            which = f"structure {number}: " if len(structures) > 1 else ""
+            raise InputError(f"{file}: {which}{refusal}")

@@ -105,13 +105,33 @@ def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, fold
     assert said == []
 
 
-def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
+def test_structures_that_cannot_be_predicted_are_passed_over_in_a_directory(
+    ensemble: Ensemble, folder: Path
+) -> None:
+    """One of thousands is no reason to predict none; all of its file are left out."""
     write(folder / "run-3.cif", bulk("Al", cubic=True))
-    write(folder / "several.xyz", [bulk("Cu"), bulk("Al")])
-    said = r"new/run-3\.cif: has Al, .*\(and 1 more have such elements\); leave it out"
+    write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
+    write(folder / "others.xyz", [bulk("Cu"), bulk("Al")])
+    (folder / "nowhere.cif").symlink_to(folder / "missing.cif")
+    (folder / "other.cif").write_bytes(bytes(range(256)))
+    said: list[str] = []
+    tables = predict_path(ensemble, folder, say=said.append)
+    assert tables.graphs is not None and tables.graphs["file"].tolist() == FILES
+    assert "nowhere.cif" in said[0]
+    words = "\n".join(said[1:])
+    for file, why in {
+        "run-3.cif": "has Al, which the training data do not have; leave it out",
+        "twice.xyz": "has the atoms 1 and 4 at one place",
+        "others.xyz": "structure 1: has Al",
+    }.items():
+        assert f"skipped: {folder / file}: {why}" in words
+    assert "other.cif cannot be read (its content is of another format)" in words
+
+
+def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
+    write(folder / "several.xyz", [bulk("Al"), bulk("Cu"), bulk("Al")])
+    said = r"new/several\.xyz: structure 0: has Al, .*\(and 1 more have such elements\); leave it"
     with pytest.raises(InputError, match=said):
-        predict_path(ensemble, folder, say=lambda line: None)
-    with pytest.raises(InputError, match=r"new/several\.xyz: structure 1: has Al, [^(]*; leave"):
         predict_path(ensemble, folder / "several.xyz")
     write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
     with pytest.raises(InputError, match=r"new/twice\.xyz: has the atoms 1 and 4 at one place"):

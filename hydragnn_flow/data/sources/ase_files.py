@@ -85,9 +85,8 @@ def read_structures(file: Path) -> list[ase.Atoms]:
     InputError
         Where it cannot be read, holds no structures, or one of shared or partly empty sites.
     """
-    format = _format(file)
     try:
-        if format in ("db", "json"):
+        if (format := _format(file)) in ("db", "json"):
             found = [row.toatoms() for row in _database(file).select(sort="id")]
         else:
             found = list(_iread(file, format))

@@ -210,5 +210,7 @@ def _empty(file: Path) -> InputError:
 def reason(error: Exception) -> str:
     """What a parser says of a file, in a line."""
     said = next(iter(str(error).splitlines()), "")
+    if isinstance(error, AssertionError) and not said:
+        return "its content is of another format"
     # Of a missing key Python says no more than the key.
     return repr(error) if isinstance(error, KeyError) or not said else said
