@@ -91,12 +91,29 @@ def modified(path: Path) -> float:
     Raises
     ------
     OSError
-        If the disk does not say: unlike `Path.exists`, it never takes an error for an absence.
+        If the disk does not say.
     """
     try:
         return path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return 0.0
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file, to go on with; `Path.exists` takes any error for an absence.
+
+    It does from Python 3.14 on, and what is taken for absent is begun anew.
+
+    Raises
+    ------
+    OSError
+        If the disk does not say.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 class AppendOnly:
@@ -211,7 +228,7 @@ def drop_torn_record(path: Path) -> int:
     was never acted on; left in place, the next record would be glued to it and neither could be
     read again.
     """
-    if not path.exists():
+    if not is_there(path):
         return 0
     with path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)

@@ -15,7 +15,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import AppendOnly, drop_torn_record, write_text
+from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
 from hydragnn_flow.training.segment import SegmentResult
 from hydragnn_flow.versions import versions
 
@@ -204,7 +204,7 @@ class RunDirectory:
 
     def results(self) -> Iterator[SegmentResult]:
         """Every recorded segment, in the order they ended."""
-        if not self.segments.exists():
+        if not is_there(self.segments):
             return
         whole = self.segments.read_bytes().rpartition(b"\n")[0]
         for number, line in enumerate(whole.splitlines(), start=1):

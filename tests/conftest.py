@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,3 +92,20 @@ def alloy_store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
         }
     )
     return prepare_store(data, 4.0, None, 0, tmp_path_factory.mktemp("data") / "store.gs")
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Has a disk not say whether a file is there, which Python 3.14 takes for no."""
+    stat, exists = Path.stat, Path.exists
+
+    def hide(file: Path) -> None:
+        def stale(path: Path, **options: Any) -> os.stat_result:
+            if path == file:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return stat(path, **options)
+
+        monkeypatch.setattr(Path, "stat", stale)
+        monkeypatch.setattr(Path, "exists", lambda path: path != file and exists(path))
+
+    return hide

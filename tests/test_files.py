@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from hydragnn_flow import files
 from hydragnn_flow.files import (
     drop_torn_record,
+    is_there,
     modified,
     patiently,
     replacing,
@@ -23,6 +25,8 @@ from hydragnn_flow.files import (
     write_json,
     write_text,
 )
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search.storage import StudyStorage
 
 
 @settings(deadline=None)
@@ -107,6 +111,31 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
         (tmp_path / name).touch()
     sweep(tmp_path / "checkpoint.pt")
     assert {entry.name for entry in tmp_path.iterdir()} == set(kept)
+
+
+def test_what_is_not_there_is_known_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert is_there(tmp_path / "file")
+    assert not is_there(tmp_path / "none")
+    assert not is_there(tmp_path / "file" / "none")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        StudyStorage,
+        drop_torn_record,
+        lambda file: [*RunDirectory(file.parent).results()],
+    ],
+)
+def test_a_file_that_a_disk_does_not_show_is_not_begun_anew(
+    tmp_path: Path, unseen: Callable[[Path], None], begin: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "segments.jsonl"
+    file.write_text("")
+    unseen(file)
+    with pytest.raises(OSError, match="Stale"):
+        begin(file)
 
 
 def test_a_disk_that_is_away_is_waited_for_and_no_absence(

@@ -13,7 +13,7 @@ from optuna.storages.journal._storage import JournalOperation
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hydragnn_flow.files import AppendOnly, drop_torn_record
+from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there
 from hydragnn_flow.search.journal import Distributions, creation, fill, record, utc
 
 
@@ -45,7 +45,7 @@ class StudyStorage(InMemoryStorage):
         # Lines, and the ids of trials whose line is written as late as possible.
         self._collected: list[str | int] = []
         self._new: set[int] = set()
-        if path.exists():
+        if is_there(path):
             fill(self, path, self._distributions)
 
     def __reduce__(self) -> str:

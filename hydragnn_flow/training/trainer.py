@@ -19,6 +19,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
+from hydragnn_flow.files import is_there
 from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -303,10 +304,10 @@ class Trainer:
 
     def _restore(self) -> None:
         path = self.spec.folder / FILE
-        begins = not path.exists()
+        begins = not is_there(path)
         if begins and self.spec.start_from is not None:
             path = Path(self.spec.start_from)
-        if path.exists():
+        if is_there(path):
             # Read on the host, whence everything goes where it belongs: an optimiser's count of
             # steps stays there unless a fused kernel wants it, or each step would wait to read it.
             state = load_checkpoint(path)

@@ -6,6 +6,7 @@ import errno
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,13 @@ def test_a_segment_that_was_sent_again_writes_nothing(
     spec = make_spec(tmp_path, alloy_store, 1, kind="member")
     assert run_segment(spec, may_write=lambda: False).status == "ok"
     assert not {FILE, *FILES.values()} & {entry.name for entry in tmp_path.iterdir()}
+
+
+def test_a_checkpoint_that_a_disk_does_not_show_is_not_begun_anew(
+    tmp_path: Path, alloy_store: GraphStore, unseen: Callable[[Path], None]
+) -> None:
+    spec = make_spec(tmp_path, alloy_store, 1)
+    assert run_segment(spec).status == "ok"
+    unseen(tmp_path / FILE)
+    with pytest.raises(OSError, match="Stale"):
+        run_segment(replace(spec, until_epoch=2))
