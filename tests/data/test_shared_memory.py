@@ -293,19 +293,26 @@ def test_made_once_though_all_want_it_at_once(ram, tmp_path):
         time.sleep(0.1)
         (path / "data").write_text("42")
 
+    has_it, all_have_it = os.pipe(), os.pipe()
     children = []
     for _ in range(6):
         child = os.fork()
         if child == 0:
             status = 1
             try:
+                os.close(all_have_it[1])
                 entry = node_entry("data", 1, make, [ram])
                 status = 0 if (entry.path / "data").read_text() == "42" else 2
-                time.sleep(0.2)
+                os.write(has_it[1], b".")
+                os.read(all_have_it[0], 1)
                 entry.release()
             finally:
                 os._exit(status)
         children.append(child)
+    os.close(has_it[1])
+    for _ in children:
+        os.read(has_it[0], 1)
+    os.close(all_have_it[1])
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
     assert log.read_text() == "made\n"
     assert list((ram / USER).iterdir()) == []
