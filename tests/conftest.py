@@ -61,6 +61,18 @@ class _ByFile(LoadGroupScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return str(super()._split_scope(nodeid)).partition("::")[0]
 
+    def remove_node(self, node: Any) -> str | None:
+        """Give up what a process ran when it died: begun again, it would end the next one too."""
+        given = self.assigned_work[node].values()
+        crashed = next(
+            (test for tests in given for test, is_done in tests.items() if not is_done), None
+        )
+        for tests in given:
+            if crashed in tests:
+                tests[crashed] = True
+        super().remove_node(node)
+        return crashed
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
     return _ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None

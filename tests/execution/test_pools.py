@@ -234,6 +234,7 @@ def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -
         interchanges = [child for child in children if "interchange" in _command(child)]
         for interchange in interchanges:
             interchange.send_signal(signal.SIGINT)  # as Ctrl-C in a terminal does
+            interchange.send_signal(signal.SIGHUP)  # and its loss
         assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1
         for interchange in interchanges:
             interchange.kill()
