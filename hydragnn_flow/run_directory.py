@@ -166,7 +166,7 @@ class RunDirectory:
             self.path.rmdir()
 
     def wall_seconds(self) -> float:
-        """How long drivers have worked on the run, the one that asks until now [s].
+        """Time that drivers have worked on the run, this one included [s].
 
         One that was killed counts until the last segment it recorded.
         """
@@ -180,7 +180,7 @@ class RunDirectory:
         return total
 
     def _before(self) -> dict[str, Any]:
-        """What the last driver wrote into `run.yaml`; nothing where there was none."""
+        """Content of `run.yaml` as the last driver wrote it; empty where there was none."""
         file = self.path / CONFIG
         if not file.exists():
             return {}
@@ -222,7 +222,7 @@ class RunDirectory:
 
 
 def objectives_of(directory: Path) -> list[str]:
-    """What the run's configuration calls its objectives; none where it does not say."""
+    """Names of the objectives in the run's configuration; none where it does not say."""
     try:
         values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
         return [str(name) for name in values["search"]["objectives"]]

@@ -36,7 +36,7 @@ class _Sending:
         return len(self.jobs) > 1
 
     def remaining(self) -> float:
-        """How long it is expected to keep its GCDs [s]; what is late takes as long once more."""
+        """Expected time until its GCDs are free [s]; one that is late counts its delay."""
         expected = max(task.estimate.seconds / task.width for task in self.tasks)
         return abs(self.started + expected - time.monotonic())
 
@@ -138,7 +138,7 @@ class Dispatch:
             self._pools.note(result.node, segment, _has_worked(result))
 
     def _finished(self) -> list[_Sending]:
-        """What has ended whole; a gang of which a part ended badly is called off."""
+        """Sendings that have ended whole; a gang is called off when one of its parts ends badly."""
         finished: list[_Sending] = []
         timeout: float | None = SECONDS_BETWEEN_LOOKS
         while True:
@@ -159,7 +159,7 @@ class Dispatch:
 
 
 def _has_worked(result: SegmentResult) -> bool:
-    """Whether it came to an end that is the segment's own, of which the node is innocent."""
+    """Whether a segment ended by itself, well or not, so that its node is innocent."""
     return result.status in ("ok", "diverged", "out_of_memory")
 
 
@@ -176,7 +176,7 @@ def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
 
 
 def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
-    """What a worker answered; where it was lost, results that say so."""
+    """Results of a worker; if it was lost, results that say so."""
     error = future.exception()
     if error is None:
         results: list[SegmentResult] = future.result()

@@ -1,4 +1,4 @@
-"""What becomes of a segment that ended badly."""
+"""Failures of segments, and what follows from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def takes_more(failures: Failures, network: Mapping[str, Any], parts: int) -> bo
 
 
 def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int:
-    """How often a segment ran out of memory and is now to need less."""
+    """Number of times that a segment ran out of memory and is now to need less."""
     if failures.out_of_memory != "resize":
         return 0
     return sum(result.status == "out_of_memory" for result in results)

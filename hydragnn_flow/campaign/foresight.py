@@ -1,4 +1,4 @@
-"""What segments of a campaign will take: seconds, memory, and in how many parts a step fits."""
+"""Estimates of a campaign's segments: seconds, memory, and the parts in which a step fits."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ class Foresight:
                 self._costs.observe(str(network["Architecture"]["mpnn_type"]), taken)
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
-        """What the last whole segment of a trial took."""
+        """Time and memory of the last whole segment of a trial."""
         found = map(self._taken, reversed(results))
         return next((taken for taken in found if taken is not None), None)
 
     def _taken(self, result: SegmentResult) -> Taken | None:
-        """What a segment took beside what its network alone had said; None where it is not whole.
+        """Time and memory of a segment over what its network alone said; None if it is not whole.
 
         Lines of version 1 tell nothing of steps; there they count as all of the time.
         """
@@ -164,7 +164,7 @@ class Foresight:
         return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
 
     def _largest_batch(self, budget: Budget, steps: int, parts: int) -> float:
-        """How much more the largest part of a step holds than the mean one."""
+        """Size of the largest part of a step over that of the mean one."""
         limits = budget.limits
         totals = self._store.manifest.splits["trainset"]
         larger = 1.0
@@ -176,9 +176,9 @@ class Foresight:
         return larger
 
     def _step_work(self, network: Mapping[str, Any], steps: int) -> Work:
-        """What one training step of a network takes on a batch of average size.
+        """Work of one training step of a network on a batch of average size.
 
-        An epoch has so many ``steps``.
+        ``steps`` is the number of steps in an epoch.
         """
         sizes = self._store.manifest.splits["trainset"]
         batch = {

@@ -131,7 +131,7 @@ class MemberPhase:
         return self.context.sized(task, width, before)
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
-        """What became of a member, or of its trial before it."""
+        """Segments of a member, or of its trial before it."""
         number = member if kind == "member" else self.trials[member].number
         return [r for r in self.context.history if (r.kind, r.number) == (kind, number)]
 

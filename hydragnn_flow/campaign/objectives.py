@@ -1,4 +1,4 @@
-"""What a trial has come to, read from the results of its segments."""
+"""Objectives and constraints of a trial, read from the results of its segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ON_VALIDATION = "val."
 
 
 def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
-    """What a trial has come to.
+    """Objectives and constraints of a trial.
 
     Parameters
     ----------

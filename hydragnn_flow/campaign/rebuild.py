@@ -203,7 +203,7 @@ def _begun(
 
 
 def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
-    """What the network in a trial's folder has at the paths of the space."""
+    """Values at the paths of the space, from the network in a trial's folder."""
     file = folder / "config.json"
     if not file.exists():
         return {}
@@ -252,7 +252,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
 
 
 def _lines(trial: FrozenTrial) -> list[SegmentResult]:
-    """What the ledger said of a trial, as far as the study knows it."""
+    """Lines of the ledger about a trial, as far as the study knows them."""
     lines: list[SegmentResult] = []
     done, best = 0, None
     for rung, epoch in enumerate(sorted(trial.intermediate_values)):

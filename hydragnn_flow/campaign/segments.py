@@ -41,9 +41,9 @@ class Task:
     width: int = 1
     """GCDs, and so ranks, it is to have."""
     tries: int = 0
-    """How often it ended badly and had got no further."""
+    """Number of failures without progress."""
     losses: int = 0
-    """How often what it ran on was taken away, or of no use, and it had got no further."""
+    """Number of times that its node or batch job was lost, or of no use, without progress."""
     ready_since: float = field(default_factory=time.monotonic)
     """When it could have run for the first time, by :func:`time.monotonic` [s]."""
     checkpoint_seen: float = field(init=False)
@@ -82,7 +82,7 @@ class Task:
 
 @dataclass
 class Context:
-    """What both phases of a campaign work with."""
+    """State that both phases of a campaign share."""
 
     config: RunConfig
     site: Site
@@ -104,7 +104,7 @@ class Context:
 
     @property
     def gcd(self) -> Gcd:
-        """What each GCD has for segments."""
+        """Speed and memory that each GCD has for segments."""
         return self.foresight.gcd
 
     def task(
@@ -147,7 +147,7 @@ class Context:
         return Task(spec, estimate, epochs, trial.parameters, width)
 
     def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
-        """A segment for so many GCDs, in as many parts as its memory asks for.
+        """A segment for a number of GCDs, in as many parts as its memory needs.
 
         Parameters
         ----------

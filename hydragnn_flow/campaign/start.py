@@ -1,4 +1,4 @@
-"""How a campaign is started: what the user gave is looked at first, then the driver is imported.
+"""Start of a campaign: the user's input is checked first, then the driver is imported.
 
 The driver needs torch and Parsl, which take seconds to import, on a file system that many use a
 minute. A wrong path is told before.
@@ -24,7 +24,7 @@ from hydragnn_flow.run_directory import RunDirectory
 
 @dataclass
 class CampaignSummary:
-    """How a campaign ended."""
+    """Result of a campaign."""
 
     run_directory: Path
     report: Path
@@ -138,7 +138,7 @@ def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
 
 @contextmanager
 def _refused_in_a_sentence(path: Path) -> Iterator[None]:
-    """What the system refuses while paths are looked at, as the user's mistake."""
+    """Errors of the system while paths are checked, as mistakes of the user."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What every command says and refuses."""
+"""Output and refusals that all commands share."""
 
 from __future__ import annotations
 

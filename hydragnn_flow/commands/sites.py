@@ -143,7 +143,7 @@ def check(
 
 
 def _facts(site: Site) -> Table:
-    """What a site says."""
+    """Table of the facts of a site."""
     node, gcd = site.node, site.node.gcd
     table = Table(title=f"Site {site.name}", show_header=False)
     for name, value in (
@@ -162,7 +162,7 @@ def _facts(site: Site) -> Table:
 
 
 def _report_table(reports: list[dict[str, Any]]) -> Table:
-    """What each GCD said."""
+    """Table of the reports of GCDs."""
     table = Table(box=SIMPLE)
     for column in ("node", "GCD", "device", "GiB", "cores", "threads", "start, s"):
         right = column in ("GiB", "threads", "start, s")

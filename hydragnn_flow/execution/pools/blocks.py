@@ -95,7 +95,7 @@ class Block:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none of its workers has had anything to do for a while."""
+        """Whether all its workers have been idle for a while."""
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
         return self.tasks == 0 and idle >= SECONDS_IDLE
 
@@ -143,7 +143,7 @@ class Blocks:
         self._first_state = first_state
         self._workers_per_block = workers_per_node * parsl.nodes_per_block
         self.blocks: list[Block] = []
-        """Those that hold nodes or wait for some."""
+        """Blocks that hold nodes or wait for some."""
         self.ended: list[Block] = []
         self.wanted = 0
         """Workers the campaign could use."""
@@ -169,7 +169,7 @@ class Blocks:
 
     @property
     def standing(self) -> int:
-        """Those of them that take work, or will."""
+        """Number of blocks that take work, or will."""
         return len(self._asked) + sum(self._capacity(block) > 0 for block in self.blocks)
 
     @property
@@ -503,7 +503,7 @@ class Blocks:
         )
         if not patient:
             raise InputError(sentence)
-        # A queue may let a user have only so many jobs at a time, and some are there.
+        # A queue may limit a user's jobs, and some are there.
         if self._refused > len(SECONDS_AFTER_REFUSAL) and not self.blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
         self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])

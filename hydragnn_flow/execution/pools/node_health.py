@@ -20,7 +20,7 @@ MOST_REFUSING = 3
 
 
 class NodeHealth:
-    """How work has ended, node by node.
+    """Health of nodes, judged by how work on them ended.
 
     A broken GPU or a full disk ends whatever is sent there within seconds, so that a single bad
     node gets through a campaign's segments faster than all the good ones. A bad segment does the

@@ -106,7 +106,7 @@ class ParslExecutor:
 
     @property
     def seconds_between_questions(self) -> float:
-        """How often the states of jobs may be asked for."""
+        """Least time between two questions for the states of jobs [s]."""
         return float(self._provider.status_polling_interval)
 
     @property
@@ -217,7 +217,7 @@ class ParslExecutor:
             return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """How jobs stand that no batch system starts; those of which nothing is known left out."""
+        """States of jobs that no batch system starts; unknown ones are left out."""
         try:
             found = self._provider.status(list(jobs))
         except Exception:  # whatever went wrong, it is not known

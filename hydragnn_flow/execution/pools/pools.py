@@ -246,7 +246,7 @@ class Pools:
         return is_news
 
     def waiting(self) -> str:
-        """What work waits for that has too few workers; empty where there is none."""
+        """Reason why work waits for workers, in words; empty where none waits."""
         pools = [pool for pool in self._pools.values() if pool.wanted > pool.workers]
         blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
         blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
@@ -288,7 +288,7 @@ class Pools:
         return min(pool.parsl.seconds_between_questions for pool in self._pools.values())
 
     def _ask_states(self, jobs: dict[str, list[str]]) -> dict[str, JobState]:
-        """How jobs stand, those left out of which nothing is known; run by the clerk."""
+        """States of jobs; unknown ones are left out. Run by the clerk."""
         if self._scheduler is None:
             states: dict[str, JobState] = {}
             for label, mine in jobs.items():

@@ -1,4 +1,4 @@
-"""What a batch scheduler says of jobs: Slurm and PBS Pro.
+"""States of jobs, as the batch schedulers Slurm and PBS Pro report them.
 
 A scheduler that is asked may be busy, restarting or out of reach. Silence is never taken for an
 answer.
@@ -19,7 +19,7 @@ State = Literal["pending", "running", "ended"]
 
 
 class JobState(NamedTuple):
-    """How a job stands."""
+    """State of a job."""
 
     state: State
     reason: str = ""

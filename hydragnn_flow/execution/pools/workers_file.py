@@ -42,7 +42,7 @@ def remembered_nodes(run_directory: Path) -> dict[str, float]:
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
-    """That blocks wait, in words: `2 blocks in the queue since 12 min (Priority)`."""
+    """Waiting blocks in words: `2 blocks in the queue since 12 min (Priority)`."""
     why = f" ({reason})" if reason else ""
     return f"{count(blocks)} in the queue since {elapsed(since)}{why}"
 

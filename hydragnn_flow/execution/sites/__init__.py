@@ -1,1 +1,1 @@
-"""What a machine offers: site files, the options of a run on it, its Parsl configuration."""
+"""Sites: site files, the options of a run on a machine, its Parsl configuration."""

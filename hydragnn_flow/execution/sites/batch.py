@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from hydragnn_flow.execution.sites.sbatch import Sbatch
 
 HEARTBEAT = 15
-"""Seconds between signs of life of workers, where a site says nothing else."""
+"""Seconds between heartbeats of workers, unless a site says otherwise."""
 MISSED_HEARTBEATS = 4
-"""After so many a node counts as lost."""
+"""Number of missed heartbeats after which a node counts as lost."""
 
 
 def slurm_jobs(
@@ -47,7 +47,7 @@ def slurm_jobs(
     directives: Sequence[str] = (),
     **arguments: Any,
 ) -> Callable[..., Sbatch]:
-    """How blocks are asked for on a Slurm machine.
+    """Parsl provider of blocks on a Slurm machine.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def slurm_jobs(
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
 ) -> Callable[..., PBSProProvider]:
-    """How blocks are asked for on a PBS Pro machine.
+    """Parsl provider of blocks on a PBS Pro machine.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What queues give to jobs of which size, so that a site refuses what they would refuse."""
+"""Limits of queues by the size of a job, so that a site refuses what they would refuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hydragnn_flow.execution.sites.options import Options
 
 @dataclass(frozen=True)
 class Limit:
-    """What a queue gives to jobs of so many nodes."""
+    """Limits of a queue for a range of job sizes."""
 
     fewest: int
     most: int

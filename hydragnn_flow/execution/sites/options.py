@@ -1,4 +1,4 @@
-"""What a user says of a run on a machine: account, partition, walltime, nodes.
+"""Options of a run on a machine: account, partition, walltime, nodes.
 
 It comes from a ``site.yaml``, from the command line (with sbatch's names) or from Python; a site
 file reads it, fills in the site's own defaults and refuses what the machine cannot honour.
@@ -88,7 +88,7 @@ class NodeOptions(Section):
 
     @property
     def gpus_per_node(self) -> int:
-        """What `sbatch --gpus-per-node` takes; 0 asks for none."""
+        """Value of `sbatch --gpus-per-node`; 0 asks for none."""
         if self.gpus is not None:
             return self.gpus
         return 0 if self.device == "cpu" else self.gcds

@@ -1,4 +1,4 @@
-"""What a site would submit, in the very words, with nothing submitted."""
+"""Preview of the batch scripts of a site, word by word, with nothing submitted."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _PORT = 54000  # the first that Parsl tries
 
 
 class Block(NamedTuple):
-    """How a block is started."""
+    """Command and script that start a block."""
 
     command: str
-    """What submits it."""
+    """Command that submits it."""
     script: str
-    """What runs in it."""
+    """Batch script that runs in it."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """How a site starts its workers."""
+    """Batch scripts and Parsl configuration of a site."""
 
     config: Config
     """Parsl's configuration."""
     blocks: dict[str, Block]
     """By pool."""
     note: str
-    """What is not known on this host; empty where everything is."""
+    """Sentence about what this host cannot know; empty where it knows everything."""
 
 
 def preview(site: Site) -> Preview:
@@ -70,7 +70,7 @@ def preview(site: Site) -> Preview:
 
 
 def _block(executor: Any) -> Block:
-    """How an executor starts a block."""
+    """Command and script with which an executor starts a block."""
     # What Parsl finds out when it starts an executor.
     executor.run_dir = f"{_RUN_DIR}/000"
     executor.cert_dir = f"{executor.logdir}/certificates"

@@ -1,4 +1,4 @@
-"""What a GCD of a node turns out to be, seen from the process that would train on it."""
+"""Probe of a GCD, from the process that would train on it."""
 
 from __future__ import annotations
 

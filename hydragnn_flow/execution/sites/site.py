@@ -1,4 +1,4 @@
-"""What a machine offers, and the site files that say so."""
+"""Sites: descriptions of machines, and the site files that contain them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Node:
     gcds: tuple[str, ...]
     """Names of its GCDs as the device runtime knows them; on a laptop, CPU slots."""
     gcd: Gcd
-    """What each can do."""
+    """Speed and memory of each."""
     cores_per_gcd: int
     """CPU cores, and so threads, for each."""
     device: Device
-    """What torch computes on; `hip` is an AMD GPU, which torch addresses as `cuda`."""
+    """Kind of device for torch; `hip` is an AMD GPU, which torch addresses as `cuda`."""
     scratch: str | None = None
     """Fast directory of the node's own, for a copy of the store; none where not given."""
     cores: tuple[str, ...] = ()

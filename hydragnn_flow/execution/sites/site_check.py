@@ -85,7 +85,7 @@ def _answers(task: Future[Any]) -> list[dict[str, Any]]:
 
 
 def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
-    """What is not as the site says, a sentence each.
+    """Differences between a site and what its GCDs reported, a sentence each.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ def pack_environment(directory: Path, place: Path) -> None:
 
 
 def _packages() -> str:
-    """What tells this environment from any other: where it is, and its packages, since when."""
+    """Fingerprint of this environment: its place, its packages and when they were installed."""
     installed = Path(sysconfig.get_path("purelib")).glob("*.dist-info")
     since = sorted((package.name, package.stat().st_mtime_ns) for package in installed)
     return hashlib.sha256(repr((sys.prefix, since)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the machine this runs on has: for the sites that describe no other."""
+"""Description of the machine this runs on, for sites that describe no other."""
 
 from __future__ import annotations
 

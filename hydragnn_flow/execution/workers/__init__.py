@@ -1,1 +1,1 @@
-"""What runs on a node: tasks, the ranks of a segment, and the processes that train them."""
+"""Processes of a node: tasks, the ranks of a segment, and the lanes that train them."""

@@ -1,4 +1,4 @@
-"""What a lane is bound to: its device, its CPU cores and its network interface."""
+"""Binding of a lane: its device, its CPU cores and its network interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEVICE_LISTS = {
 
 
 def environment(node: Node, position: int) -> dict[str, str | None]:
-    """What a process must find in its environment to see its GCD and no other.
+    """Environment variables with which a process sees its GCD and no other.
 
     Parameters
     ----------

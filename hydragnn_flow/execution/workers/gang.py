@@ -16,7 +16,7 @@ from hydragnn_flow.files import write_json
 from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 ANOTHER_PART = "another part of the gang ended"
-"""What the reason of a part begins with that was ended because of another."""
+"""Beginning of the reason of a part that was ended because of another."""
 _NOTE = "abort"
 
 

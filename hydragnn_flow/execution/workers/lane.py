@@ -31,7 +31,7 @@ SECONDS_BETWEEN_SIGNS = 1.0
 # From the request to the first step that is done: torch is imported, a store is read or copied to
 # the node, kernels are compiled.
 SECONDS_TO_BEGIN = 3600.0
-# Then a sign of life is due within this time, or within so many of the longest steps.
+# Then a sign of life is due within this time, or within this number of the longest steps.
 SECONDS_BETWEEN_STEPS = 600.0
 STEPS_TO_WAIT = 20.0
 # A process that the system cannot end, in the middle of reading from a disk, is left to it.

@@ -116,7 +116,7 @@ def _signs(send: Callable[[dict[str, Any]], None]) -> Callable[[float], None]:
 
 
 def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
-    """What a function answers, if anything, or why it did not."""
+    """Answer of a function, or the reason why it has none."""
     try:
         return function(request) or {}
     except InputError as error:

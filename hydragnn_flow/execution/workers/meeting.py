@@ -46,7 +46,7 @@ class Meeting:
     interface: str | None
     """Network interface on which the ranks reach each other; loopback where not given."""
     patience: float
-    """How long each waits [s]."""
+    """Longest time that each waits [s]."""
 
 
 @contextmanager

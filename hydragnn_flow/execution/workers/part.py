@@ -38,7 +38,7 @@ class Job:
     world: int | None = None
     """Ranks of the whole gang; None where this job is all of it."""
     patience: float = 300.0
-    """How long ranks wait for each other before they begin [s]."""
+    """Longest time that ranks wait for each other before they begin [s]."""
 
     def __post_init__(self) -> None:
         if self.world is not None and not self.spec.claim:

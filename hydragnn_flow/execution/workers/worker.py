@@ -1,4 +1,4 @@
-"""What a Parsl task runs: segments, parts of gangs, a store's preparation."""
+"""Parsl tasks: segments, parts of gangs, a store's preparation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _watches_manager = False
 
 
 class Prepared(NamedTuple):
-    """How a task of a store's preparation ended."""
+    """End of a task of a store's preparation."""
 
     node: str
     status: Literal["ok", "failed", "refused"]
@@ -92,7 +92,7 @@ def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
 
 
 def _energy_share(node: Node, segments: int) -> float:
-    """Part of a GCD's counters that each of so many segments on it is charged with.
+    """Share of a GCD's energy counters that each of its segments is charged with.
 
     The sockets' counters see all CPU slots. A slot is charged with its part of them whatever runs
     on the others, so that what a trial costs does not depend on its neighbours.
