@@ -7,6 +7,7 @@ import math
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,8 @@ import ase.io
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
+from model_accuracy.outcome import Outcome
+from model_accuracy.trainings import Trainings
 from search_race.quality import QUICK_SETTING
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -121,6 +124,23 @@ def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     _, again, _ = run("accuracy.py", *arguments, "--json", tmp_path / "again.json")
     assert again == table
     assert (tmp_path / "trainings.jsonl").read_bytes() == before
+
+
+def test_trainings_that_end_at_once_are_all_kept(tmp_path: Path) -> None:
+    seeds, kept = range(64), Trainings(tmp_path / "trainings.jsonl", "code")
+
+    def train(seed: int) -> Outcome:
+        return kept.get({"seed": seed}, lambda: Outcome(1.0, seed, seed, (float(seed),)))
+
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        outcomes = list(threads.map(train, seeds))
+
+    def again() -> Outcome:
+        raise AssertionError("has been trained")
+
+    assert [kept.get({"seed": seed}, again) for seed in seeds] == outcomes
+    with pytest.raises(AssertionError, match="has been trained"):
+        Trainings(tmp_path / "trainings.jsonl", "other code").get({"seed": 0}, again)
 
 
 def test_forces(tmp_path: Path) -> None:
