@@ -25,7 +25,7 @@ help:
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
-	@echo "                  every table of docs/benchmarks.md (4 hours); benchmark-NAME one of them"
+	@echo "                  every table of docs/benchmarks.md (2.5 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables of the pages: configuration, benchmarks"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
