@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -34,6 +33,7 @@ from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.predictions import made_by
 
 MANIFEST = "manifest.json"
 _BATCH = 64
@@ -78,7 +78,7 @@ class Ensemble:
                 f"{folder / MANIFEST}: is damaged; restore it from a copy of the run"
             ) from None
         return cls(
-            tuple(load_member(folder, m["member"], manifest) for m in summary["members"]),
+            tuple(load_member(folder, m["member"], manifest)[0] for m in summary["members"]),
             np.array([m["weight"] for m in summary["members"]]),
             {name: Calibration(**values) for name, values in summary["calibration"].items()},
             manifest,
@@ -325,23 +325,18 @@ def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Float
     return {name: np.stack([p[name] for p in predictions]) for name in common}
 
 
-def load_member(folder: Path, member: int, manifest: Manifest) -> nn.Module:
-    """Load the best weights of a member from the ensemble's folder."""
-    return model_of(folder, member, manifest, load_state(folder, member))
+def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Module, str]:
+    """A member of the ensemble's folder with its best weights, and what tells these from others.
 
-
-def load_state(folder: Path, member: int) -> dict[str, Any]:
-    """The checkpoint of a member of the ensemble's folder."""
-    return load_checkpoint(
-        member_folder(folder, member) / FILE,
+    The rest of its checkpoint, several times as large, is gone by then.
+    """
+    directory = member_folder(folder, member)
+    network = read_json(directory / "config.json")["NeuralNetwork"]
+    state = load_checkpoint(
+        directory / FILE,
         remedy="take it from a copy, or delete it and ensemble.json and start the run again",
     )
-
-
-def model_of(folder: Path, member: int, manifest: Manifest, state: Mapping[str, Any]) -> nn.Module:
-    """A member with the best weights of its checkpoint."""
-    network = read_json(member_folder(folder, member) / "config.json")["NeuralNetwork"]
-    return restore_model(network, manifest, state["best"])
+    return restore_model(network, manifest, state["best"]), made_by(state["progress"])
 
 
 def member_folder(folder: Path, member: int) -> Path:

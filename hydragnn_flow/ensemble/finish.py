@@ -16,9 +16,8 @@ from hydragnn_flow.ensemble.ensemble import (
     MANIFEST,
     Ensemble,
     join_members,
-    load_state,
+    load_member,
     member_folder,
-    model_of,
 )
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
@@ -35,7 +34,7 @@ from hydragnn_flow.files import write_json, write_text
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.losses import Loss
 from hydragnn_flow.training.predict import predict_batches, split_batches
-from hydragnn_flow.training.predictions import load_predictions, made_by
+from hydragnn_flow.training.predictions import load_predictions
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,8 @@ def finish_ensemble(
     """
     folder = run_directory / FOLDER
     level = config.ensemble.level
-    states = [load_state(folder, m.member) for m in members]
-    models = tuple(
-        model_of(folder, member.member, store.manifest, state)
-        for member, state in zip(members, states, strict=True)
-    )
-    by = [made_by(state["progress"]) for state in states]
+    loaded = [load_member(folder, member.member, store.manifest) for member in members]
+    models, by = tuple(model for model, _ in loaded), [weights for _, weights in loaded]
     network = config.network_with({})
     val = store["valset"]
     validation = _predictions(folder, members, models, by, val)

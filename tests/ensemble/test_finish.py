@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble import Ensemble, member_folder
+from hydragnn_flow.ensemble import ensemble as ensemble_module
 from hydragnn_flow.ensemble import finish as module
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, split_batches
@@ -52,6 +54,28 @@ def test_members_trained_to_the_end_have_predicted(
     save_predictions(others, alloy_store["testset"], predicted, by)  # which are those of the other
     untrained_ensemble(run, alloy_store, members=2)
     assert read == {"testset": 1}, "those of other weights"
+
+
+def test_checkpoints_are_not_in_memory_together(
+    alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is several times as large as the weights that are taken from it."""
+
+    class State(dict[str, Any]):
+        """One that can be watched."""
+
+    read: list[ref[State]] = []
+    alive: list[int] = []
+
+    def watched(path: Path, **more: Any) -> State:
+        alive.append(sum(state() is not None for state in read))
+        state = State(load_checkpoint(path, **more))
+        read.append(ref(state))
+        return state
+
+    monkeypatch.setattr(ensemble_module, "load_checkpoint", watched)
+    untrained_ensemble(tmp_path, alloy_store, members=3)
+    assert alive and set(alive) <= {0, 1}, "the one before may go when the next has come"
 
 
 def test_errors_are_those_of_the_tables(alloy_store: GraphStore, tmp_path: Path) -> None:
