@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ FROZEN = {
     "scaled": "0ab930f667b1",
     "diabetes": "bb4d47a8f2f0",
     "alloys": "eb4a3698a09e",
+    "perovskites": "812827ebe683",
     "boosting": "f2bb523b8a2c",
     "digits": "3428d1f3c3b1",
     "molecule": "8b2dad673e21",
@@ -55,7 +57,7 @@ def test_no_configuration_is_better_than_the_best(name: str) -> None:
     assert np.ptp(losses) > 0
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name in HELD_OUT])
+@pytest.mark.parametrize("name", TASKS)
 def test_what_was_recorded_is_what_networks_say(name: str) -> None:
     """Loosely: trainings scatter, and those that diverge count as the worst of the others."""
     task = TASKS[name]
@@ -76,7 +78,7 @@ def test_what_was_recorded_is_what_networks_say(name: str) -> None:
     foreseen = np.log(surrogate.losses(trials))
     assert (np.diff(foreseen, axis=1) <= 0).all()
     order, expected = np.argsort(np.argsort(foreseen[:, -1])), np.argsort(np.argsort(final))
-    assert np.corrcoef(order, expected)[0, 1] > 0.9
+    assert np.corrcoef(order, expected)[0, 1] > 0.7
 
 
 def _domains(space: dict[str, Parameter]) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def _domains(space: dict[str, Parameter]) -> dict[str, Any]:
     return distributions(space)
 
 
-@pytest.mark.parametrize("name", [name for name in GRIDS if GRIDS[name].file.exists()])
+@pytest.mark.parametrize("name", GRIDS)
 def test_a_grid_has_every_configuration(name: str) -> None:
     grid = GRIDS[name]
     with np.load(grid.file) as held:
@@ -194,7 +196,17 @@ def test_ahead_is_beyond_two_standard_errors_over_functions(
     assert end.error == pytest.approx(per_function.std(ddof=1) / math.sqrt(3))
 
 
-def test_results_of_other_code_are_stale(tmp_path: Any) -> None:
+def test_slow_engines_have_fewer_seeds_unless_they_are_given(tmp_path: Path) -> None:
+    setting = Setting(4, 8, 60.0, 2, 1, ("gp", "random"))
+    functions = {"ackley": DEVELOPMENT["ackley"]}
+    for seeds, expected in ((None, {("gp", 0), ("random", 0), ("random", 1)}), ([1], {("gp", 1)})):
+        kept = Results(tmp_path / f"{seeds}.jsonl", None, functions)
+        engines = ["gp", "random"] if seeds is None else ["gp"]
+        kept.run([setting], engines, ["ackley"], seeds, lambda text: None)
+        assert {(one.engine, one.seed) for one in kept.read()} == expected
+
+
+def test_results_of_other_code_are_stale(tmp_path: Path) -> None:
     kept = Results(tmp_path / "searches.jsonl", None, {"ackley": DEVELOPMENT["ackley"]})
     setting = Setting(4, 8, 60.0, 1)
     kept.run([setting], ["random", "tpe"], ["ackley"], [0], lambda text: None)

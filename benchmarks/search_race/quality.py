@@ -27,6 +27,7 @@ RUNGED = "auto_rungs"
 """The engine whose trials are judged at rungs; of functions whose trainings have curves."""
 _OURS = ("auto", RUNGED, "auto_waiting", "batched_tpe")
 _CHEAP = ("tpe", "tpe_groups", "random")
+_SLOW = ("gp", "deephyper", "deephyper_default")
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,31 @@ class Setting:
     """How long a trial lasts, the median."""
     seeds: int
     """Searches of each function by each engine."""
-    engines: tuple[str, ...] = (*_OURS, "gp", "deephyper", "deephyper_default", *_CHEAP)
+    slow_seeds: int = 0
+    """By those of which a search takes minutes of a core."""
+    engines: tuple[str, ...] = (*_OURS, *_SLOW, *_CHEAP)
     """Compared in this setting; what ships first."""
 
     @property
     def name(self) -> str:
         return f"{self.in_flight}:{self.evaluations}"
 
+    def searches(self, engine: str) -> int:
+        """Searches of each function by this engine."""
+        if engine not in self.engines:
+            return 0
+        return self.slow_seeds if engine in _SLOW else self.seeds
 
-# With 256 in flight a search by Optuna's Gaussian process or by DeepHyper takes an hour of a core.
+
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting(4, 60, 60.0, 3),
-        Setting(32, 128, 600.0, 1),
-        Setting(256, 768, 600.0, 1, ("auto", "batched_tpe", *_CHEAP)),
+        Setting(4, 60, 60.0, 1, 1),
+        Setting(32, 96, 600.0, 1, 0, ("auto", RUNGED, "batched_tpe", *_CHEAP)),
+        Setting(256, 512, 600.0, 1, 0, ("auto", "batched_tpe", *_CHEAP)),
     )
 }
-QUICK_SETTING = Setting(4, 16, 60.0, 1, ("auto", "batched_tpe", "tpe", "random"))
+QUICK_SETTING = Setting(4, 16, 60.0, 1, 0, ("auto", "batched_tpe", "tpe", "random"))
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 _REDUCTION_FACTOR = 3
 
@@ -266,7 +274,7 @@ class Results:
         settings, engines, functions
             Which, the last two by their names.
         seeds
-            As many as each setting has unless given.
+            As many as a setting has for an engine unless given.
         say
             Told what is being done.
         """
@@ -310,8 +318,10 @@ def _course(
     seeds: Sequence[int] | None,
 ) -> Iterator[tuple[Function, str, Setting, int]]:
     for setting in settings:
-        for seed in range(setting.seeds) if seeds is None else seeds:
+        for seed in range(max(setting.seeds, setting.slow_seeds)) if seeds is None else seeds:
             for engine in setting.engines:
+                if engine not in engines or (seeds is None and seed >= setting.searches(engine)):
+                    continue
                 for function in functions:
-                    if engine in engines and (engine != RUNGED or function.curves is not None):
+                    if engine != RUNGED or function.curves is not None:
                         yield function, engine, setting, seed

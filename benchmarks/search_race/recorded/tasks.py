@@ -103,8 +103,8 @@ TASKS = {
             _PEROVSKITES,
             epochs=18,
             rungs=(2, 6, 18),
-            drawn=300,
-            near=80,
+            drawn=240,
+            near=60,
             again=20,
         ),
         Task(
