@@ -116,7 +116,7 @@ def gathered(
     world: World,
     device: torch.device,
 ) -> Predicted | None:
-    """What all ranks together predicted of a split, on each of them; all call this.
+    """What all ranks together predicted of a split, in its order, on each of them; all call this.
 
     Parameters
     ----------
@@ -134,8 +134,6 @@ def gathered(
     dict
         None where a rank had no part, and so does not know what there is to gather.
     """
-    if world.size == 1:
-        return outputs
     answered = torch.tensor(float(bool(outputs)), device=device)
     if int(world.sum(answered)) < world.size:
         return None

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ase.build import bulk
 from segment_cases import NETWORK, make_spec, network_with
 
-from hydragnn_flow.data import GraphSplit, GraphStore, write_store
+from hydragnn_flow.data import GraphSplit, GraphStore, atoms_to_graph, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training import runner
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -174,6 +175,29 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     assert passes == {"evaluated": 5, "predicted": 1}
     state = load_checkpoint(tmp_path / "it" / FILE)
     assert load_predictions(tmp_path / "it", "valset", made_by(state["progress"])) is not None
+
+
+def test_predictions_are_kept_in_the_order_of_the_split(tmp_path: Path) -> None:
+    """Also where a graph beyond the budget has a batch of its own, beside others that fill one."""
+    sizes, chance = [2, 6, 3, 2, 7, 1], np.random.default_rng(0)
+    graphs = []
+    for number, n_atoms in enumerate(sizes):
+        atoms = bulk("Cu", "sc", a=3.0) * (n_atoms, 1, 1)
+        labels = {"energy": chance.normal(size=1), "forces": chance.normal(size=(n_atoms, 3))}
+        graphs.append(atoms_to_graph(atoms, 4.0, None, number, labels))
+    splits = {"trainset": graphs[:1] * 4, "valset": graphs, "testset": graphs}
+    store = write_store(tmp_path / "store.gs", splits, units={"energy": "eV", "forces": "eV/Å"})
+    budget = {"mode": "node_budget", "max_nodes": 5}
+    spec = make_spec(tmp_path / "it", store, 2, network=network_with(Training__Batching=budget))
+    result = run_segment(spec)
+    assert result.status == "ok"
+    state = load_checkpoint(spec.folder / FILE)
+    model = restore_model(spec.network, store.manifest, state["best"])
+    expected = predict_batches(model, split_batches(store["valset"]))
+    saved = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    assert saved is not None
+    for name, values in expected.items():
+        np.testing.assert_allclose(saved[name], values, rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_segment_found_before_it_was_stopped_is_kept(
