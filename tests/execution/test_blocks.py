@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.pools import block as one_block
 from hydragnn_flow.execution.pools import blocks as module
-from hydragnn_flow.execution.pools.blocks import SECONDS_AFTER_REFUSAL, Blocks, share
+from hydragnn_flow.execution.pools import patience
+from hydragnn_flow.execution.pools.blocks import Blocks, share
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import Job, Manager, Refused, last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
@@ -94,7 +96,7 @@ def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
     monkeypatch.setattr(module, "SECONDS_IDLE", 0.0)
     monkeypatch.setattr(module, "SECONDS_WITHOUT_WORKERS", 0.0)
     monkeypatch.setattr(module, "SECONDS_PER_NODE", 0.0)
-    monkeypatch.setattr(module, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
+    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
     return Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
 
 
@@ -245,7 +247,7 @@ def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Ma
 def test_only_blocks_that_were_for_nothing_count_against_a_site(
     pool: Blocks, machine: Machine, work: str
 ) -> None:
-    for number in range(2 * module.MOST_FRUITLESS):
+    for number in range(2 * patience.MOST_FRUITLESS):
         pool.ask(1)
         pool.hear(patient=False)
         machine.connect(number, tasks=0 if work == "none came" else 1)
@@ -275,7 +277,7 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
 
     lose_another()
     lose_another()
-    assert "no such interface" in pool.trouble
+    assert "no such interface" in pool.patience.trouble
     with pytest.raises(CampaignStopped, match=r"3 blocks of its pool 'gcd'.*no such interface"):
         lose_another()
 
@@ -283,7 +285,7 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
 def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
     pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
+    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
         pool.ask(1)
@@ -298,8 +300,8 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
     pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments of hours end in no block whose job is preempted, and get on all the same."""
-    monkeypatch.setattr(module, "SECONDS_OF_WORK", 0.0)
-    for number in range(2 * module.MOST_FRUITLESS):
+    monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
+    for number in range(2 * patience.MOST_FRUITLESS):
         pool.ask(1)
         pool.hear(patient=False)
         machine.connect(number, tasks=1)
@@ -329,7 +331,7 @@ def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
     assert (pool.total, machine.cancelled) == (2, [])
     started(pool, module.SECONDS_TO_START + 5)
     assert (pool.total, machine.cancelled) == (2, ["102"])
-    assert "no worker came within 15 min of its start: no such interface" in pool.trouble
+    assert "no worker came within 15 min of its start: no such interface" in pool.patience.trouble
     started(pool, module.SECONDS_TO_START + 5)
     with pytest.raises(CampaignStopped, match=r"3 blocks .* \(no worker came within 15 min"):
         started(pool, module.SECONDS_TO_START + 5)
@@ -453,7 +455,7 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
     pool.look()
     pool.hear(patient=False)
     assert machine.cancelled == ["101"]
-    assert "bad nodes: node2, node3" in pool.trouble
+    assert "bad nodes: node2, node3" in pool.patience.trouble
     pool.worked("0")
     pool.ask(1)
     assert len(machine.launched) == 2
@@ -523,12 +525,12 @@ def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine:
     pool.ask(1)
     pool.hear(patient=False)
     machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
-    for _ in range(3 * len(SECONDS_AFTER_REFUSAL)):
-        pool._not_before = 0.0
+    for _ in range(3 * len(patience.SECONDS_AFTER_REFUSAL)):
+        pool.patience._not_before = 0.0
         pool.ask(1)
         pool.hear(patient=True)
     assert pool.total == 1
-    assert "QOSMaxSubmitJobPerUserLimit" in pool.trouble
+    assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
 
 
 def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine: Machine) -> None:

@@ -19,7 +19,7 @@ from signal_cases import send, together
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import parsl_executor as our_executor
-from hydragnn_flow.execution.pools.blocks import Block
+from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.parsl_executor import Job
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.pools.scheduler import JobState

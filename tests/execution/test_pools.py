@@ -20,7 +20,7 @@ from pool_cases import PATIENCE, Quick, site, tend_until
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, load_site
-from hydragnn_flow.execution.pools import blocks
+from hydragnn_flow.execution.pools import blocks, patience
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.pools.workers_file import read_workers
 
@@ -201,7 +201,7 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "SECONDS_AFTER_FRUITLESS", (0.5, 0.5))
+    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.5, 0.5))
     broken = site(worker_init="echo 'bash: module: command not found' >&2; exit 1")
     with (
         pytest.raises(CampaignStopped, match=r"3 blocks .* \(bash: module: command not found\)"),
@@ -215,7 +215,7 @@ def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
 def test_a_run_that_had_workers_is_patient_with_its_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "SECONDS_AFTER_REFUSAL", (0.5,))
+    monkeypatch.setattr(patience, "SECONDS_AFTER_REFUSAL", (0.5,))
     monkeypatch.setattr(Moody, "submitted", 0)
     with Pools(site(Moody), tmp_path / "parsl") as pools:
         tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)

@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
 
-from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
     Job,
@@ -23,6 +22,7 @@ from hydragnn_flow.execution.pools.parsl_executor import (
     Refused,
     last_words,
 )
+from hydragnn_flow.execution.pools.patience import Patience
 from hydragnn_flow.execution.pools.scheduler import JobState, State
 
 # From the start of a job until its first workers connect, where they are processes of this host
@@ -32,86 +32,18 @@ SECONDS_TO_START_HERE, SECONDS_TO_START = 120.0, 900.0
 SECONDS_TO_CONNECT = 120.0
 # More of both for each node of a block: they are started, and let in, one after another.
 SECONDS_PER_NODE = 0.1
-# Its workers gone, a block is given up after so long: a job on its way out ends by itself.
+# A block whose workers are gone is given up after this time: a job on its way out ends by itself.
 SECONDS_WITHOUT_WORKERS = 10.0
 # Between two phases a pool is without work for a moment, and a new block may wait for hours.
 SECONDS_IDLE = 20.0
 # A queue may not list a job at once that it has just taken.
 ANSWERS_TO_BELIEVE = 2
-# Blocks in a row that end without having done anything, and the waits after them.
-MOST_FRUITLESS = 3
-SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
-# Work that went on for so long has left checkpoints, even where no task came to its end.
-SECONDS_OF_WORK = 600.0
 # A scheduler that gives a bad node gives it again as soon as it is asked.
 SECONDS_AFTER_BAD_NODES = 120.0
-# A scheduler that refuses a job may be in maintenance.
-SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
 # Jobs handed to the scheduler at a time: should it refuse them, one refusal says it all.
 MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
-
-
-@dataclass(eq=False)
-class Block:
-    """One batch job, from its submission on."""
-
-    job: Job
-    state: State = "pending"
-    reason: str = ""
-    """Why it waits, in the scheduler's words."""
-    since: float = field(default_factory=time.time)
-    """Unix time it entered the state."""
-    entered: float = field(default_factory=time.monotonic)
-    """When that was by the clock that nobody sets."""
-    managers: list[Manager] = field(default_factory=list)
-    """Its worker pools that are connected."""
-    seen: set[str] = field(default_factory=set)
-    """Identifiers of all that have been."""
-    connected: float | None = None
-    """When the first came."""
-    gone: float | None = None
-    """When the last went."""
-    leaving: bool = False
-    """Whether it is being given back."""
-    was_given_work: bool = False
-    has_worked: bool = False
-    was_draining: bool = False
-    not_listed: int = 0
-    """Answers of the scheduler in a row that do not know it."""
-    cancelling: Future[bool] | None = None
-
-    def enter(self, state: State, reason: str = "") -> None:
-        """Take down how the job stands."""
-        if state != self.state:
-            self.since, self.entered = time.time(), time.monotonic()
-        self.state, self.reason = state, reason
-
-    @property
-    def tasks(self) -> int:
-        """Tasks at work in it."""
-        return sum(manager.tasks for manager in self.managers)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all its workers have been idle for a while."""
-        idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
-        return self.tasks == 0 and idle >= SECONDS_IDLE
-
-    @property
-    def was_of_use(self) -> bool:
-        """Whether it has had work; a short task may have come and gone between two looks."""
-        return self.was_given_work or self.has_worked
-
-    @property
-    def is_fruitless(self) -> bool:
-        """Whether, ended now, it was for nothing."""
-        if self.connected is None:
-            return True
-        seconds = (self.gone or time.monotonic()) - self.connected
-        was_at_work = self.has_worked or self.was_draining or seconds > SECONDS_OF_WORK
-        return self.was_given_work and not was_at_work
 
 
 class Blocks:
@@ -147,14 +79,8 @@ class Blocks:
         self.ended: list[Block] = []
         self.wanted = 0
         """Workers the campaign could use."""
-        self.trouble = ""
-        """Why the next block has to wait, in words."""
-        self.was_granted = self.was_refused = False
-        """Whether the scheduler has ever taken a job, and whether it has refused one or gave no
-        answer."""
+        self.patience = Patience(site, parsl)
         self._asked: list[Future[Job]] = []
-        self._not_before = 0.0
-        self._fruitless = self._refused = 0
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
@@ -236,7 +162,7 @@ class Blocks:
     def may_have_others(self) -> bool:
         """Whether the scheduler may have taken a job without saying so."""
         unheard = [job for job in self._asked if job.done() and not job.cancelled()]
-        return self.was_refused or any(job.exception() is not None for job in unheard)
+        return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
     # What Parsl tells.
 
@@ -246,7 +172,7 @@ class Blocks:
 
     def worked(self, block: str) -> None:
         """Take down that a task was done in a block."""
-        self._fruitless, self.trouble = 0, ""
+        self.patience.worked()
         for each in self.blocks:
             each.has_worked |= each.job.block == block
 
@@ -333,9 +259,9 @@ class Blocks:
             try:
                 self.blocks.append(Block(job.result(), self._first_state))
             except Refused as refusal:
-                self._refuse(str(refusal), patient or self.was_granted)
+                self._refuse(str(refusal), patient or self.patience.was_granted)
             else:
-                self._refused, self.was_granted, self.trouble = 0, True, ""
+                self.patience.grant()
         cancelled = [block for block in self.blocks if _succeeded(block.cancelling)]
         for block in cancelled:
             self._file(block)
@@ -367,9 +293,9 @@ class Blocks:
 
     def ask(self, blocks: int) -> None:
         """Have blocks submitted, as far as the last ones give no reason to wait."""
-        if time.monotonic() < self._not_before:
+        if not self.patience.may_ask:
             return
-        most = MOST_ASKED_AT_ONCE if self.was_granted and not self._refused else 1
+        most = 1 if self.patience.is_wary else MOST_ASKED_AT_ONCE
         for _ in range(min(blocks, most - len(self._asked))):
             self._asked.append(self._clerk.submit(self.parsl.launch))
 
@@ -393,7 +319,7 @@ class Blocks:
         standing = [block for block in self.blocks if self._capacity(block) > 0]
         standing.sort(key=lambda block: (block.connected is not None, block.tasks))
         for place, block in enumerate(standing[:surplus]):
-            is_unused = block.connected is None or block.is_idle
+            is_unused = block.connected is None or block.is_idle(SECONDS_IDLE)
             if place < missing or (is_lasting and is_unused):
                 self._release(block)
 
@@ -406,7 +332,8 @@ class Blocks:
             If block after block comes without some of its nodes.
         """
         staying = [block for block in self.blocks if not block.leaving]
-        if self._asked or self.wanted <= self.workers or not all(b.is_idle for b in staying):
+        are_idle = all(block.is_idle(SECONDS_IDLE) for block in staying)
+        if self._asked or self.wanted <= self.workers or not are_idle:
             return
         for block in staying:
             nodes = self._capacity(block) // (self._workers_per_block // self.parsl.nodes_per_block)
@@ -479,38 +406,15 @@ class Blocks:
         self._count_fruitless(why + last_words(block.job.errors))
 
     def _count_fruitless(self, said: str, least_wait: float = 0.0) -> None:
-        self._fruitless += 1
         is_anything_at_work = any(block.tasks for block in self.blocks)
-        if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
-            raise CampaignStopped(
-                f"site {self._site}: {MOST_FRUITLESS} blocks of its pool '{self.parsl.label}' in a "
-                f"row ended without having done anything ({said}); see {self.parsl.scripts}, and "
-                "give the same command again"
-            )
-        waits = SECONDS_AFTER_FRUITLESS
-        self._wait(max(least_wait, waits[min(self._fruitless, len(waits)) - 1]))
-        self.trouble = f"the last block ended without having done anything ({said})"
+        self.patience.fruitless(said, is_anything_at_work, least_wait)
 
-    def _refuse(self, said: str, patient: bool) -> None:
-        self.was_refused = True
+    def _refuse(self, said: str, can_wait: bool) -> None:
+        self.patience.was_refused = True
         if self._has_excluded:  # which may leave fewer nodes than a block needs
             self.exclude(())
-            return
-        self._refused += 1
-        sentence = (
-            f"site {self._site}: gets no workers for its pool '{self.parsl.label}': {said}; see "
-            f"{self.parsl.scripts}"
-        )
-        if not patient:
-            raise InputError(sentence)
-        # A queue may limit a user's jobs, and some are there.
-        if self._refused > len(SECONDS_AFTER_REFUSAL) and not self.blocks:
-            raise CampaignStopped(f"{sentence}, and give the same command again")
-        self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
-        self.trouble = f"the scheduler refused a block ({said})"
-
-    def _wait(self, seconds: float) -> None:
-        self._not_before = time.monotonic() + seconds
+        else:
+            self.patience.refuse(said, can_wait, bool(self.blocks))
 
 
 def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:

@@ -257,7 +257,8 @@ class Pools:
         if blocks:
             since = elapsed(min(block.since for block in blocks))
             return f"waiting for the workers of {count(len(blocks))}, started {since} ago"
-        return next((f"{pool.trouble}; trying again" for pool in pools if pool.trouble), "")
+        troubles = [pool.patience.trouble for pool in pools]
+        return next((f"{trouble}; trying again" for trouble in troubles if trouble), "")
 
     def _hear(self) -> bool:
         """Take in what others have answered meanwhile; returns whether blocks came or went."""
@@ -266,14 +267,14 @@ class Pools:
             self._pools[label].worked(block)
         pools = [*self._pools.values()]
         # A scheduler that has taken one job knows account and queue.
-        news = [pool.hear(any(each.was_granted for each in pools)) for pool in pools]
+        news = [pool.hear(any(each.patience.was_granted for each in pools)) for pool in pools]
         if self._states is not None and self._states.done():
             states, self._states = self._states.result(), None
             for pool in pools:
                 pool.update(states)
         jobs = {pool.parsl.label: [block.job.number for block in pool.blocks] for pool in pools}
         now = time.monotonic()
-        has_jobs = any(jobs.values()) or any(pool.was_refused for pool in pools)
+        has_jobs = any(jobs.values()) or any(pool.patience.was_refused for pool in pools)
         if self._states is None and has_jobs and now >= self._next_question:
             self._next_question = now + self._seconds_between_questions
             self._states = self._clerk.submit(self._ask_states, jobs)

@@ -1,0 +1,73 @@
+"""Block: one batch job, and what has become of it so far."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from hydragnn_flow.execution.pools.parsl_executor import Job, Manager
+from hydragnn_flow.execution.pools.scheduler import State
+
+# Work that went on for this time has left checkpoints, even if no task came to its end.
+SECONDS_OF_WORK = 600.0
+
+
+@dataclass(eq=False)
+class Block:
+    """One batch job, from its submission on."""
+
+    job: Job
+    state: State = "pending"
+    reason: str = ""
+    """Why it waits, in the scheduler's words."""
+    since: float = field(default_factory=time.time)
+    """Unix time it entered the state."""
+    entered: float = field(default_factory=time.monotonic)
+    """When that was by the clock that nobody sets."""
+    managers: list[Manager] = field(default_factory=list)
+    """Its worker pools that are connected."""
+    seen: set[str] = field(default_factory=set)
+    """Identifiers of all that have been."""
+    connected: float | None = None
+    """When the first came."""
+    gone: float | None = None
+    """When the last went."""
+    leaving: bool = False
+    """Whether it is being given back."""
+    was_given_work: bool = False
+    has_worked: bool = False
+    was_draining: bool = False
+    not_listed: int = 0
+    """Answers of the scheduler in a row that do not know it."""
+    cancelling: Future[bool] | None = None
+
+    def enter(self, state: State, reason: str = "") -> None:
+        """Take down how the job stands."""
+        if state != self.state:
+            self.since, self.entered = time.time(), time.monotonic()
+        self.state, self.reason = state, reason
+
+    @property
+    def tasks(self) -> int:
+        """Tasks at work in it."""
+        return sum(manager.tasks for manager in self.managers)
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether all its workers have been idle for that time."""
+        idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
+        return self.tasks == 0 and idle >= seconds
+
+    @property
+    def was_of_use(self) -> bool:
+        """Whether it has had work; a short task may have come and gone between two looks."""
+        return self.was_given_work or self.has_worked
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether, ended now, it was for nothing."""
+        if self.connected is None:
+            return True
+        seconds = (self.gone or time.monotonic()) - self.connected
+        was_at_work = self.has_worked or self.was_draining or seconds > SECONDS_OF_WORK
+        return self.was_given_work and not was_at_work

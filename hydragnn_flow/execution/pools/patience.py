@@ -1,0 +1,116 @@
+"""Patience with a scheduler: when a pool asks for its next block, and when it gives up."""
+
+from __future__ import annotations
+
+import time
+
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
+
+# Blocks in a row that end without having done anything, and the waits after them.
+MOST_FRUITLESS = 3
+SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
+# A scheduler that refuses a job may be in maintenance.
+SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
+
+
+class Patience:
+    """Waits of one pool after blocks that were refused or did no work.
+
+    Parameters
+    ----------
+    site
+        Name of the site, for messages.
+    parsl
+        The pool's executor.
+    """
+
+    def __init__(self, site: str, parsl: ParslExecutor) -> None:
+        self._site, self._parsl = site, parsl
+        self.trouble = ""
+        """Reason why the next block has to wait, in words."""
+        self.was_granted = self.was_refused = False
+        """Whether the scheduler has ever taken a job, and whether it has refused one or gave no
+        answer."""
+        self._not_before = 0.0
+        self._fruitless = self._refused = 0
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the next block may be asked for."""
+        return time.monotonic() >= self._not_before
+
+    @property
+    def is_wary(self) -> bool:
+        """Whether the scheduler has refused the last block, or has not taken one yet."""
+        return not self.was_granted or bool(self._refused)
+
+    def grant(self) -> None:
+        """Take down that the scheduler took a job."""
+        self._refused, self.was_granted, self.trouble = 0, True, ""
+
+    def worked(self) -> None:
+        """Take down that a task was done."""
+        self._fruitless, self.trouble = 0, ""
+
+    def fruitless(self, said: str, is_anything_at_work: bool, least_wait: float = 0.0) -> None:
+        """Take down that a block ended without having done anything.
+
+        Parameters
+        ----------
+        said
+            Its last words.
+        is_anything_at_work
+            Whether another block works, so that there is hope.
+        least_wait
+            Least time before the next block [s].
+
+        Raises
+        ------
+        CampaignStopped
+            If too many have in a row.
+        """
+        self._fruitless += 1
+        if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
+            raise CampaignStopped(
+                f"site {self._site}: {MOST_FRUITLESS} blocks of its pool '{self._parsl.label}' in "
+                f"a row ended without having done anything ({said}); see {self._parsl.scripts}, "
+                "and give the same command again"
+            )
+        waits = SECONDS_AFTER_FRUITLESS
+        self._wait(max(least_wait, waits[min(self._fruitless, len(waits)) - 1]))
+        self.trouble = f"the last block ended without having done anything ({said})"
+
+    def refuse(self, said: str, can_wait: bool, has_blocks: bool) -> None:
+        """Take down that the scheduler refused a job.
+
+        Parameters
+        ----------
+        said
+            Its reason.
+        can_wait
+            Whether it has taken others, and so knows account and queue.
+        has_blocks
+            Whether some are there; a queue may limit how many a user has at a time.
+
+        Raises
+        ------
+        InputError
+            If there is no reason to try again.
+        CampaignStopped
+            If it goes on refusing.
+        """
+        self._refused += 1
+        sentence = (
+            f"site {self._site}: gets no workers for its pool '{self._parsl.label}': {said}; see "
+            f"{self._parsl.scripts}"
+        )
+        if not can_wait:
+            raise InputError(sentence)
+        if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
+            raise CampaignStopped(f"{sentence}, and give the same command again")
+        self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
+        self.trouble = f"the scheduler refused a block ({said})"
+
+    def _wait(self, seconds: float) -> None:
+        self._not_before = time.monotonic() + seconds
