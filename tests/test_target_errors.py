@@ -20,6 +20,7 @@ from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folde
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.tables import accuracy_table
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
@@ -148,3 +149,16 @@ def test_a_search_judged_by_other_errors_is_not_gone_on_with(
     check_errors(searches["energy"], [result], store.manifest)
     with pytest.raises(InputError, match=r"error of gap per atom.*--run-dir"):
         check_errors(searches["gap"], [result], store.manifest)
+    earlier = RunDirectory(tmp_path / "earlier")
+    earlier.path.mkdir()
+    earlier.record([result])
+    for name, search in searches.items():
+        searches[name] = search.model_copy(update={"warm_start": (earlier.path,)})
+    check_errors(searches["energy"], [], store.manifest)
+    with pytest.raises(InputError, match=r"warm_start: .*/earlier by the error of gap per atom"):
+        check_errors(searches["gap"], [], store.manifest)
+    for search in searches.values():  # a journal by itself
+        journal = search.model_copy(update={"warm_start": (earlier.segments,)})
+        check_errors(journal, [], store.manifest)
+    earlier.segments.write_text("of another version\n")
+    check_errors(searches["gap"], [], store.manifest)

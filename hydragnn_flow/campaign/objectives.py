@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.training.segment import SegmentResult
 
@@ -40,7 +42,7 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
 def check_errors(
     config: SearchConfig, results: Iterable[SegmentResult], manifest: Manifest
 ) -> None:
-    """Refuse to go on with a search whose trials were judged by the wrong error.
+    """Refuse to go on with a search, or from one, whose trials were judged by the wrong error.
 
     Releases before `extensive` divided the errors of all targets of structures by the atoms.
 
@@ -49,15 +51,29 @@ def check_errors(
     InputError
         Naming the target.
     """
-    measured = {name for result in results for name in result.metrics}
-    for objective in config.objectives:
-        target = objective.removeprefix(_ON_VALIDATION)
-        if f"{target}_mae_per_atom" in measured and not manifest.is_extensive(target):
-            raise InputError(
-                f"search.objectives: an earlier release judged this run's trials by the error of "
-                f"{target} per atom, although {target} is not a sum over atoms; search anew, with "
-                f"another --run-dir"
-            )
+
+    def refuse(whose: str, results: Iterable[SegmentResult], remedy: str) -> None:
+        measured = {name for result in results for name in result.metrics}
+        for objective in config.objectives:
+            target = objective.removeprefix(_ON_VALIDATION)
+            if f"{target}_mae_per_atom" in measured and not manifest.is_extensive(target):
+                raise InputError(
+                    f"{whose} by the error of {target} per atom, although {target} is not a sum "
+                    f"over atoms; {remedy}"
+                )
+
+    judged = "an earlier release judged"
+    refuse(
+        f"search.objectives: {judged} this run's trials",
+        results,
+        "search anew, with another --run-dir",
+    )
+    for path in config.warm_start:
+        # Of a journal alone nothing is known, and a run may be of a version that is not read.
+        earlier = list[SegmentResult]()
+        with suppress(InputError):
+            earlier += RunDirectory(path).results()
+        refuse(f"search.warm_start: {judged} the trials of {path}", earlier, "remove it")
 
 
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:

@@ -39,6 +39,7 @@ class TrialPhase:
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
+        check_errors(config.search, context.history, context.store.manifest)
         self.search = Search(
             context.directory.journal,
             config.search,
@@ -59,7 +60,6 @@ class TrialPhase:
             result.status == "ok" for results in self._results.values() for result in results
         )
         self._check_records()
-        check_errors(config.search, context.history, context.store.manifest)
         self._take_up()
 
     def run(self, pools: Pools) -> list[TrialRecord]:
