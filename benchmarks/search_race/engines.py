@@ -34,20 +34,23 @@ _MODULES = {
 }
 _SIMULATION = Path(__file__).with_name("clock.py")
 ENGINES = {
-    "auto": "`auto` as it ships: proposals made in another process take their time",
-    "auto_rungs": "`auto` as it ships, with `rungs: stopping`",
-    "auto_waiting": "`auto`, each proposal made when it is asked for, in no time",
-    "batched_tpe": "`batched_tpe`",
+    "auto": "as it ships, proposals made in another process take their time",
+    "auto_rungs": "the same with `rungs: stopping`",
+    "auto_waiting": "each proposal made when it is asked for, in no time",
+    "batched_tpe": "as it ships",
     "gp": "Optuna's `GPSampler()`, conditional parameters flattened",
-    "deephyper": "DeepHyper's CBO as HydraGNN uses it: UCB, `cl_min`",
+    "deephyper": "DeepHyper's CBO as HydraGNN uses it, UCB and `cl_min`",
     "deephyper_default": "DeepHyper's CBO with its own defaults",
     "tpe": "Optuna's `TPESampler()`",
-    "tpe_groups": "Optuna's `TPESampler(multivariate=True, group=True)`, the package's `tpe`",
+    "tpe_groups": "Optuna's TPE, multivariate by groups, the package's `tpe`",
     "random": "Optuna's `RandomSampler()`",
 }
 """Engine → what it is."""
-OURS = tuple(_MODULES)
 _BENCHMARKS = Path(__file__).parents[1]
+
+
+class EngineDied(RuntimeError):
+    """An engine's process ended with an error of its own."""
 
 
 class Engine(Protocol):
@@ -188,7 +191,10 @@ class DeepHyperEngine:
         self._write({"learn": self._learnt, "tell": self._told, "ask": count})
         self._learnt, self._told = [], []
         assert self._process.stdout is not None
-        answer = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise EngineDied
+        answer = json.loads(line)
         self.seconds += answer["seconds"]
         return [(key, params) for key, params in answer["asked"]]
 

@@ -10,14 +10,14 @@ from statistics import mean, stdev
 from results import Cell, Number, Table
 
 from search_race.engines import ENGINES
-from search_race.quality import RUNGED, Result, Setting
+from search_race.quality import Result, Setting
 
 AHEAD = 2.0
 """Standard errors beyond which one engine is ahead of another."""
 TARGET = 0.9
 """Of the best peer's regret, what ours is to have at most."""
-OURS = ("auto", RUNGED, "batched_tpe")
-_JUDGED = {"auto": ("gp", "deephyper", "deephyper_default", "tpe"), "batched_tpe": ("tpe",)}
+_TPES = ("tpe", "tpe_groups")
+_JUDGED = {"auto": ("gp", "deephyper", "deephyper_default", *_TPES), "batched_tpe": _TPES}
 _HALF, _END = 1, 3
 """Places in a result's regrets."""
 
@@ -46,6 +46,8 @@ class Difference:
     peer: str
     at: str
     """The end of the search, or half-way."""
+    functions: int
+    """That both have searched."""
     seeds: int
     mean: float
     error: float
@@ -86,13 +88,18 @@ class Report:
                 self._regrets.setdefault(key, {})[result.seed] = result.regret
                 self._seconds.setdefault(key[:2], []).append(result.seconds)
 
+    @property
+    def count(self) -> int:
+        """Functions that are reported on."""
+        return len(self._functions)
+
     def standings(self) -> list[Standing]:
-        """Of every engine that has searched all functions, or with rungs all that have curves."""
+        """Of every engine that has searched any of the functions."""
         found = []
         for setting in self._settings:
             for engine in ENGINES:
                 has = self._of(setting.name, engine)
-                if not has or (len(has) < len(self._functions) and engine != RUNGED):
+                if not has:
                     continue
                 found.append(
                     Standing(
@@ -120,11 +127,13 @@ class Report:
 
     def _difference(self, setting: str, ours: str, peer: str, at: str, place: int) -> Difference:
         per_function, means, counts = [], [], []
-        for name in self._functions:
+        for name in self._of(setting, ours):
             scale = self._scale(setting, name, place)
             mine = self._regrets[setting, ours, name]
-            theirs = self._regrets[setting, peer, name]
+            theirs = self._regrets.get((setting, peer, name), {})
             both = sorted(mine.keys() & theirs.keys())
+            if not both:
+                continue
             pairs = [(mine[s][place] / scale, theirs[s][place] / scale) for s in both]
             per_function.append(mean(a - b for a, b in pairs))
             means.append([mean(side) for side in zip(*pairs, strict=True)])
@@ -135,6 +144,7 @@ class Report:
             ours,
             peer,
             at,
+            len(counts),
             min(counts),
             mean(per_function),
             stdev(per_function) / math.sqrt(len(per_function)),
@@ -163,6 +173,7 @@ def summary(report: Report, settings: Sequence[Setting], at: str) -> Table:
     rows: list[list[Cell]] = []
     for engine, what in ENGINES.items():
         cells: list[Cell] = []
+        searched = {len(one.end) for one in standings.values() if one.engine == engine}
         for setting in settings:
             one = standings.get((setting.name, engine))
             if one is None:
@@ -172,7 +183,9 @@ def summary(report: Report, settings: Sequence[Setting], at: str) -> Table:
             error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
             cells.append(Number(mean(values), error=error))
         if any(cell is not None for cell in cells):
-            rows.append([what, *cells])
+            few = max(searched) < report.count
+            shown = f"`{engine}`: {what}"
+            rows.append([f"{shown} ({max(searched)} functions)" if few else shown, *cells])
     columns = ("engine", *(setting.name for setting in settings))
     when = "at the end" if at == "end" else "half-way"
     title = f"Mean regret {when}, random search 1 (in flight:evaluations; ± over functions)"
@@ -185,8 +198,9 @@ def compared(differences: Sequence[Difference]) -> Table:
         [
             one.setting,
             f"`{one.ours}`",
-            ENGINES[one.peer],
+            f"`{one.peer}`",
             one.at,
+            one.functions,
             one.seeds,
             Number(one.mean, error=one.error),
             one.ratio,
@@ -194,7 +208,17 @@ def compared(differences: Sequence[Difference]) -> Table:
         ]
         for one in differences
     ]
-    columns = ("setting", "ours", "less", "at", "seeds", "difference", "ratio", "ours is")
+    columns = (
+        "setting",
+        "ours",
+        "less",
+        "at",
+        "functions",
+        "seeds",
+        "difference",
+        "ratio",
+        "verdict",
+    )
     return Table(columns, rows, "differences", "Ours less its peers, on the same seeds")
 
 
@@ -226,12 +250,15 @@ def verdicts(report: Report, settings: Sequence[Setting]) -> list[str]:
         best = max(ends.values(), key=lambda one: one.ratio)
         met = "met" if best.ratio <= TARGET else "MISSED"
         said.append(
-            f"{setting.name}: regret {best.ratio:.2f} of the best peer's, {best.peer} "
-            f"(target ≤ {TARGET:g}: {met})"
+            f"{setting.name}: regret {best.ratio:.2f} of the best peer's, `{best.peer}`, "
+            f"among {', '.join(f'`{peer}`' for peer in ends)} (target ≤ {TARGET:g}: {met})"
         )
         for one in differences:
-            key = one.setting, one.ours, one.peer, one.at
-            if key == (setting.name, "auto", "tpe", "half-way"):
+            key = one.setting, one.ours, one.at
+            if key == (setting.name, "auto", "half-way") and one.peer in _TPES:
                 met = "MISSED" if one.verdict == "behind" else "met"
-                said.append(f"{setting.name}: half-way {one.verdict} with TPE (target: {met})")
+                said.append(
+                    f"{setting.name}: half-way {one.verdict}, beside `{one.peer}` "
+                    f"(target: not behind, {met})"
+                )
     return said
