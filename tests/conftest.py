@@ -20,6 +20,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
+# A shell's `&` leaves it ignored, in all processes that follow; tests press Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 MOST_PROCESSES = 2
