@@ -1,4 +1,4 @@
-"""Functions that samplers are developed on: six that were made up, and a table of real trainings.
+"""Functions that samplers are developed on: six that were made up, and two tables of real trainings.
 
 Whoever changes a sampler may look at these; what a change is worth is judged on the functions of
 `search_race.held_out`. Their characters differ, so that no engine is at home everywhere.
@@ -13,7 +13,7 @@ import numpy as np
 
 from hydragnn_flow.config import Parameter
 from search_race.function import Function, Params
-from search_race.recorded.grids import DIABETES
+from search_race.recorded.grids import DIABETES, MOLECULE
 
 # Of the six types: what the best network of the type loses to the best of all, the logarithm of
 # its best learning rate and of its best width.
@@ -275,6 +275,13 @@ DEVELOPMENT = {
             DIABETES.space,
             DIABETES.loss,
             best=DIABETES.best,
+        ),
+        Function(
+            "molecule",
+            "real: five regressors, losses over two decades",
+            MOLECULE.space,
+            MOLECULE.loss,
+            best=MOLECULE.best,
         ),
     )
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from hydragnn_flow.config import Parameter
 from search_race.function import Curves, Function, Params
-from search_race.recorded.grids import DIGITS, MOLECULE, Grid
+from search_race.recorded.grids import DIGITS, TUMOURS, Grid
 from search_race.recorded.surrogate import Surrogate
 from search_race.recorded.tasks import TASKS, Task
 
@@ -80,7 +80,7 @@ HELD_OUT = {
     for function in (
         *(_recorded(task) for task in TASKS.values()),
         _known(DIGITS, "digits, five kinds of classifiers"),
-        _known(MOLECULE, "energies of a molecule, five kinds of regressors"),
+        _known(TUMOURS, "tumours, five kinds of classifiers"),
         Function(
             "hartmann",
             "six of twenty parameters matter, noisy",

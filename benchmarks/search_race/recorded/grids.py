@@ -147,6 +147,44 @@ DIGITS = Grid(
 )
 """Share of handwritten digits that classifiers take for others, after 599 to learn from."""
 
+TUMOURS = Grid(
+    "tumours",
+    {
+        "logistic": {
+            "scaling": ("none", "standard", "power", "ranks"),
+            "penalty": ("l1", "l2"),
+            "C": _even(1e-4, 1e3, 29),
+        },
+        "forest": {
+            "trees": ("random", "extra"),
+            "max_features": (1, 2, 4, 8, 16, 30),
+            "min_samples_leaf": (1, 2, 4, 8, 16, 32),
+            "n_estimators": _HALVES,
+        },
+        "boosting": {
+            "learning_rate": _even(0.02, 0.7, 7),
+            "max_leaf_nodes": (2, 4, 8),
+            "min_samples_leaf": (3, 10, 30),
+            "l2_regularization": (0.0, 10.0),
+            "max_iter": (10, 15, 20, 30, 45, 70, 100, 150),
+        },
+        "neighbours": {
+            "scaling": ("none", "standard", "power", "ranks"),
+            "n_neighbors": tuple(range(1, 41, 2)),
+            "weights": ("uniform", "distance"),
+            "p": (1, 2),
+        },
+        "support_vectors": {
+            "scaling": ("standard", "power", "ranks"),
+            "kernel": ("rbf", "poly", "sigmoid"),
+            "C": _even(1e-2, 1e3, 6),
+            "gamma": _even(1e-5, 1.0, 6),
+        },
+    },
+    chosen=("scaling", "penalty", "trees", "weights", "p", "kernel"),
+)
+"""Cross-entropy of classifiers of breast tumours, in five folds."""
+
 MOLECULE = Grid(
     "molecule",
     {
@@ -183,4 +221,4 @@ MOLECULE = Grid(
 )
 """Mean absolute error [meV] of regressors of a molecule's energy, in five folds."""
 
-GRIDS = {grid.name: grid for grid in (DIABETES, DIGITS, MOLECULE)}
+GRIDS = {grid.name: grid for grid in (DIABETES, DIGITS, MOLECULE, TUMOURS)}
