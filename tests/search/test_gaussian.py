@@ -67,6 +67,49 @@ def process_and_data() -> tuple[GaussianProcess, np.ndarray, np.ndarray]:
     return GaussianProcess(np.array([0, 1, 2])), points, (values - values.mean()) / values.std()
 
 
+def test_a_branch_not_tried_is_as_unknown_in_its_middle_as_in_its_corners() -> None:
+    """With absent numbers in the middle, trials of other branches told of this one's middle."""
+    space = {
+        "kind": Parameter(choices=("one", "two")),
+        "one.x": Parameter(float=(0, 1), when={"kind": ("one",)}),
+        "one.y": Parameter(int=(1, 9), when={"kind": ("one",)}),
+        "two.z": Parameter(float=(0, 1), when={"kind": ("two",)}),
+    }
+    cube = UnitCube(space)
+    tried = cube.encode([{"kind": "two", "two.z": z} for z in (0.1, 0.3, 0.6, 0.8)])
+    others = cube.encode(
+        [{"kind": "one", "one.x": x, "one.y": y} for x in (0, 0.5) for y in (1, 5)]
+    )
+    process = GaussianProcess(cube.parameters)
+    process.condition(cube.features(tried), np.array([-1.0, 0.0, 0.5, 1.0]), np.empty((0, 8)))
+    mean, deviation = process.predict(cube.features(others))
+    assert deviation[0] < 0.97
+    np.testing.assert_allclose(mean, mean[0], atol=1e-9)
+    np.testing.assert_allclose(deviation, deviation[0], atol=1e-9)
+
+
+def test_distances_of_features() -> None:
+    """Both ends of a number, conditional or not, and any two values of a choice: 1."""
+    cube = UnitCube(SPACE)
+    rest = {"rate": 1e-3, "width": 64}
+    trials = [
+        {"kind": "one", **rest, "depth": 7, "share": 0.0, "deep": -1.0},
+        {"kind": "one", **rest, "depth": 7, "share": 0.0, "deep": 1.0},
+        {"kind": True, **rest, "depth": 7, "share": 0.0, "deep": -1.0},
+        {"kind": "one", **rest, "depth": 7, "share": 0.25, "deep": 0.3},
+        {"kind": "one", **rest, "depth": 7, "share": 0.25, "deep": -0.3},
+        {"kind": "one", **rest, "depth": 7, "share": 0.5, "deep": -0.3, "inner": "a"},
+        {"kind": "one", **rest, "depth": 7, "share": 0.5, "deep": -0.3, "inner": "b"},
+    ]
+    features = cube.features(cube.encode(trials))
+    assert features.shape[1] == len(cube.parameters)
+    distances = np.linalg.norm(features[:, None] - features, axis=2)
+    assert distances[0, 1] == pytest.approx(1)
+    assert distances[0, 2] == pytest.approx(1)
+    assert distances[5, 6] == pytest.approx(1)
+    assert distances[3, 4] == pytest.approx(0.3, rel=0.15)
+
+
 def test_the_gradient_of_the_posterior_is_its_slope() -> None:
     _, points, values = process_and_data()
     process = GaussianProcess(np.array([0, 1, 1]))

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Space = Mapping[str, Parameter]
 Values = dict[str, Any]
+_FROM_ABSENT = math.sqrt(0.5)
+"""Distance of a value from its absence, where those at both ends of a range, and any two of a
+choice, are at distance 1 of each other."""
 
 
 class Branch(NamedTuple):
@@ -50,6 +53,8 @@ class UnitCube:
         self._axes = {name: _axis(domain) for name, domain in self.domains.items()}
         self._column = {name: column for column, name in enumerate(space)}
         self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
+        self.parameters = np.repeat(np.arange(len(space)), [self._width(name) for name in space])
+        """Of which parameter each feature is [n_features]."""
 
     def __len__(self) -> int:
         return len(self.domains)
@@ -80,6 +85,30 @@ class UnitCube:
             for name, unit in zip(self.domains, point, strict=True)
             if not math.isnan(unit)
         }
+
+    def features(self, points: Floats) -> Floats:
+        """What a Gaussian process sees of points [n, n_features].
+
+        A number is a column, a choice one for each of its values. A number that need not exist is
+        a point on a quarter of a circle, with its absence in the centre: all values are as far
+        from it (Hutter and Osborne, 2013, arXiv:1310.5738).
+        """
+        columns = []
+        for name, units, count in zip(self.domains, points.T, self.choices.tolist(), strict=True):
+            if count:
+                centres = (np.arange(count) + 0.5) / count
+                columns.append(_FROM_ABSENT * np.isclose(units[:, None], centres))
+            elif name in self._when:
+                angle = np.pi / 2 * (units[:, None] - 0.5)
+                on_circle = _FROM_ABSENT * np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+                columns.append(np.nan_to_num(on_circle, nan=0.0))
+            else:
+                columns.append(units[:, None])
+        return np.concatenate(columns, axis=1)
+
+    def _width(self, name: str) -> int:
+        """Number of features."""
+        return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
     def settle(self, points: Floats) -> Floats:
         """Move points to values that a trial can have; what does not exist there becomes NaN.

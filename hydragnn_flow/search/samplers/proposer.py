@@ -40,7 +40,8 @@ class Proposer:
     not the mean (GP-BUCB of Desautels et al., JMLR 15, 2014).
 
     Every parameter is part of the model, whether or not it exists in a trial: where it does not,
-    a number is taken to be in the middle of its range and a choice to be as far from every value.
+    it is as far from all values that it can have. A branch that has hardly been tried is then
+    judged by its own trials, and is as unknown in its middle as in its corners.
 
     Parameters
     ----------
@@ -50,8 +51,7 @@ class Proposer:
 
     def __init__(self, space: Space) -> None:
         self._cube = UnitCube(space)
-        choices = self._cube.choices
-        self._process = GaussianProcess(np.repeat(np.arange(len(choices)), np.maximum(choices, 1)))
+        self._process = GaussianProcess(self._cube.parameters)
         self._branches = self._cube.branches()
         self._fitted = self._proposed = 0
         self._hope = _HOPES[0]
@@ -81,20 +81,20 @@ class Proposer:
         random = np.random.default_rng(seed)
         points = self._cube.encode([values for values, _ in finished])
         losses = _standardised(np.array([loss for _, loss in finished]))
-        known = self._features(points)
+        known = self._cube.features(points)
         if not self._fitted or len(losses) >= max(self._fitted + 2, (1 + _REFIT) * self._fitted):
             rows = _telling(losses, MOST_FITTED)
             self._process.fit(known[rows], losses[rows])
             self._fitted, self.fits = len(losses), self.fits + 1
         pending = self._cube.encode(running)
         rows = _telling(losses, MOST_KNOWN)
-        self._process.condition(known[rows], losses[rows], self._features(pending))
+        self._process.condition(known[rows], losses[rows], self._cube.features(pending))
         ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
         for _ in range(count):
             self._hope = _HOPES[self._proposed % len(_HOPES)]
             chosen = self._choose(ordered, taken, self._branch(), random)
-            self._process.believe(self._features(chosen[None])[0])
+            self._process.believe(self._cube.features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
@@ -172,20 +172,8 @@ class Proposer:
         return self._cube.settle(points)
 
     def _score(self, points: Floats, branch: Branch | None) -> Floats:
-        mean, deviation = self._process.predict(self._features(points))
+        mean, deviation = self._process.predict(self._cube.features(points))
         return np.where(_inside(points, branch), self._hope * deviation - mean, -np.inf)
-
-    def _features(self, points: Floats) -> Floats:
-        """What the process sees: a column for a number, one for each value of a choice."""
-        columns = []
-        for units, n_choices in zip(points.T, self._cube.choices, strict=True):
-            if n_choices:
-                centres = (np.arange(n_choices) + 0.5) / n_choices
-                # Two choices are at distance 1 of each other.
-                columns.append(np.isclose(units[:, None], centres) * np.sqrt(0.5))
-            else:
-                columns.append(np.nan_to_num(units, nan=0.5)[:, None])
-        return np.concatenate(columns, axis=1)
 
 
 def _inside(points: Floats, branch: Branch | None) -> Bools:
