@@ -38,6 +38,7 @@ FROZEN = {
     "boosting": "f2bb523b8a2c",
     "digits": "3428d1f3c3b1",
     "molecule": "8b2dad673e21",
+    "tumours": "6c92e7e75daf",
     "hartmann": "4198b0ed17a5",
 }
 

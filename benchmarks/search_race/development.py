@@ -1,4 +1,4 @@
-"""Functions that samplers are developed on: six that were made up, and two tables of real trainings.
+"""Functions that samplers are developed on: six were made up, two are tables of real trainings.
 
 Whoever changes a sampler may look at these; what a change is worth is judged on the functions of
 `search_race.held_out`. Their characters differ, so that no engine is at home everywhere.
