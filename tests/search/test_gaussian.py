@@ -13,7 +13,7 @@ from scipy.optimize import approx_fprime
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.samplers.encoding import UnitCube
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
-from hydragnn_flow.search.samplers.proposer import Proposer
+from hydragnn_flow.search.samplers.proposer import Proposer, log_gain
 from hydragnn_flow.search.space import active, suggest
 
 SPACE = {
@@ -207,3 +207,42 @@ def test_odd_losses_do_no_harm(losses: list[float]) -> None:
     finished = list(zip(random_trials(len(losses)), losses, strict=True))
     for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
         assert list(trial) == active(SPACE, trial)
+
+
+def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on() -> None:
+    drawn = np.random.default_rng(0).standard_normal(200_000)
+    for z in (-1.5, -1.0, 0.0, 2.0):
+        mean = np.maximum(z - drawn, 0).mean()
+        assert np.exp(log_gain(np.array([z])))[0] == pytest.approx(mean, rel=0.03)
+    far = log_gain(np.array([-1e5, -100.0, -10.0, -1.0001, -0.9999, 10.0, 100.0]))
+    assert np.isfinite(far).all() and (np.diff(far) > 0).all()
+    assert far[1] == pytest.approx(-5000 - np.log(np.sqrt(2 * np.pi) * 1e4), abs=1e-3)
+
+
+def test_a_branch_with_nothing_left_to_gain_is_left() -> None:
+    """Its best trials are known; the others of it are still better than those of another branch."""
+    space = {
+        "kind": Parameter(choices=("tried", "rough")),
+        "step": Parameter(int=(0, 60), when={"kind": ("tried",)}),
+        "x": Parameter(float=(0, 1), when={"kind": ("rough",)}),
+    }
+    tried = [({"kind": "tried", "step": i}, 1 + 0.001 * i) for i in range(0, 60, 3)]
+    rough = [({"kind": "rough", "x": x}, 1.5 + np.sin(9 * x)) for x in (0.02, 0.2, 0.4, 0.7)]
+    rough += [({"kind": "rough", "x": x}, 1.5 + np.sin(9 * x)) for x in (0.1, 0.3, 0.8, 0.97)]
+    proposer = Proposer(space)
+    proposals = proposer.propose(tried + rough, [], 4, 0)
+    assert [trial["kind"] for trial in proposals[1:]].count("rough") >= 2
+
+
+def test_turns_of_a_branch_hardly_tried_are_quasi_random() -> None:
+    """Not in its corners, of which the process knows least."""
+    space = {
+        "kind": Parameter(choices=("good", "new")),
+        **{f"x.{i}": Parameter(float=(0, 1), when={"kind": ("new",)}) for i in range(6)},
+    }
+    middle = {f"x.{i}": 0.5 for i in range(6)}
+    finished = [({"kind": "good"}, 0.0), ({"kind": "new", **middle}, 1.0)]
+    # The fifth proposal is the new branch's turn.
+    turns = [Proposer(space).propose(finished, [], 5, seed)[4] for seed in range(8)]
+    units = np.array([[trial[f"x.{i}"] for i in range(6)] for trial in turns])
+    assert np.mean((units > 0.05) & (units < 0.95)) > 0.8

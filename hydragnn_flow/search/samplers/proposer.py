@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erfcx, ndtr
 from scipy.stats import qmc, yeojohnson
 
 from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space, UnitCube, Values
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
-_SPREAD = 2048
+_SPREAD, _BRANCH_SPREAD = 2048, 64
 """Points all over the space among which a proposal is sought,"""
 _BEST, _AROUND = 10, 32
 """and around so many of the best trials so many each."""
@@ -24,20 +25,20 @@ _REFIT = 0.05
 MOST_FITTED, MOST_KNOWN = 250, 1000
 """Trials that decide the hyper-parameters, and trials that the process knows, at most."""
 _FEWEST_TO_WARP = 8
-_HOPES = (0.5, 1.0, 2.0)
-"""A point is worth its mean, less so many deviations, which proposals take in turns. With two
-alone, sixty trials find less; with one or less alone, they miss the deceptive branch; with three,
-rugged functions are searched worse."""
 _BRANCH_EVERY = 4
-"""One proposal in so many is the best of a branch of the space, which take turns: one that is hard
-to do well in looks poor until it has been tried for long."""
+"""One proposal in so many is for a branch of the space, which take turns: one that is hard to do
+well in looks poor until it has been tried for long."""
+_BRANCH_START = 8
+"""With fewer trials a branch is given quasi-random ones in its turns: the process is most uncertain
+of corners, and a branch tried there alone looks poor."""
 
 
 class Proposer:
     """Proposes trials from those that are finished and those that run.
 
-    It takes the smallest lower bound of the loss, where trials that run lower the deviation but
-    not the mean (GP-BUCB of Desautels et al., JMLR 15, 2014).
+    It takes the largest expected improvement on the smallest loss that is expected of a known
+    trial, so that a branch with nothing left to gain is left. Trials that run are known, with the
+    loss that is expected of them (the Kriging believer of Ginsbourger et al., 2010).
 
     Every parameter is part of the model, whether or not it exists in a trial: where it does not,
     it is as far from all values that it can have. A branch that has hardly been tried is then
@@ -54,7 +55,6 @@ class Proposer:
         self._process = GaussianProcess(self._cube.parameters)
         self._branches = self._cube.branches()
         self._fitted = self._proposed = 0
-        self._hope = _HOPES[0]
         self.fits = 0
         """How often the hyper-parameters have been sought."""
 
@@ -92,8 +92,10 @@ class Proposer:
         ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
         for _ in range(count):
-            self._hope = _HOPES[self._proposed % len(_HOPES)]
-            chosen = self._choose(ordered, taken, self._branch(), random)
+            branch = self._branch()
+            chosen = self._start(taken, branch, random)
+            if chosen is None:
+                chosen = self._choose(ordered, taken, branch, random)
             self._process.believe(self._cube.features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
@@ -109,43 +111,53 @@ class Proposer:
             return None
         return self._branches[turn % len(self._branches)]
 
+    def _start(
+        self, taken: Floats, branch: Branch | None, random: np.random.Generator
+    ) -> Floats | None:
+        """A quasi-random point of a branch that has been tried too little; None for any other."""
+        if branch is None or np.count_nonzero(_inside(taken, branch)) >= _BRANCH_START:
+            return None
+        spread = qmc.Sobol(len(self._cube), seed=random).random(_BRANCH_SPREAD)
+        points = self._settled(spread, branch)
+        return _first_new(points[_inside(points, branch)], taken)
+
     def _choose(
         self, known: Floats, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats:
-        """The most hopeful point [n_parameters] found that is not taken.
+        """The point [n_parameters] found that promises most and is not taken.
 
         Parameters
         ----------
         known
             Points with a loss, the best first.
         taken
-            All that must not be chosen again.
+            All that must not be chosen again, those with a loss first.
         branch
             The one to keep to.
         random
             Makes the points.
         """
+        expected = np.concatenate([known[:_BEST], taken[len(known) :]])
+        least = self._process.predict(self._cube.features(expected))[0].min()
         good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(_SPREAD)
         around = self._children(np.repeat(good, _AROUND, axis=0), _STEPS[0], random, branch)
         points = np.concatenate([self._settled(spread, branch), around])
-        scores = self._score(points, branch)
+        scores = self._score(points, least, branch)
         top = np.argsort(-scores)[:_PARENTS]
         parents, reached = points[top], scores[top]
         rows = np.arange(len(parents))
         for step in _STEPS:
             children = self._children(np.repeat(parents, _CHILDREN, axis=0), step, random, branch)
-            scored = self._score(children, branch).reshape(len(parents), _CHILDREN)
+            scored = self._score(children, least, branch).reshape(len(parents), _CHILDREN)
             first = scored.argmax(axis=1)
             better = scored[rows, first] > reached
             reached = np.where(better, scored[rows, first], reached)
             parents = np.where(better[:, None], children[rows * _CHILDREN + first], parents)
         # A small space has only so many points: the same again only if there is no other.
-        ordered: list[Floats] = [*parents[np.argsort(-reached)], *points[np.argsort(-scores)]]
-        for point in ordered:
-            if not np.isclose(taken, point, rtol=0, atol=1e-9, equal_nan=True).all(axis=1).any():
-                return point
-        return ordered[0]
+        ordered = np.concatenate([parents[np.argsort(-reached)], points[np.argsort(-scores)]])
+        chosen = _first_new(ordered, taken)
+        return ordered[0] if chosen is None else chosen
 
     def _children(
         self,
@@ -171,9 +183,37 @@ class Proposer:
             points[:, branch.column] = branch.unit
         return self._cube.settle(points)
 
-    def _score(self, points: Floats, branch: Branch | None) -> Floats:
+    def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
+        """Logarithm of the expected improvement on the least loss."""
         mean, deviation = self._process.predict(self._cube.features(points))
-        return np.where(_inside(points, branch), self._hope * deviation - mean, -np.inf)
+        gain = np.log(deviation) + log_gain((least - mean) / deviation)
+        return np.where(_inside(points, branch), gain, -np.inf)
+
+
+def log_gain(z: Floats) -> Floats:
+    """Logarithm of the mean of max(z - x, 0), of standard normal numbers x.
+
+    It is as exact where the mean itself would be too small for a number.
+    """
+    near, far = np.maximum(z, -1), np.minimum(z, -1)
+    direct = np.log(np.exp(_log_density(near)) + near * ndtr(near))
+    tail = np.log1p(far * np.sqrt(np.pi / 2) * erfcx(-far / np.sqrt(2)))
+    gain: Floats = np.where(z > -1, direct, _log_density(far) + tail)
+    return gain
+
+
+def _log_density(z: Floats) -> Floats:
+    density: Floats = -0.5 * (z**2 + np.log(2 * np.pi))
+    return density
+
+
+def _first_new(points: Floats, taken: Floats) -> Floats | None:
+    """The first of the points that is not taken."""
+    for point in points:
+        if not np.isclose(taken, point, rtol=0, atol=1e-9, equal_nan=True).all(axis=1).any():
+            found: Floats = point
+            return found
+    return None
 
 
 def _inside(points: Floats, branch: Branch | None) -> Bools:
