@@ -80,7 +80,7 @@ broken line here at all
 @pytest.mark.parametrize(
     ("path", "option"),
     [
-        ("/root/runs", ""),
+        ("/home/abc/runs", ""),
         ("/lustre/orion/abc/runs", ""),
         ("/lustre/old/runs", "localflock"),
         ("/lustre/older/runs", ""),

@@ -79,17 +79,17 @@ class SimulatedBackground:
         """There is nothing to end."""
 
 
-# CPU seconds of a core that was busy with other work too, for a space of twenty parameters
+# CPU seconds for a space of twenty parameters
 # (`python -m search_race.clock` measures them).
 _MESSAGE = 0.01
 
 
 def _proposing(known: int, pending: int) -> float:
-    return 0.03 + 3.5e-7 * (min(known, MOST_KNOWN) + pending) ** 2
+    return 0.055 + 3.6e-7 * (min(known, MOST_KNOWN) + pending) ** 2
 
 
 def _fitting(known: int) -> float:
-    return 0.25 * (min(known, MOST_FITTED) / MOST_FITTED) ** 2
+    return 0.65 * (min(known, MOST_FITTED) / MOST_FITTED) ** 3
 
 
 def measure() -> None:

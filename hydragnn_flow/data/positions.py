@@ -21,7 +21,7 @@ INEXACT = 1e-4
 _EDGE = 1e-6
 # Of double precision, with a margin.
 _ROUNDING = 1e-12
-# A structure may be so many times as far from the origin as it is long: two binary digits.
+# Longest distance from the origin in units of the structure's length: it costs two binary digits.
 _FAR = 4
 
 

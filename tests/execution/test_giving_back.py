@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import time
@@ -33,20 +32,6 @@ from hydragnn_flow.files import write_json
 pytestmark = pytest.mark.xdist_group("processes")
 Install = Callable[[str, str], None]
 SLURM = replace(site(), scheduler="slurm")
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a command on the PATH, before all others."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-    def put(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-
-    return put
 
 
 @pytest.fixture

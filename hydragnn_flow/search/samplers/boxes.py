@@ -30,7 +30,7 @@ class Boxes:
 
 
 def cut(placed: Array, size: int) -> Boxes:
-    """Boxes of at most so many points, or narrower than a kernel, in whose widths points are."""
+    """Boxes of at most ``size`` points, or no wider than a kernel, whose width is the unit."""
     whole, waiting = [], [np.arange(len(placed))]
     while waiting:
         box = waiting.pop()

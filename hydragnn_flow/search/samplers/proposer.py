@@ -14,19 +14,19 @@ from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space,
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
 _SPREAD, _BRANCH_SPREAD = 2048, 64
-"""Points all over the space among which a proposal is sought,"""
+"""Number of points all over the space among which a proposal is sought,"""
 _BEST, _AROUND = 10, 32
-"""and around so many of the best trials so many each."""
+"""number of best trials, and number of points around each of them."""
 _PARENTS, _CHILDREN = 8, 32
 _STEPS = np.geomspace(0.1, 0.003, 8)
 """The best of these points are improved by steps that become smaller."""
 _REFIT = 0.05
-"""Hyper-parameters are sought again when the number of values has grown by so much."""
+"""Growth of the number of values, as a share, after which hyper-parameters are sought again."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
 """Trials that decide the hyper-parameters, and trials that the process knows, at most."""
 _FEWEST_TO_WARP = 8
 _BRANCH_EVERY = 4
-"""One proposal in so many is for a branch of the space, which take turns: one that is hard to do
+"""Period, in proposals, of the turns that branches of the space take: a branch that is hard to do
 well in looks poor until it has been tried for long."""
 _BRANCH_START = 8
 """With fewer trials a branch is given quasi-random ones in its turns: the process is most uncertain

@@ -17,7 +17,7 @@ MOST_BUSY = 0.25
 MOST_SECONDS = 2.0
 """That the driver waits at a time: it has results to record and segments to send."""
 IN_FLIGHT_PER_PROPOSAL = 16
-"""One proposal for so many trials in flight is made ahead: more would soon be stale."""
+"""Trials in flight for each proposal that is made ahead: more proposals would soon be stale."""
 FEWEST_AHEAD = 2
 """Minimum proposals kept ready, so that two trials can start together."""
 
