@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
+import yaml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,6 +49,21 @@ def test_every_package_that_is_imported_is_declared() -> None:
         and not declared & {distribution.lower() for distribution in known.get(name, ())}
     }
     assert not wrong
+
+
+def test_the_citation_is_of_this_version_and_licence() -> None:
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert cited["title"] == project["name"]
+    assert cited["version"] == project["version"]
+    assert cited["license"] == project["license"]
+    assert [author["name"] for author in cited["authors"]] == [
+        author["name"] for author in project["authors"]
+    ]
+    [licence] = project["license-files"]
+    text = (REPOSITORY / licence).read_text(encoding="utf-8")
+    assert text.startswith("BSD 3-Clause") and project["license"] == "BSD-3-Clause"
+    assert cited["authors"][0]["name"] in text
 
 
 @pytest.fixture(scope="module")
