@@ -8,7 +8,7 @@ from hydragnn_flow.execution.sites.site import Site
 
 
 def site(options: Options) -> Site:
-    """The generic site with up to four segments on a CPU slot."""
+    """The generic site with up to four segments on a CPU slot, as if it were a device."""
     slots = load_site("slurm", **options.model_dump(exclude_none=True))
-    gcd = replace(slots.node.gcd, share=4)
+    gcd = replace(slots.node.gcd, share=4, launches=False)
     return replace(slots, node=replace(slots.node, gcd=gcd))
