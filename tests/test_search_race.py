@@ -197,6 +197,11 @@ def test_ahead_is_beyond_two_standard_errors_over_functions(
     assert end.error == pytest.approx(per_function.std(ddof=1) / math.sqrt(3))
 
 
+def test_nothing_is_said_of_a_peer_known_on_one_function() -> None:
+    known = results("random", [[2.0]] * 2) + results("auto", [[0.5]] * 2) + results("gp", [[1.0]])
+    assert report.Report(known, ["a", "b"], [Setting(4, 60, 60.0, 1)]).differences() == []
+
+
 def test_slow_engines_have_fewer_seeds_unless_they_are_given(tmp_path: Path) -> None:
     setting = Setting(4, 8, 60.0, 2, 1, ("gp", "random"))
     functions = {"ackley": DEVELOPMENT["ackley"]}

@@ -26,7 +26,9 @@ from search_race.function import Function
 RUNGED = "auto_rungs"
 """The engine whose trials are judged at rungs; of functions whose trainings have curves."""
 _CHEAP = ("tpe", "tpe_groups", "random")
-_SLOW = (RUNGED, "gp", "deephyper", "deephyper_default")
+_COSTLY = ("gp", "deephyper", "deephyper_default")
+"""Whose searches take a minute of a core or more."""
+_SLOW = (RUNGED, *_COSTLY)
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Setting:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting(4, 60, 60.0, 10, 1, ("auto", RUNGED, "batched_tpe", "gp", "deephyper", *_CHEAP)),
-        Setting(32, 96, 600.0, 10, 1),
+        Setting(4, 60, 60.0, 10, 1, ("auto", RUNGED, "batched_tpe", *_COSTLY, *_CHEAP)),
+        Setting(32, 96, 600.0, 10, 1, ("auto", RUNGED, "batched_tpe", *_COSTLY, *_CHEAP)),
         Setting(256, 512, 600.0, 2, 0),
     )
 }

@@ -114,13 +114,17 @@ class Report:
         return found
 
     def differences(self) -> list[Difference]:
-        """Ours against the peers it is judged by, at the end and half-way."""
+        """Ours against the peers it is judged by, at the end and half-way.
+
+        A peer that has searched fewer than two of our functions is left out: nothing says how
+        sure a difference would be.
+        """
         found = []
-        known = {(one.setting, one.engine) for one in self.standings()}
         for setting in self._settings:
             for ours, peers in _JUDGED.items():
                 for peer in peers:
-                    if {(setting.name, ours), (setting.name, peer)} <= known:
+                    both = {*self._of(setting.name, ours)} & {*self._of(setting.name, peer)}
+                    if len(both) > 1:
                         for at, place in (("end", _END), ("half-way", _HALF)):
                             found.append(self._difference(setting.name, ours, peer, at, place))
         return found
