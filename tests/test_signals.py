@@ -6,7 +6,7 @@ import os
 import pty
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -15,6 +15,14 @@ from signal_cases import send, together
 
 from hydragnn_flow import signals
 from hydragnn_flow.signals import leaving_in_order, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def nothing_ignored() -> Iterator[None]:
+    """Tests may have been started by `nohup`; what is ignored ends no block."""
+    hup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, hup)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
