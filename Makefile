@@ -20,9 +20,9 @@ BENCHMARKS := store models accuracy forces campaigns search search_quality execu
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (6 minutes)"
-	@echo "make test         lint, types and tests (8 minutes)"
+	@echo "make test         lint, types and tests (7 minutes)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
-	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (20 minutes)"
+	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (10 minutes)"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md (2.5 hours); benchmark-NAME one of them"

@@ -49,8 +49,9 @@ def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
 def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path) -> None:
     epochs, most = 40, 4
     space = SPACE | {"Resources.gcds": {"choices": [1, 2, most]}}
-    # There are eight GCDs: more trials of one than that, for some to share.
-    widths = (most, *(1 for _ in range(12)), 2, most, 2, most, 2, most)
+    # There are eight GCDs: more trials of one than that, for some to share; the last has none to
+    # share with.
+    widths = (most, *(1 for _ in range(12)), 2, most, 2, most, 2, most, 1)
     trials = len(widths)
     enqueue = [{"Resources.gcds": width} for width in widths]
     config = write_campaign(tmp_path, trials, epochs, space=space, enqueue=enqueue)
