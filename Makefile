@@ -9,13 +9,17 @@ BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
 
+# Packages whose names are public: those of their `__all__`.
+PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
+	execution models models.mpnn placement report search)
+
 # `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, and the directory
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
 BENCHMARKS := store models accuracy forces campaigns search search_quality execution
 
-.PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs clean benchmarks \
+.PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
@@ -26,7 +30,8 @@ help:
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md (2.5 hours); benchmark-NAME one of them"
-	@echo "make docs         write the generated tables of the pages: configuration, benchmarks"
+	@echo "make docs         write the generated tables and pictures of the pages"
+	@echo "make reference    build the API reference, docs/reference/index.html"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
 quickstart: $(VENV)/installed
@@ -63,7 +68,11 @@ format: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/floors.py
 	$(BIN)/python benchmarks/page.py
+
+reference: $(VENV)/installed
+	$(BIN)/python -m pdoc --docformat numpy --output-directory docs/reference $(PUBLIC)
 
 benchmarks: $(BENCHMARKS:%=benchmark-%)
 	$(or $(BENCH),$(BIN)/python) benchmarks/page.py

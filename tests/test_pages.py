@@ -13,13 +13,20 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from page_cases import PAGES, REPOSITORY, Block, Line, blocks, lines
+from page_cases import PACKAGE, PAGES, REPOSITORY, Block, Line, blocks, is_defined, lines, names
 
 from hydragnn_flow import cli, load_site
 from hydragnn_flow.config import DataConfig, NetworkConfig, RunConfig, load_config, resolve_config
 from hydragnn_flow.config.network import load_network, read_json
 
 _QUICKSTART = REPOSITORY / "configs" / "quickstart.yaml"
+# In backticks: a path below a folder of the repository or a room of the package, or any module.
+_FOLDERS = "benchmarks|configs|docs|hydragnn_flow|sites|tests|workflows"
+_FILE = rf"`((?:{_FOLDERS})/[\w./-]+|\w+/[\w/]*\w\.py)`"
+# A class, a method or attribute of one, or a function: `Geometry`, `Search.ask`, `run_segment()`.
+_NAME = r"`([A-Z][a-z]\w*(?:\.\w+)?|[a-z]\w*(?=\(\)))(?:\(\))?`"
+_LINE_LENGTH = 120
+_ABOUT_THE_CODE = ("architecture.md", "CONTRIBUTING.md")
 # What the site `allocation` asks its job for.
 _JOB = {
     "SLURM_JOB_ID": "1",
@@ -129,15 +136,35 @@ def test_make_has_its_targets(line: Line) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+    """Modules may be named by the end of their path, as `campaign/driver.py`."""
+    for name in re.findall(_FILE, page.read_text(encoding="utf-8")):
+        assert (REPOSITORY / name).exists() or any(PACKAGE.rglob(name)), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_of_the_code_on_a_page_are_defined(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    folders = "benchmarks|configs|docs|hydragnn_flow|sites|tests|workflows"
-    for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
-        assert (REPOSITORY / name).exists(), name
+    for name in re.findall(r"(?<![/\w])hydragnn_flow(?:\.\w+)+", text):
+        assert is_defined(name), name
+    if page.name in _ABOUT_THE_CODE:
+        for name in re.findall(_NAME, text):
+            assert name in names(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_prose_is_wrapped(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for unwrapped in (r"^ *```.*?^ *```$", r"^<!-- (?:result|table): .*?^<!-- end -->$"):
+        text = re.sub(unwrapped, "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > _LINE_LENGTH] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    pictures = re.findall(r'<img src="([^"]+)"', text)
+    for target in [*re.findall(r"\]\((?!https?://)([^)\s]+)\)", text), *pictures]:
         name, _, anchor = target.partition("#")
         file = page.parent / name if name else page
         assert file.exists(), target
