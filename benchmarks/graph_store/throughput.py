@@ -19,7 +19,7 @@ from graph_store.race import Contender, Epoch, Rates, by_index, race, reader
 from graph_store.workspace import SPLIT, Workspace
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.data.reading.plan import Budget, plan_epoch
+from hydragnn_flow.training.batching import Budget, plan_epoch
 
 _PRELOADED = NAMES["preload"]
 
@@ -83,7 +83,7 @@ def stream(work: Workspace) -> list[Line]:
 def stream_order(split: GraphSplit, size: int, seed: int) -> list[NDArray[np.int64]]:
     """The batches of one epoch of a stream, for one process."""
     steps = plan_epoch(split, Budget(graphs=size), seed, 0, 1, split.block_bounds)
-    return [step.part(0) for step in steps]
+    return [step.of_rank(0) for step in steps]
 
 
 def _from_disk(work: Workspace) -> list[Peer]:

@@ -14,7 +14,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data.reading.plan import Step
+from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer

@@ -20,7 +20,6 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.data.reading.plan import Budget, graphs_kept
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_level, select_top
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, check_driver, sole_driver
@@ -31,6 +30,7 @@ from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
+from hydragnn_flow.training.batching import Budget, graphs_kept
 
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView) -> None:

@@ -13,7 +13,6 @@ from hydragnn_flow.campaign.failures import takes_more, times_too_large
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
@@ -27,6 +26,7 @@ from hydragnn_flow.placement import (
     Work,
     too_large,
 )
+from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.segment import SegmentResult
 
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.

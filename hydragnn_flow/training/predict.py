@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data.reading.plan import Budget
 from hydragnn_flow.models import build_model
+from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.loading import on_device
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.reading.plan import Step
 from hydragnn_flow.data.splits import TEST, VALIDATION
 from hydragnn_flow.files import patiently, replacing
+from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import World
 
@@ -137,7 +137,7 @@ def gathered(
     answered = torch.tensor(float(bool(outputs)), device=device)
     if int(world.sum(answered)) < world.size:
         return None
-    graphs = np.concatenate([step.part(world.rank) for step in steps])
+    graphs = np.concatenate([step.of_rank(world.rank) for step in steps])
     ends = np.cumsum(split.n_atoms)
     mine = split.n_atoms[graphs]
     # The atoms of each graph, one after the other.

@@ -15,8 +15,8 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.plan import Step
 from hydragnn_flow.models import HydraModel, network_cost
+from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib

@@ -18,10 +18,10 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.data.reading.plan import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.files import is_there
 from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.training.averaging import Average
+from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
@@ -196,7 +196,7 @@ class Trainer:
 
         Left before its end it is to be closed.
         """
-        parts = [step.part(self.world.rank) for step in steps]
+        parts = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(part for part in parts if len(part))
         with closing(on_device(read, self.device)) as there:
             for part in parts:
@@ -209,7 +209,7 @@ class Trainer:
         """
         most = self.settings.accumulation_steps
         parts = [
-            [piece for piece in np.array_split(step.part(self.world.rank), most) if len(piece)]
+            [piece for piece in np.array_split(step.of_rank(self.world.rank), most) if len(piece)]
             for step in steps
         ]
         read = self.train.batches(piece for pieces in parts for piece in pieces)

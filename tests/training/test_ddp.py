@@ -17,7 +17,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.plan import Budget, plan_in_order
+from hydragnn_flow.training.batching import Budget, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches

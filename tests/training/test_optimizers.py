@@ -163,7 +163,7 @@ def test_gradients_are_clipped(tmp_path: Path, alloy_store: GraphStore) -> None:
         )
         before = [weight.clone() for weight in trainer.model.parameters()]
         (step, *_) = trainer.plan(0)
-        trainer.train_step(step, trainer.train.batch(step.part(0)))
+        trainer.train_step(step, trainer.train.batch(step.of_rank(0)))
         moved = [w - b for w, b in zip(trainer.model.parameters(), before, strict=True)]
         sizes[bound] = float(torch.cat([m.detach().flatten() for m in moved]).norm())
     assert sizes[1e-3] == pytest.approx(1e-3, rel=1e-3)

@@ -1,9 +1,8 @@
-"""Which graphs make up each step, worked out from the index alone.
+"""Batching: which graphs make up each training step, planned from the index alone.
 
-A step is the batch of all ranks together. Its graphs follow from the seed, the epoch and the
-budget and from nothing else, so a job on one, two or eight GCDs takes the same steps. Only where a
-split is streamed from disk do they depend on the number of ranks, since each rank reads blocks of
-its own.
+A step is the batch of all ranks together. Seed, epoch and budget alone decide its graphs, so a job
+on one, two or eight GCDs takes the same steps. For a split that is streamed from disk the number of
+ranks counts too, because each rank reads blocks of its own.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from hydragnn_flow.errors import InputError
 
 Ints = NDArray[np.int64]
 
-# Blocks of about 4 MB make a window of about 64 MB, which is well shuffled and stays in memory.
 WINDOW = 16
-# What a user calls the limits that one graph can be beyond.
+"""Blocks among which a stream is shuffled: 16 of 4 MB, 64 MB of memory a rank."""
+# Configuration keys of the limits that a single graph can exceed.
 _KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max_edges"}
 
 
 class Sizes(Protocol):
-    """What a plan needs to know of a split; a ``GraphSplit`` knows it without reading payload."""
+    """Sizes of a split's graphs; a ``GraphSplit`` has them without reading payload."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the split, for messages."""
 
     @property
     def n_atoms(self) -> Ints:
@@ -40,7 +39,7 @@ class Sizes(Protocol):
 
     @property
     def n_edges(self) -> Ints:
-        """Edges of each graph, [n_graphs]; asked for only where a budget limits edges."""
+        """Edges of each graph, [n_graphs]; read only if the budget limits edges."""
 
     def __len__(self) -> int:
         """Number of graphs."""
@@ -48,13 +47,13 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a step may hold over all ranks together; every limit given holds, and one is needed."""
+    """Limits of a step over all ranks together. Every given limit holds; at least one is needed."""
 
     graphs: int | None = None
     atoms: int | None = None
     edges: int | None = None
     oversized: Literal["error", "single", "skip"] = "error"
-    """A graph beyond the budget is refused, gets a step of its own, or is left out."""
+    """A graph above a limit by itself is refused, gets its own step, or is left out."""
 
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits.values()) < 1:
@@ -62,7 +61,7 @@ class Budget:
 
     @classmethod
     def of(cls, network: NetworkConfig) -> Budget:
-        """The budget that `Training.batch_size` or `Training.Batching` sets."""
+        """Budget that `Training.batch_size` or `Training.Batching` sets."""
         batching = network.Training.Batching
         if batching is None or batching.mode == "fixed":
             return cls(graphs=network.Training.batch_size)
@@ -72,14 +71,14 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that are given, by name."""
+        """Given limits by name."""
         limits = {"graphs": self.graphs, "atoms": self.atoms, "edges": self.edges}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def least_steps(self, graphs: int, atoms: int, edges: int) -> int:
-        """Number of steps, at least, that so many graphs, atoms and edges need.
+        """Lower bound on the number of steps for the given totals of graphs, atoms and edges.
 
-        A plan has few more where a step holds many graphs.
+        A plan exceeds it by little if a step holds many graphs.
         """
         totals = {"graphs": graphs, "atoms": atoms, "edges": edges}
         return max(-(-totals[name] // limit) for name, limit in self.limits.items())
@@ -92,7 +91,7 @@ class Step:
     order: Ints
     """Indices of the graphs, those of the first rank first, [graphs]."""
     bounds: Ints
-    """Where each rank's part begins and ends in ``order``, [n_ranks + 1]."""
+    """Where each rank's graphs begin and end in ``order``, [n_ranks + 1]."""
     atoms: int
     """Atoms over all ranks."""
 
@@ -101,14 +100,14 @@ class Step:
         """Graphs over all ranks."""
         return len(self.order)
 
-    def part(self, rank: int) -> Ints:
-        """The graphs that a rank computes; there may be none."""
+    def of_rank(self, rank: int) -> Ints:
+        """Graphs that a rank computes; possibly none."""
         return self.order[self.bounds[rank] : self.bounds[rank + 1]]
 
     @property
-    def parts(self) -> list[Ints]:
-        """The graphs of every rank."""
-        return [self.part(rank) for rank in range(len(self.bounds) - 1)]
+    def by_rank(self) -> list[Ints]:
+        """Graphs of every rank."""
+        return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
 
 
 def plan_epoch(
@@ -120,38 +119,39 @@ def plan_epoch(
     blocks: Ints | None = None,
     window: int = WINDOW,
 ) -> list[Step]:
-    """Shuffle the graphs of an epoch into steps.
+    """Plan the training steps of an epoch from shuffled graphs.
 
-    As few steps as the shuffled order allows, evenly filled, so that none ends in a tiny remainder.
+    The plan has as few steps as the shuffled order allows, evenly filled, so none is a tiny
+    remainder.
 
     Parameters
     ----------
     index
         The split.
     budget
-        What a step may hold. Where it limits graphs alone, steps differ by one graph at most.
+        Limits of a step. If it limits graphs alone, steps differ by one graph at most.
     seed, epoch
-        Together decide the order; nothing else does, so a job that was resumed sees the same steps
-        as one that was never stopped.
+        They alone decide the order, so a resumed job takes the same steps as one that never
+        stopped.
     world
         Number of ranks. The graphs of a step are dealt to them at nearly equal cost.
     blocks
-        Where the blocks of a streamed split begin and end, [n_blocks + 1]. The blocks are shuffled
-        and shared out in ranges of equal cost, so that each rank reads blocks of its own; of a
-        block on the border between two ranks, each takes some graphs.
+        Bounds of the blocks of a streamed split, [n_blocks + 1]. The blocks are shuffled and dealt
+        to the ranks in ranges of equal cost, so each rank reads blocks of its own; two ranks take
+        some graphs each of a block on their border.
     window
-        A rank's graphs are shuffled among this many neighbouring blocks of its range: between any
-        two of them, no more than ``window`` blocks have been begun and not finished.
+        Number of neighbouring blocks of a rank's range among which its graphs are shuffled. At no
+        time are more than ``window`` blocks begun and unfinished.
 
     Returns
     -------
     list of Step
-        Each graph once, but for those the budget leaves out.
+        Each graph once, except those that the budget leaves out.
 
     Raises
     ------
     InputError
-        Naming the graph that is beyond the budget, where that is to be refused.
+        Naming the graph above the budget, if the budget refuses such graphs.
     """
     costs = _Costs.of(index, budget)
     kept = _kept(index, budget, costs)
@@ -170,10 +170,10 @@ def plan_epoch(
 
 
 def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
-    """Steps through a split that is read and not trained on: every graph once, unshuffled.
+    """Plan the steps of an evaluation: every graph once, unshuffled.
 
-    Each rank goes through a range of the split from its beginning to its end. A graph beyond the
-    budget gets a step of its own, whatever the budget says of such graphs.
+    Each rank goes through a range of the split from its beginning to its end. A graph above the
+    budget gets its own step, whatever the budget says of such graphs.
     """
     costs = _Costs.of(index, budget)
     order = np.arange(len(index), dtype=np.int64)
@@ -182,26 +182,26 @@ def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
-    """Which graphs a plan holds, [n_graphs].
+    """Mask of the graphs that a plan holds, [n_graphs].
 
     Raises
     ------
     InputError
-        Naming the graph that is beyond the budget, where that is to be refused or nothing is left.
+        Naming the graph above the budget, if the budget refuses such graphs or none is left.
     """
     return _kept(index, budget, _Costs.of(index, budget))
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """What each graph takes of each limit."""
+    """Cost of each graph in terms of each limit."""
 
     limits: Ints
     """[n_limits]."""
     values: Ints
     """[n_limits, n_graphs]."""
     too_large: NDArray[np.bool_]
-    """Beyond a limit on its own, [n_graphs]."""
+    """Above a limit by itself, [n_graphs]."""
     leading: Ints
     """Each graph's cost in terms of the limit that decides how many steps there are, [n_graphs]."""
 
@@ -221,7 +221,7 @@ def _sizes(index: Sizes, name: str) -> Ints:
 
 
 def _kept(index: Sizes, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
-    """Which graphs take part."""
+    """Mask of the graphs that the budget keeps, [n_graphs]."""
     if budget.oversized == "single" or not costs.too_large.any():
         return np.ones(len(index), dtype=bool)
     if budget.oversized == "skip" and not costs.too_large.all():
@@ -259,7 +259,7 @@ def _ranges(costs: Ints, world: int) -> Ints:
 def _side_by_side(costs: _Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
     """Merge the ranks' sequences so that all ranks are equally far in theirs at any place.
 
-    A piece of the merged sequence then holds a share of nearly equal cost for every rank.
+    A piece of the merged sequence then holds nearly equal cost for every rank.
 
     Parameters
     ----------
@@ -287,10 +287,10 @@ def _steps(index: Sizes, costs: _Costs, order: Ints, owner: Ints | None, world: 
     for group in groups:
         graphs = order[group]
         ranks = _deal(costs.leading[graphs], world) if owner is None else owner[group]
-        parts = np.zeros(world + 1, dtype=np.int64)
-        np.cumsum(np.bincount(ranks, minlength=world), out=parts[1:])
+        ends = np.zeros(world + 1, dtype=np.int64)
+        np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
         by_rank = graphs[np.argsort(ranks, kind="stable")]
-        steps.append(Step(by_rank, parts, int(index.n_atoms[graphs].sum())))
+        steps.append(Step(by_rank, ends, int(index.n_atoms[graphs].sum())))
     return steps
 
 
@@ -323,8 +323,8 @@ def _cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
     bounds = [0]
     for left, begin in zip(range(len(begins) - 1, 0, -1), begins[1:], strict=True):
         start = bounds[-1]
-        share = -(-(filled[-1] - filled[start]) // left)
-        even = int(filled.searchsorted(filled[start] + share))
+        each = -(-(filled[-1] - filled[start]) // left)
+        even = int(filled.searchsorted(filled[start] + each))
         most = min(int(row.searchsorted(row[start] + limit, "right")) for row, limit in limited) - 1
         bounds.append(min(max(even, begin), most))
     return bounds
