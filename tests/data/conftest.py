@@ -94,7 +94,7 @@ def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("ADIOS2 opened a file that had not been verified")
 
     monkeypatch.setattr("hydragnn_flow.data.reading.shard.Bp5File", refuse)
-    monkeypatch.setattr("hydragnn_flow.data.reading.foreign.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.hydragnn_bp.manifest.Bp5File", refuse)
 
 
 @pytest.fixture

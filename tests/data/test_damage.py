@@ -166,11 +166,11 @@ def test_what_is_no_store(tmp_path):
 
 
 def test_our_shard_opens_as_a_hydragnn_file(written, store, same):
-    foreign = GraphStore.open(written / "shard-00000.bp")
-    assert foreign.manifest.statistics == store.manifest.statistics
+    theirs = GraphStore.open(written / "shard-00000.bp")
+    assert theirs.manifest.statistics == store.manifest.statistics
     # Everything as stored, HydraGNN's packed targets included.
-    assert "y" in foreign["valset"][0]
+    assert "y" in theirs["valset"][0]
     assert all(
         same(a, b, ignore=("y", "y_loc"))
-        for a, b in zip(foreign["valset"], store["valset"], strict=True)
+        for a, b in zip(theirs["valset"], store["valset"], strict=True)
     )

@@ -424,13 +424,13 @@ def test_staged_copy(written, tmp_path, mode):
 @pytest.mark.parametrize("mode", ["random", "stream"])
 def test_staged_copy_of_a_hydragnn_file(written, tmp_path, mode, same):
     """It is one directory, without checksums and, to the manifest, without files."""
-    foreign, scratch = tmp_path / "foreign.bp", tmp_path / "scratch"
-    shutil.copytree(written / "shard-00000.bp", foreign)
+    theirs, scratch = tmp_path / "theirs.bp", tmp_path / "scratch"
+    shutil.copytree(written / "shard-00000.bp", theirs)
     original = GraphStore.open(written, "random")["trainset"]
-    with GraphStore.open(foreign, mode, scratch=scratch) as store:
+    with GraphStore.open(theirs, mode, scratch=scratch) as store:
         (name,) = entries(scratch)
         assert (scratch / USER / name / "data.0").is_file()
-        shutil.rmtree(foreign)
+        shutil.rmtree(theirs)
         for i in (3, 0):
             assert same(store["trainset"][i], original[i])
     assert entries(scratch) == []
@@ -439,12 +439,12 @@ def test_staged_copy_of_a_hydragnn_file(written, tmp_path, mode, same):
 def test_no_room_for_a_copy(written, tmp_path, monkeypatch):
     from collections import namedtuple
 
-    foreign = tmp_path / "foreign.bp"
-    shutil.copytree(written / "shard-00000.bp", foreign)
-    least = sum(file.stat().st_size for file in foreign.iterdir())
+    theirs = tmp_path / "theirs.bp"
+    shutil.copytree(written / "shard-00000.bp", theirs)
+    least = sum(file.stat().st_size for file in theirs.iterdir())
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: usage(1, 1, least))
-    for path in (written, foreign):
+    for path in (written, theirs):
         with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
             GraphStore.open(path, "random", scratch=tmp_path / "scratch")
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import get_args
 
 from hydragnn_flow.config.data import Mode
+from hydragnn_flow.data.hydragnn_bp.manifest import bp_manifest
 from hydragnn_flow.data.reading.disk import DiskReader
-from hydragnn_flow.data.reading.foreign import foreign_manifest
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
 from hydragnn_flow.data.reading.rows import Reader
@@ -103,7 +103,7 @@ class GraphStore:
         if not path.exists():
             raise StoreError(f"{path} does not exist; prepare the store or correct the path")
         if not (path / MANIFEST).exists() and path.suffix == ".bp":
-            manifest = foreign_manifest(path)
+            manifest = bp_manifest(path)
         else:
             manifest = load_manifest(path)
             for shard in manifest.shards:

