@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "hydragnn_flow"
 PICTURE = Path(__file__).with_name("images") / "floors.svg"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
+    ("cli", "testing"),
     ("commands",),
     ("campaign",),
     ("report",),

@@ -26,9 +26,10 @@ from hydragnn_flow.config.search import (
     Patience,
     SearchConfig,
 )
+from hydragnn_flow.config.sources import FORMATS, section_class
 from hydragnn_flow.execution.sites.options import NodeOptions, Options
 
-PAGES = [Path(__file__).with_name(name) for name in ("configuration.md", "sites.md")]
+PAGES = [Path(__file__).with_name(name) for name in ("configuration.md", "data.md", "sites.md")]
 _TRAINING = ("Optimizer", "Batching")
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
@@ -83,6 +84,28 @@ def refused() -> str:
     return "\n".join(["| section | key | why | instead |", "|---|---|---|---|", *rows])
 
 
+def formats() -> str:
+    """Formats of `data.source`."""
+    sections = {name: section_class(name) for name in FORMATS}
+    rows = [
+        f"| [`{name}`](#{name}) | {section.reads} | {section.labels} |"
+        for name, section in sections.items()
+    ]
+    return "\n".join(["| `source.format` | reads | targets are |", "|---|---|---|", *rows])
+
+
+def source_keys() -> str:
+    """Keys of `data.source`; those that formats share are in one row."""
+    rows: dict[str, list[str]] = {}
+    for name in FORMATS:
+        for key, field in section_class(name).model_fields.items():
+            if key != "format":
+                rows.setdefault(_row(key, field), []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} {row}" for row, names in rows.items()]
+    head = ["| formats | key | values | default | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *lines])
+
+
 def _path(section: str) -> str:
     return f"Training.{section}" if section in _TRAINING else section
 
@@ -97,6 +120,8 @@ _TABLES: dict[str, Callable[[], str]] = {
     "learning_curve": lambda: _rows(LearningCurve),
     "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
+    "formats": formats,
+    "source_keys": source_keys,
     "options": lambda: _rows(Options),
     "node": lambda: _rows(NodeOptions),
 }
@@ -123,13 +148,17 @@ def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> st
     rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
     for key, field in section.model_fields.items():
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
-        inside = "See the table below." if list(_inside(field.annotation)) else ""
-        meaning = " ".join((field.description or inside).split()).replace("``", "`")
-        rows.append(
-            f"| `{key}` | {_values(field.annotation, field.metadata)} | {_default(field)} | "
-            f"{meaning}{ours} |"
-        )
+        rows.append(_row(key, field, ours))
     return "\n".join(rows)
+
+
+def _row(key: str, field: FieldInfo, ours: str = "") -> str:
+    inside = "See the table below." if list(_inside(field.annotation)) else ""
+    meaning = " ".join((field.description or inside).split()).replace("``", "`")
+    return (
+        f"| `{key}` | {_values(field.annotation, field.metadata)} | {_default(field)} | "
+        f"{meaning}{ours} |"
+    )
 
 
 def _default(field: FieldInfo) -> str:

@@ -350,7 +350,7 @@ def store_info(path: Store) -> None:
         ("truncated", "; ".join(summary["truncated"])),
         ("duplicates", ", ".join(duplicates)),
         ("left out", "; ".join(summary["left_out"])),
-        ("profile", summary["profile"]),
+        ("dtypes", summary["dtypes"]),
         ("size", f"{summary['bytes'] / 1e6:.1f} MB in {_counted(summary['shards'], 'shard')}"),
     ):
         if value:

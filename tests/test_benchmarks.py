@@ -62,7 +62,7 @@ def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         peers.add("HydraGNN, enable_cache=True, second epoch on")
     arguments += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
     printed, table, figures = run_apart("store.py", *arguments)
-    paths = {"memory, batches of 128", "memory, compact profile", "stream, batches of 128"}
+    paths = {"memory, batches of 128", "memory, compact dtypes", "stream, batches of 128"}
     assert {cells[1] for cells in table} == paths
     assert {cells[3] for cells in table} == peers
     assert figures["quick"] and "Too little was measured" in printed

@@ -59,7 +59,7 @@ def test_info_says_what_a_store_holds(command: Command, alloy_store: GraphStore)
         "energy [eV] per structure, forces [eV/Å] per atom",
         "features atomic_number",
         "cutoff 4.0 Å",
-        "profile hydragnn",
+        "dtypes hydragnn",
         "in 1 shard",
     ):
         assert expected in said, expected

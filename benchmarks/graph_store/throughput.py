@@ -46,9 +46,9 @@ class _Stream(_Ours):
 
 
 def memory(work: Workspace) -> list[Line]:
-    """Batches of 128 random graphs from memory, in both profiles."""
+    """Batches of 128 random graphs from memory, with both data types."""
     ours = _Ours("memory, batches of 128", work.wide, "memory")
-    narrow = _Ours("memory, compact profile", work.compact, "memory")
+    narrow = _Ours("memory, compact dtypes", work.compact, "memory")
     limit = Memmap(work.folder / "memmap", work.graphs)
     peers = [*_hydragnn(work, "preload", "cache"), limit, ListOfData(work.graphs)]
     rates = _race(work, "memory", (_by_index(work, peer, 128) for peer in (ours, narrow, *peers)))

@@ -21,7 +21,7 @@ from graph_store.generated import random_graphs, tiny_graphs
 from hydragnn_flow import GraphStore, InputError, write_store
 
 SPLIT = "trainset"
-Profile = Literal["hydragnn", "compact"]
+Dtypes = Literal["hydragnn", "compact"]
 Result = TypeVar("Result")
 
 
@@ -124,14 +124,14 @@ class Workspace:
             unfinished.replace(path)
         return path
 
-    def _random(self, profile: Profile) -> Path:
+    def _random(self, dtypes: Dtypes) -> Path:
         graphs = random_graphs(self.settings.graphs, seed=0)
-        return self._write(f"random-{profile}.gs", graphs, profile)
+        return self._write(f"random-{dtypes}.gs", graphs, dtypes)
 
-    def _write(self, name: str, graphs: Iterator[Data], profile: Profile = "hydragnn") -> Path:
+    def _write(self, name: str, graphs: Iterator[Data], dtypes: Dtypes = "hydragnn") -> Path:
         self.say(f"writing {name}")
         path = self.folder / name
-        write_store(path, {SPLIT: graphs}, profile=profile)
+        write_store(path, {SPLIT: graphs}, dtypes=dtypes)
         return path
 
 

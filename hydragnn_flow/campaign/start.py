@@ -15,7 +15,6 @@ from typing import Any
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data.sources.files import check_files
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
@@ -61,7 +60,7 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
         directory.check(config)
         if not directory.is_complete(config):
             _check_writable(directory.path)
-            check_files(config.data)
+            config.data.source.check_files(config.data.folder)
             _check_sampler(config)
     return directory
 

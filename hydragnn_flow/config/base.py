@@ -109,26 +109,15 @@ def explain(error: ValidationError, source: object) -> InputError:
     # A list is meant for the member of a union that takes lists, not for the number before it.
     meant = (e for e in errors if e["type"] != "int_type" or not isinstance(e["input"], list))
     first = next(meant, errors[0])
-    # The member of a union that pydantic tried is in its location but not in the user's file: the
-    # format of a source, and a value's type.
+    # The member of a union that pydantic tried is in its location but not in the user's file.
     parts = [str(part) for part in first["loc"]]
-    place = [
-        part
-        for before, part in zip(["", *parts], parts, strict=False)
-        if before != "source" and part not in _TYPES
-    ]
+    place = [part for part in parts if part not in _TYPES]
     kind = first["type"]
-    if kind.startswith("union_tag"):
-        place.append(str(first["ctx"]["discriminator"]).strip("'"))
     if kind == "missing" and isinstance(first["loc"][-1], int):
         place.pop()
         message = "has too few values"
     elif kind == "missing":
         message = "this key is required"
-    elif kind == "union_tag_not_found":
-        message = f"this key is required; given are {', '.join(map(repr, first['input']))}"
-    elif kind == "union_tag_invalid":
-        message = f"must be one of {first['ctx']['expected_tags']}, got {first['ctx']['tag']!r}"
     elif kind == "value_error":
         message = first["msg"].removeprefix("Value error, ")
     elif first["loc"][-1:] == ("bool",):

@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.graph_sources import HydragnnSource, MeshSource, VoronoiSource
-from hydragnn_flow.config.sources import Source
+from hydragnn_flow.config.sources import AnySource
 
 Mode = Literal["memory", "random", "stream"]
 
@@ -17,26 +16,26 @@ _DEFAULT_VAL = 0.1
 
 
 class SplitConfig(Section):
-    """Shares of the training input set aside, drawn from the run's seed."""
+    """Fractions of the training input to set aside, drawn by the run's seed."""
 
     by: Literal["random", "composition", "group"] = "random"
-    """How structures are drawn: ``random``; ``composition``, so that each composition has its share
-    in each split; or ``group``, whole groups that ``source.group`` names."""
+    """How structures are drawn: ``random``; ``composition``, so that every split has the same
+    fraction of each composition; or ``group``, whole groups that ``source.group`` names."""
     val: float | None = Field(default=None, gt=0, lt=1)
-    """Share for validation, which chooses epochs and trials and calibrates the error bars. The
+    """Fraction for validation, which chooses epochs and trials and calibrates the error bars. The
     default is a tenth, or none if the source gives a validation set."""
     test: float | None = Field(default=None, gt=0, lt=1)
-    """Share for the final test. Required unless the source gives a test set."""
+    """Fraction for the final test. Required unless the source gives a test set."""
 
 
 class DataConfig(Section):
     """One source of labelled structures."""
 
-    source: Source
+    source: AnySource
     path: Path | None = None
     """Directory the source's files are in (`--data` on the command line)."""
     split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
-    profile: Literal["hydragnn", "compact"] = "hydragnn"
+    dtypes: Literal["hydragnn", "compact"] = "hydragnn"
     """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
     and edges in the narrowest type that holds them."""
     mode: Mode = "memory"
@@ -49,29 +48,27 @@ class DataConfig(Section):
         source = info.data.get("source")
         if source is None:  # wrong itself, which is said first
             return split
-        given = _given(source)
+        given = source.roles[1:]
         for role in given:
             if getattr(split, role) is not None:
-                raise ValueError(f"{role} is a set the source gives; remove the share")
+                raise ValueError(f"{role} is a set the source gives; remove the fraction")
         if "val" not in given and split.val is None:
             split = split.model_copy(update={"val": _DEFAULT_VAL})
         if "test" not in given and split.test is None:
             raise ValueError(
-                "test is needed, as the source gives no test set; give a share such as 0.1"
+                "test is needed, as the source gives no test set; give a fraction such as 0.1"
             )
         if (split.val or 0) + (split.test or 0) >= 1:
-            raise ValueError("val and test leave nothing to train on; give smaller shares")
-        if split.by == "group" and getattr(source, "group", None) is None:
+            raise ValueError("val and test leave nothing to train on; give smaller fractions")
+        if split.by == "group" and not source.has_groups:
             raise ValueError("by = group needs source.group, the key of each structure's group")
-        if split.by == "composition" and isinstance(source, (VoronoiSource, MeshSource)):
+        if split.by == "composition" and not source.of_atoms:
             raise ValueError("by = composition needs structures of atoms; draw at random")
         if split.by != "random" and len(given) == 2:
             raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
         return split
 
-
-def _given(source: Section) -> list[str]:
-    """Roles besides training for which a source has structures of its own."""
-    if isinstance(source, HydragnnSource):
-        return ["val", "test"]
-    return [role for role in ("val", "test") if getattr(source, role, None) is not None]
+    @property
+    def folder(self) -> Path:
+        """Directory that the source's file names are relative to."""
+        return (self.path or Path()).absolute()

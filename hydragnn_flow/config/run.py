@@ -15,7 +15,6 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
-from hydragnn_flow.config.sources import GeneratedSource
 from hydragnn_flow.config.space import GCDS, RESOURCES, check_search
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
@@ -123,7 +122,7 @@ class RunConfig(Section):
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose outputs the data do not have, where the configuration tells."""
     architecture, asked = network.Architecture, network.Variables_of_interest
-    targets = _levels(data)
+    targets = data.source.target_levels
     if targets is None:
         return
     if architecture.enable_interatomic_potential:
@@ -146,16 +145,6 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
                 f"network: {key} needs {name!r} by {level}, but in data.source it is a target by "
                 f"{targets[name]}; correct the one or the other"
             )
-
-
-def _levels(data: DataConfig) -> dict[str, str | None] | None:
-    """Level of each target of the data, None where unknown; None where the targets are unknown."""
-    source = data.source
-    if isinstance(source, GeneratedSource):
-        return {"energy": "graph", "forces": "node"}
-    if source.targets is None:
-        return None
-    return {name: target.level for name, target in source.targets.items()}
 
 
 def _copy(values: Any) -> Any:

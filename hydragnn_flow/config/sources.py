@@ -1,115 +1,151 @@
-"""Where structures come from: a section for each format, told apart by ``format``."""
+"""Sources: where structures come from, each format in a file of its own.
+
+A format is one file of ``hydragnn_flow.data.sources``, which holds its section of the configuration
+and the class that reads it, and one line of `FORMATS`. A user's own is named as ``module:Class``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import PlainValidator, SerializeAsAny, ValidationError
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.graph_sources import (
-    CfgSource,
-    FileName,
-    FilesSection,
-    HydragnnSource,
-    LsmsSource,
-    MeshSource,
-    PygSource,
-    VoronoiSource,
-)
+from hydragnn_flow.config.domain import did_you_mean
+from hydragnn_flow.config.user_classes import import_class
+
+FORMATS: dict[str, str] = {
+    "emt_alloys": "hydragnn_flow.data.sources.emt_alloys:EmtSource",
+    "ase": "hydragnn_flow.data.sources.ase_files:AseSource",
+    "csv": "hydragnn_flow.data.sources.csv_tables:CsvSource",
+    "json": "hydragnn_flow.data.sources.json_records:JsonSource",
+    "lsms": "hydragnn_flow.data.sources.lsms:LsmsSource",
+    "cfg": "hydragnn_flow.data.sources.cfg:CfgSource",
+    "pyg": "hydragnn_flow.data.sources.pyg:PygSource",
+    "hydragnn": "hydragnn_flow.data.sources.hydragnn:HydragnnSource",
+    "voronoi": "hydragnn_flow.data.sources.voronoi:VoronoiSource",
+    "mesh": "hydragnn_flow.data.sources.mesh:MeshSource",
+}
+"""Format -> its section. Configuration, docs and readers follow from this table."""
+
+Role = Literal["train", "val", "test"]
+"""Purpose of structures; ``train`` also gives the splits without structures of their own."""
+Level = Literal["graph", "node"]
 
 
-class GeneratedSource(Section):
-    """Random fcc alloys, strained and rattled, labelled by ASE's EMT calculator."""
+class SourceSection(Section):
+    """Section `data.source` of a run configuration: a format and its keys.
 
-    format: Literal["emt_alloys"]
-    structures: int = Field(default=300, ge=3)
-    """How many structures to generate."""
-    elements: tuple[Literal["Al", "Cu", "Ag", "Au", "Ni", "Pd", "Pt"], ...] = (
-        "Cu",
-        "Ni",
-        "Pd",
-        "Ag",
-        "Pt",
-        "Au",
+    A subclass adds keys as fields, says by :meth:`open` who reads them, and overrides the other
+    methods where their answer is another. Its module is imported to check a configuration: import
+    torch, ASE and the like inside functions. pytest's
+    :class:`hydragnn_flow.testing.sources.SourceConformance` checks the rest.
+    """
+
+    format: str
+    """Name of the format, or ``module:Class`` of a section of your own."""
+
+    reads: ClassVar[str] = ""
+    """Files that the source reads, for the table in docs/data.md."""
+    labels: ClassVar[str] = ""
+    """Place of its targets in the files, for the same table."""
+    of_atoms: ClassVar[bool] = True
+    """Whether nodes are atoms, so that structures have compositions."""
+
+    def open(self, folder: Path, seed: int) -> Any:
+        """Make the reader, a :class:`hydragnn_flow.data.sources.Source`; no file is opened yet.
+
+        Parameters
+        ----------
+        folder
+            Directory that file names are relative to.
+        seed
+            Seed of the run, for structures that are generated.
+
+        Raises
+        ------
+        InputError
+            If the section asks for what cannot be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method open")
+
+    def check_files(self, folder: Path) -> None:
+        """Check quickly that file names stand for files, before any is opened.
+
+        Raises
+        ------
+        InputError
+            Naming the path and the key.
+        """
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Roles with structures of their own; a split without is drawn from training."""
+        return ("train",)
+
+    @property
+    def target_levels(self) -> dict[str, Level | None] | None:
+        """Level of each target, None where unknown; None if the targets are unknown."""
+        return None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether structures come in groups, for `split.by: group`."""
+        return getattr(self, "group", None) is not None
+
+
+def source_section(values: Any) -> SourceSection:
+    """Check the section of a source by the class that its format names.
+
+    Raises
+    ------
+    ValueError
+        If there is no such format or class.
+    ValidationError
+        If a key is wrong.
+    """
+    if isinstance(values, SourceSection):
+        return values
+    if not isinstance(values, dict):
+        raise ValueError(f"must be a mapping with a format, got {values!r}")
+    if "format" not in values:
+        given = ", ".join(map(repr, values)) or "none"
+        raise _wrong_format(f"this key is required; given are {given}", values)
+    name = values["format"]
+    try:
+        kind = section_class(name)
+    except ValueError as error:
+        raise _wrong_format(str(error), name) from None
+    return kind.model_validate(values)
+
+
+def section_class(name: Any) -> type[SourceSection]:
+    """The section of a format.
+
+    Raises
+    ------
+    ValueError
+        If ``name`` is neither a format nor ``module:Class`` of a `SourceSection`.
+    """
+    if not isinstance(name, str) or (name not in FORMATS and ":" not in name):
+        known = ", ".join(map(repr, FORMATS))
+        hint = did_you_mean(name, FORMATS) if isinstance(name, str) else ""
+        raise ValueError(f"must be one of {known}, or module:Class, got {name!r}{hint}")
+    kind = import_class(FORMATS.get(name, name))
+    if not (inspect.isclass(kind) and issubclass(kind, SourceSection)):
+        raise ValueError(f"{name} is not derived from {SourceSection.__module__}.SourceSection")
+    return kind
+
+
+def _wrong_format(message: str, value: Any) -> ValidationError:
+    """The error of the key ``format``."""
+    context = {"error": ValueError(message)}
+    return ValidationError.from_exception_data(
+        "source", [{"type": "value_error", "loc": ("format",), "input": value, "ctx": context}]
     )
-    """Chemical elements to draw from (those EMT knows as fcc metals)."""
-    atoms: tuple[int, int] = (8, 64)
-    """Smallest and largest number of atoms in a cell."""
-
-    @field_validator("elements")
-    @classmethod
-    def _some_elements(cls, elements: tuple[str, ...]) -> tuple[str, ...]:
-        if not elements or len(set(elements)) != len(elements):
-            raise ValueError("give at least one element, each once")
-        return elements
-
-    @field_validator("atoms")
-    @classmethod
-    def _ordered(cls, atoms: tuple[int, int]) -> tuple[int, int]:
-        if not 8 <= atoms[0] <= atoms[1] <= 64:
-            raise ValueError("give [smallest, largest] with 8 <= smallest <= largest <= 64")
-        return atoms
 
 
-class StructureFiles(FilesSection):
-    """What all formats of labelled structures in files have in common."""
-
-    group: str | None = Field(default=None, min_length=1)
-    """Key whose value is the group of a structure."""
-    branches: tuple[FileName, ...] | None = Field(default=None, min_length=1)
-    """Patterns of file names, one for each branch of a network with several branches, in their
-    order. Each file must match exactly one."""
-
-
-class AseSource(StructureFiles):
-    """Anything ASE reads.
-
-    Labels and groups are looked for in the results of a calculation, in what a file says of a whole
-    structure (`Atoms.info`), in its columns (`Atoms.arrays`), and in the key-value pairs and data
-    of an ase.db.
-    """
-
-    format: Literal["ase"]
-
-
-class CsvSource(StructureFiles):
-    """Tables with a structure in each row; labels and groups are columns."""
-
-    format: Literal["csv"]
-    structure: str = Field(min_length=1)
-    """Column of the structures: CIF text, or paths of structure files relative to the table."""
-
-    @model_validator(mode="after")
-    def _of_structures(self) -> CsvSource:
-        for name, target in self.targets.items():
-            if target.level == "node":
-                raise ValueError(f"targets.{name}.level: a cell holds one number; leave level out")
-        return self
-
-
-class JsonSource(StructureFiles):
-    """Lists of records, or tables of columns, index and data, with pymatgen's structure dicts.
-
-    Labels and groups are keys of a record, keys of its `outputs`, or dotted paths.
-    """
-
-    format: Literal["json"]
-    structure: str = Field(default="structure", min_length=1)
-    """Key or column of the structures."""
-
-
-Source = Annotated[
-    GeneratedSource
-    | AseSource
-    | CsvSource
-    | JsonSource
-    | LsmsSource
-    | CfgSource
-    | PygSource
-    | HydragnnSource
-    | VoronoiSource
-    | MeshSource,
-    Field(discriminator="format"),
-]
-"""The formats; each has a class of its own in ``hydragnn_flow.data.sources``."""
+AnySource = Annotated[SerializeAsAny[SourceSection], PlainValidator(source_section)]
+"""A section of the class that its format names."""

@@ -15,11 +15,15 @@ from pydantic import (
 
 from hydragnn_flow.config.base import Section
 
+BRANCH = "dataset_name"
+"""HydraGNN's name of the key with the number of the branch, among a network's heads, that a graph
+belongs to."""
+
 # Keys a graph has for something else, or that PyG treats in ways of its own.
 _TAKEN = frozenset(
     {"x", "pos", "cell", "pbc", "edge_index", "edge_shifts", "edge_attr", "graph_id", "y", "y_loc"}
     | {"ptr", "face", "num_nodes"}
-    | {"dataset_name", "graph_attr", "pe", "rel_pe"}
+    | {BRANCH, "graph_attr", "pe", "rel_pe"}
 )
 # PyG adds numbers of nodes or graphs to what has one of these in its name.
 _TAKEN_WORDS = ("index", "batch")
@@ -60,7 +64,7 @@ class TargetConfig(Section):
 
     @property
     def is_extensive(self) -> bool | None:
-        """What is said of that, by ``extensive`` or by HydraGNN's mark in the file's name."""
+        """Answer of ``extensive`` or of HydraGNN's mark in the file's name, None without."""
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
     @model_serializer(mode="wrap")

@@ -11,15 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.errors import InputError
 
 # What BP5 stores and HydraGNN reads back as numbers (it takes uint8 for text; BP5 has no bool and
 # no half precision).
 _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
-
-BRANCH = "dataset_name"
-"""HydraGNN's name of the key with the number of the branch, among a network's heads, that a graph
-belongs to."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Column:
     """Extent of each graph along ``dim``, [n_graphs]."""
 
     def starts(self) -> NDArray[np.int64]:
-        """Where each graph begins along ``dim``, [n_graphs]."""
+        """First row of each graph along ``dim``, [n_graphs]."""
         starts: NDArray[np.int64] = np.cumsum(self.counts) - self.counts
         return starts
 

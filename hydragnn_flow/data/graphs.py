@@ -83,7 +83,7 @@ def atoms_to_graph(
 def truncation_of(
     atoms: ase.Atoms, graph: Data, cutoff: float, max_neighbours: int | None
 ) -> Truncation:
-    """How much of a structure's neighbours its graph leaves out.
+    """Neighbours of a structure that its graph leaves out.
 
     Parameters
     ----------
@@ -266,5 +266,5 @@ def _add_targets(graph: Data, targets: Mapping[str, NDArray[np.float64]]) -> Non
         graph[name] = value[None] if per_graph and len(value) > 1 else value
         packed.append(value.reshape(-1).float())
     graph.y = torch.cat(packed)[:, None]
-    ends = np.cumsum([0, *(len(part) for part in packed)])
+    ends = np.cumsum([0, *(len(label) for label in packed)])
     graph.y_loc = torch.from_numpy(ends.astype(np.int64)[None])

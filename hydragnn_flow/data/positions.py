@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.float64]
+Vectors = NDArray[np.float64]
 
 INEXACT = 1e-4
-"""What single precision may take from a length or add to it, as a share of the longest edge."""
+"""Largest error of a length in single precision, relative to the longest edge."""
 # Part of a lattice vector by which an atom may lie outside the cell: it is there by rounding.
 _EDGE = 1e-6
 # Of double precision, with a margin.
@@ -26,8 +26,8 @@ _FAR = 4
 
 
 def near_origin(
-    positions: Rows, cell: NDArray[np.float64], pbc: NDArray[np.bool_]
-) -> tuple[Rows, Rows]:
+    positions: Vectors, cell: NDArray[np.float64], pbc: NDArray[np.bool_]
+) -> tuple[Vectors, Vectors]:
     """Wrap atoms into the cell, and bring a structure that lies far away to the origin.
 
     Parameters
@@ -60,7 +60,7 @@ def near_origin(
     step = 2.0 ** math.floor(math.log2(extent)) if extent > _ROUNDING * away else 1.0
     if away > max(_FAR * extent, step):
         positions = positions - np.round(centre / step) * step
-    wrapped: Rows = np.floor(positions @ inverse + _EDGE) @ lattice
+    wrapped: Vectors = np.floor(positions @ inverse + _EDGE) @ lattice
     return positions - wrapped, wrapped
 
 
@@ -78,7 +78,7 @@ def length_error(
     shifts: NDArray[np.float32],
     senders: NDArray[np.int64],
     receivers: NDArray[np.int64],
-    lengths: Rows,
+    lengths: Vectors,
 ) -> float:
     """Largest error of an edge's length as a network in single precision sees it [Å].
 

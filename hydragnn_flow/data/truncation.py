@@ -1,4 +1,4 @@
-"""What is missing from neighbour lists: counted when they are made, told, refused in potentials.
+"""Truncated neighbour lists: counted when they are made, reported, refused in potentials.
 
 A list that ends with the nearest few is cut where the next neighbour is just a little further away.
 When atoms move, neighbours trade places at the end of the list, with their full weight: the energy
@@ -19,7 +19,7 @@ _ROUNDING = 1e-4
 
 @dataclass(frozen=True)
 class Truncation:
-    """How much of the neighbours within the cutoff some structures' lists leave out."""
+    """Neighbours within the cutoff that the lists of some structures leave out."""
 
     atoms: int = 0
     """Atoms whose list leaves some out."""
@@ -50,14 +50,15 @@ class Truncation:
         return self.nearest is not None and self.nearest < cutoff
 
     def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
-        """What is left out, and by what."""
+        """One sentence: how many neighbours are left out, and by which setting."""
         what = f"max_neighbours = {max_neighbours} leaves"
         if max_neighbours is None:
             what = "the edges that the data bring leave"
+        edges = _percentage(self.edges, self.of_edges)
+        atoms = _percentage(self.atoms, self.of_atoms)
         return (
-            f"{what} out {_share(self.edges, self.of_edges)} of the neighbours within the radius "
-            f"of {cutoff:g}, at {_share(self.atoms, self.of_atoms)} of the atoms, which have up to "
-            f"{self.most}"
+            f"{what} out {edges} of the neighbours within the radius of {cutoff:g}, at {atoms} of "
+            f"the atoms, which have up to {self.most}"
         )
 
     def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
@@ -121,10 +122,10 @@ def count_truncation(
 
 
 def whole(kept: NDArray[np.int64]) -> Truncation:
-    """That of lists [n_atoms] known to leave nothing out."""
+    """Truncation of lists [n_atoms] known to be whole."""
     return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
 
 
-def _share(part: int, of: int) -> str:
-    percent = 100 * part / max(of, 1)
+def _percentage(n: int, of: int) -> str:
+    percent = 100 * n / max(of, 1)
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.commit import commit, new_staging
 from hydragnn_flow.data.store.describe import (
     Content,
     Description,
@@ -21,9 +22,8 @@ from hydragnn_flow.data.store.describe import (
     join_contents,
     make_manifest,
 )
-from hydragnn_flow.data.store.manifest import Profile, Target, save_manifest
-from hydragnn_flow.data.store.shard import ShardWriter, describe_keys
-from hydragnn_flow.data.store.staging import commit, new_staging
+from hydragnn_flow.data.store.manifest import Dtypes, Target, save_manifest
+from hydragnn_flow.data.store.shard_writer import ShardWriter, describe_keys
 from hydragnn_flow.errors import InputError, StoreError
 
 # Long enough for a disk to stream, short enough that a shuffled stream can hold many.
@@ -41,7 +41,7 @@ class ShardSeries:
         What to call them, one after the other.
     splits
         Names of the store's splits, in their order.
-    name, profile, described
+    name, dtypes, described
         As for the store.
     """
 
@@ -52,11 +52,11 @@ class ShardSeries:
         splits: Sequence[str],
         *,
         name: str,
-        profile: Profile,
+        dtypes: Dtypes,
         described: Description,
     ) -> None:
         self._directory, self._names, self._splits = directory, names, list(splits)
-        self._name, self._profile, self._described = name, profile, described
+        self._name, self._dtypes, self._described = name, dtypes, described
         self._targets: dict[str, Target] = {}
         self._open: ShardWriter | None = None
         self._done: list[Content] = []
@@ -127,7 +127,7 @@ class ShardSeries:
             self._open = ShardWriter(
                 self._directory / next(self._names),
                 name=self._name,
-                profile=self._profile,
+                dtypes=self._dtypes,
                 targets=self._targets,
                 node_features=self._described.node_features,
             )
@@ -144,7 +144,7 @@ def write_store(
     path: Path | str,
     splits: Mapping[str, Iterable[Data]],
     *,
-    profile: Profile = "hydragnn",
+    dtypes: Dtypes = "hydragnn",
     targets: Mapping[str, Target] | None = None,
     units: Mapping[str, str] | None = None,
     cutoff: float | None = None,
@@ -165,7 +165,7 @@ def write_store(
     splits
         Graphs by split; generators are taken graph by graph, so their graphs need never be in
         memory together. All graphs have the same keys; ``trainset`` has at least one graph.
-    profile
+    dtypes
         ``hydragnn`` stores every number in its own type, for HydraGNN to read; ``compact`` stores
         the integers of nodes and edges in 16 or 32 bits and widens them again when read.
     targets
@@ -209,7 +209,7 @@ def write_store(
         (f"shard-{number:05d}.bp" for number in itertools.count()),
         list(splits),
         name=str((provenance or {}).get("name", path.name)),
-        profile=profile,
+        dtypes=dtypes,
         described=described,
     )
     try:
@@ -219,7 +219,7 @@ def write_store(
                 series.add(split, graph, f"{split}: graph {number}")
             if number < 0 and split == TRAIN:
                 raise no_training_graphs(path)
-        commit_store(staging, path, series.close(), described, profile)
+        commit_store(staging, path, series.close(), described, dtypes)
     except BaseException:
         series.abort()
         shutil.rmtree(staging, ignore_errors=True)
@@ -228,10 +228,10 @@ def write_store(
 
 
 def commit_store(
-    staging: Path, path: Path, content: Content, described: Description, profile: Profile
+    staging: Path, path: Path, content: Content, described: Description, dtypes: Dtypes
 ) -> None:
     """Write the manifest beside finished shards and give the whole its final name."""
-    save_manifest(staging, make_manifest(content, described, profile))
+    save_manifest(staging, make_manifest(content, described, dtypes))
     commit(staging, path)
 
 

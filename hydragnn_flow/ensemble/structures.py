@@ -10,7 +10,7 @@ from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, read_structures
-from hydragnn_flow.data.sources.files import natural_order
+from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.tables import Predictions

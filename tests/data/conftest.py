@@ -87,14 +87,21 @@ def copied(written: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of three structures, so that small files are cut."""
+    monkeypatch.setattr("hydragnn_flow.data.sources.structures._LEAST", 3)
+    monkeypatch.setattr("hydragnn_flow.data.sources.emt_alloys._PER_CHUNK", 3)
+
+
+@pytest.fixture
 def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the test fail when ADIOS2 opens anything for an index or for graphs."""
 
     def refuse(*_: object) -> None:
         pytest.fail("ADIOS2 opened a file that had not been verified")
 
-    monkeypatch.setattr("hydragnn_flow.data.reading.shard.Bp5File", refuse)
-    monkeypatch.setattr("hydragnn_flow.data.hydragnn_bp.manifest.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.reading.shard_file.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.hydragnn_bp.bp_manifest.Bp5File", refuse)
 
 
 @pytest.fixture

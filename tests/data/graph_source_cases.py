@@ -16,30 +16,9 @@ from hypothesis import HealthCheck, settings
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.graph_sources import (
-    CfgSource,
-    HydragnnSource,
-    LsmsSource,
-    MeshSource,
-    PygSource,
-    VoronoiSource,
-)
-from hydragnn_flow.data.sources.cfg import CfgFiles
-from hydragnn_flow.data.sources.hydragnn import StoredGraphs
-from hydragnn_flow.data.sources.lsms import LsmsFiles
-from hydragnn_flow.data.sources.mesh import MeshFiles
-from hydragnn_flow.data.sources.pyg import PygFiles
-from hydragnn_flow.data.sources.voronoi import VoronoiFiles
+from hydragnn_flow.config.sources import section_class
 from hydragnn_flow.errors import InputError
 
-SOURCES: dict[str, tuple[Any, Any]] = {
-    "lsms": (LsmsSource, LsmsFiles),
-    "cfg": (CfgSource, CfgFiles),
-    "pyg": (PygSource, PygFiles),
-    "hydragnn": (HydragnnSource, StoredGraphs),
-    "voronoi": (VoronoiSource, VoronoiFiles),
-    "mesh": (MeshSource, MeshFiles),
-}
 CUTOFF = 3.0
 
 # hypothesis writes a file for each example into the same temporary folder.
@@ -49,12 +28,11 @@ in_one_folder = settings(
 
 
 def source(folder: Path, **section: Any) -> Any:
-    model, reader = SOURCES[section["format"]]
-    return reader(validate(model, section, "run.yaml"), folder)
+    return validate(section_class(section["format"]), section, "run.yaml").open(folder, 0)
 
 
 def graphs(found: Any, cutoff: float = CUTOFF) -> list[Data]:
-    return [record.graph(cutoff, None) for part in found.parts() for record in found.read(part)]
+    return [record.graph(cutoff, None) for chunk in found.chunks() for record in found.read(chunk)]
 
 
 def refused(folder: Path, section: dict[str, Any], *words: str) -> None:

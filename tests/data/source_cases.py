@@ -18,7 +18,7 @@ from ase.db import connect
 from ase.io import write
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data.sources import Labelled, Part, Source, open_source
+from hydragnn_flow.data.sources import Chunk, Labelled, Source, open_source
 
 UNITS = {"energy": "eV", "forces": "eV/Å"}
 
@@ -204,7 +204,7 @@ def config(path: Path | None = None, **source: Any) -> DataConfig:
     return DataConfig.model_validate({"source": source, "path": path, "split": split})
 
 
-def write_case(name: str, folder: Path) -> tuple[DataConfig, dict[str, list[ase.Atoms]]]:
+def write_section(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, list[ase.Atoms]]]:
     """Files in a format: nine structures in three files to train, four to test."""
     section, extension, write_file = FORMATS[name]
     inputs = {"train": frames(9), "test": frames(4, seed=1)}
@@ -213,16 +213,22 @@ def write_case(name: str, folder: Path) -> tuple[DataConfig, dict[str, list[ase.
     write_file(folder / f"test.{extension}", inputs["test"])
     targets = {"energy": "eV"} if name in WITHOUT_FORCES else UNITS
     train, test = f"part-*.{extension}", f"test.{extension}"
-    return config(folder, train=train, test=test, targets=targets, group="group", **section), inputs
+    return {"train": train, "test": test, "targets": targets, "group": "group", **section}, inputs
 
 
-def read_all(source: Source, parts: Sequence[Part] | None = None) -> dict[str, list[Labelled]]:
+def write_case(name: str, folder: Path) -> tuple[DataConfig, dict[str, list[ase.Atoms]]]:
+    """A configuration that reads them."""
+    section, inputs = write_section(name, folder)
+    return config(folder, **section), inputs
+
+
+def read_all(source: Source, chunks: Sequence[Chunk] | None = None) -> dict[str, list[Labelled]]:
     """The structures of each role."""
     read: dict[str, list[Labelled]] = {}
-    for part in source.parts() if parts is None else parts:
-        for structure in source.read(part):
+    for chunk in source.chunks() if chunks is None else chunks:
+        for structure in source.read(chunk):
             assert isinstance(structure, Labelled)
-            read.setdefault(part.role, []).append(structure)
+            read.setdefault(chunk.role, []).append(structure)
     return read
 
 

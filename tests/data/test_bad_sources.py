@@ -41,7 +41,7 @@ def refused(folder: Path, said: str, **source: Any) -> None:
 def test_no_files(tmp_path, section, name, said):
     (tmp_path / "empty").mkdir()
     values = config(tmp_path, train=name, targets=UNITS, **section)
-    for call in (open_source(values, seed=0).parts, lambda: fingerprint(values)):
+    for call in (open_source(values, seed=0).chunks, lambda: fingerprint(values)):
         with pytest.raises(InputError, match=said):
             call()
 
@@ -51,7 +51,7 @@ def test_a_file_nobody_may_read(tmp_path):
     values, _ = cases.write_case("extxyz", tmp_path)
     (tmp_path / "part-9.xyz").chmod(0)
     with pytest.raises(InputError, match=r"part-9\.xyz \(data\.source\.train\) cannot be read"):
-        open_source(values, seed=0).parts()
+        open_source(values, seed=0).chunks()
 
 
 GOOD = '1\nenergy=-1.5 Properties=species:S:1:pos:R:3:forces:R:3 pbc="F F F"\nH 0 0 0 0.5 0 0\n'
@@ -116,7 +116,7 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_counted(tmp_path, na
             with pytest.raises(
                 InputError, match=rf"test\..*: structure 0 has no {what} \(.*({near})"
             ) as caught:
-                open_source(spoilt, seed=0).parts()
+                open_source(spoilt, seed=0).chunks()
             setting = {"targets": "targets.enrgy.key"}.get(*changes, *changes)
             assert f"correct data.source.{setting}, add" in str(caught.value)
 
@@ -140,7 +140,7 @@ def test_a_missing_structure_of_a_table_is_named_by_its_row(tmp_path):
         ({"split": {"val": 1.5}}, "split.val: must be less than 1, got 1.5"),
         ({"split": {"test": 0}}, "split.test: must be greater than 0, got 0"),
         ({"mode": "disk"}, "mode: must be 'memory', 'random' or 'stream', got 'disk'"),
-        ({"profile": 3}, "profile: must be 'hydragnn' or 'compact', got 3"),
+        ({"dtypes": 3}, "dtypes: must be 'hydragnn' or 'compact', got 3"),
         ({"path": 3}, "path: must be a path, got 3"),
     ],
 )
@@ -155,7 +155,7 @@ def test_values_of_the_section_that_cannot_be(changes, said):
 def test_a_file_that_became_shorter(tmp_path, name):
     values, structures = cases.write_case(name, tmp_path)
     source = open_source(values, seed=0)
-    last = source.parts()[-1]
+    last = source.chunks()[-1]
     Path(last.file).unlink()
     cases.FORMATS[name][2](Path(last.file), structures["test"][:3])
     with pytest.raises(InputError, match=r"test\..* ends at structure 3, though it had 4"):
@@ -169,7 +169,7 @@ def test_a_file_of_nothing_or_of_something_else(tmp_path, name):
     for content in (b"", b"\0\1\2" * 100, b"[1, 2", b'{"a": 1}', b"\x1f\x8b\x08nonsense", b"x,y\n"):
         file.write_bytes(content)
         with pytest.raises(InputError, match=r"part-9\.") as caught:
-            open_source(values, seed=0).parts()
+            open_source(values, seed=0).chunks()
         assert "\n" not in str(caught.value)
         assert file.read_bytes() == content
 

@@ -54,7 +54,7 @@ def store(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> GraphStor
     path = tmp_path_factory.mktemp("shards") / "store"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 6000)
-        patch.setattr("hydragnn_flow.data.store.shard._MOST_BLOCKS", 3)
+        patch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 3)
         # A name that HydraGNN knows, the third of its list.
         written = write_store(path, graphs, provenance={"name": "mptrj"})
     shards = written.manifest.shards

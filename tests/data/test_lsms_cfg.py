@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.graph_sources import LsmsSource
 from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.data.sources.lsms import LsmsSource
 from hydragnn_flow.errors import InputError
 
 # LSMS
@@ -39,7 +39,7 @@ def test_lsms_chooses_columns(tmp_path):
     assert not first.pbc.any()
     assert first.edge_index.shape == (2, 6)
     assert second.x[1, 0] == 26
-    nearest = next(iter(found.read(found.parts()[0]))).graph(2.0, None)
+    nearest = next(iter(found.read(found.chunks()[0]))).graph(2.0, None)
     assert nearest.edge_index.shape == (2, 4)
 
 
@@ -89,7 +89,7 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
         "targets": {"free_energy": "Ry", "label": {"unit": "", "key": "b"}},
     }
     found = source(tmp_path, **section)
-    record = next(iter(found.read(found.parts()[0])))
+    record = next(iter(found.read(found.chunks()[0])))
     expected = np.array(table)
     assert np.array_equal(record.x, expected[:, [7, 0, 1, 2]])
     assert np.array_equal(record.targets["label"], expected[:, :3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.graph_sources import MeshSource
+from hydragnn_flow.data.sources.mesh import MeshSource
 from hydragnn_flow.data.sources.mesh_edges import element_edges
 from hydragnn_flow.errors import InputError
 
@@ -89,8 +90,8 @@ def test_edges_of_a_plate(n, m, kind, random):
 def test_edges_of_elements_are_never_sought_among_neighbours(tmp_path, monkeypatch):
     """All within the longest edge of a graded mesh may be more than memory holds."""
     found = source(tmp_path, **mesh_files(tmp_path))
-    record = next(record for part in found.parts() for record in found.read(part))
-    monkeypatch.delattr("hydragnn_flow.data.sources.base.neighbour_list")
+    record = next(record for chunk in found.chunks() for record in found.read(chunk))
+    monkeypatch.delattr("hydragnn_flow.data.neighbours.neighbour_list")
     assert record.has_own_edges(100.0, None)
 
 
@@ -199,3 +200,9 @@ def test_all_files_have_the_same_features(tmp_path):
         "flux_0, flux_1",
         "first graph has",
     )
+
+
+def test_the_library_is_asked_for_when_it_is_needed(tmp_path, monkeypatch):
+    section = mesh_files(tmp_path)
+    monkeypatch.setitem(sys.modules, "meshio", None)
+    refused(tmp_path, section, "format: mesh needs meshio", 'pip install "hydragnn_flow[mesh]"')

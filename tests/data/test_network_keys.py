@@ -112,13 +112,13 @@ def test_files_read_apart_must_be_alike(tmp_path, made):
         prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
 
 
-@pytest.mark.parametrize("profile", ["hydragnn", "compact"])
+@pytest.mark.parametrize("dtypes", ["hydragnn", "compact"])
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_batches_are_pygs(tmp_path, made, same, monkeypatch, profile, mode):
+def test_batches_are_pygs(tmp_path, made, same, monkeypatch, dtypes, mode):
     monkeypatch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 1500)
     path = tmp_path / "store"
     written = [Data.from_dict(tensors_only(graph)) for graph in made]
-    write_store(path, {"trainset": written}, profile=profile, cutoff=CUTOFF)
+    write_store(path, {"trainset": written}, dtypes=dtypes, cutoff=CUTOFF)
     with GraphStore.open(path, mode) as store:
         split = store["trainset"]
         assert len(split.block_bounds) > 3
@@ -199,7 +199,7 @@ def test_files_of_structures_get_branches(tmp_path):
 def test_each_file_has_one_branch(tmp_path, branches, said):
     section = structure_files(tmp_path) | {"branches": branches}
     with pytest.raises(InputError, match=said) as error:
-        open_source(DataConfig(source=section, path=tmp_path, split=SHARES), 0).parts()
+        open_source(DataConfig(source=section, path=tmp_path, split=SHARES), 0).chunks()
     assert "data.source.branches" in str(error.value)
 
 

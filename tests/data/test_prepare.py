@@ -46,7 +46,7 @@ def always_by_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "_FEW", 0)
         patch.setattr(preparing, "_FEWEST", 8)
-        patch.setattr(emt_alloys, "_PER_PART", 8)
+        patch.setattr(emt_alloys, "_PER_CHUNK", 8)
         yield
 
 
@@ -85,7 +85,7 @@ def test_builds_the_store_of_its_source(tmp_path):
         "testset": 1,
     }
     source = open_source(generated(), seed=0)
-    structures = [record for part in source.parts() for record in source.read(part)]
+    structures = [record for chunk in source.chunks() for record in source.read(chunk)]
     ids = np.concatenate([store[name].graph_id for name in store.splits])
     assert sorted(ids) == list(range(10))
     for name in store.splits:
@@ -260,14 +260,14 @@ def _prepare_and_die(path: Path, after: int, where: str) -> None:
         (0, ""),
         (2, ""),
         (4, ""),
-        (9, "store.shard.fsync_tree"),
-        (9, "store.shard.describe_files"),
+        (9, "store.shard_writer.fsync_tree"),
+        (9, "store.shard_writer.describe_files"),
         (9, "preparing.tasks.write_json"),
         (9, "preparing.prepare.divide"),
         (9, "preparing.prepare.commit_store"),
         (9, "writer.save_manifest"),
         (9, "writer.commit"),
-        (9, "store.staging.fsync_tree"),
+        (9, "store.commit.fsync_tree"),
     ],
 )
 def test_killed_at_any_moment(tmp_path, whole, after, where):
@@ -568,7 +568,7 @@ def test_duplicates_stay_together_and_out_of_training(tmp_path):
 def test_full_disk(tmp_path, monkeypatch):
     """One sentence; with room made, the same call goes on."""
     # Where a shard of few graphs does not fit, ADIOS2 keeps its files open for good.
-    monkeypatch.setattr(emt_alloys, "_PER_PART", 64)
+    monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 64)
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(small)])

@@ -24,9 +24,9 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.graph_sources import PygSource
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.sources.pt_files import load_graphs
+from hydragnn_flow.data.sources.pyg import PygSource
 from hydragnn_flow.errors import InputError
 
 
@@ -96,13 +96,13 @@ def test_pyg_builds_edges_where_there_are_none(tmp_path, structure):
 def test_pyg_cuts_long_files_into_parts(tmp_path):
     torch.save(as_collated([pyg_graph(2) for _ in range(2500)]), tmp_path / "graphs.pt")
     found = source(tmp_path, **PYG)
-    parts = found.parts()
-    assert [(part.start, part.stop, part.first) for part in parts] == [
+    chunks = found.chunks()
+    assert [(chunk.start, chunk.stop, chunk.first) for chunk in chunks] == [
         (0, 1000, 0),
         (1000, 2000, 0),
         (2000, 2500, 0),
     ]
-    assert [record.index for record in found.read(parts[-1])] == list(range(2000, 2500))
+    assert [record.index for record in found.read(chunks[-1])] == list(range(2000, 2500))
 
 
 def test_pyg_reads_what_numpy_cannot_hold(tmp_path):

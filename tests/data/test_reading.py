@@ -1,4 +1,4 @@
-"""Graphs come back as they were written, in every mode and profile; batches equal PyG's own."""
+"""Graphs come back as they were written in every mode and dtypes; batches equal PyG's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.errors import InputError, StoreError
 
 MODES = ("memory", "random", "stream")
-PROFILES = ("hydragnn", "compact")
+DTYPES = ("hydragnn", "compact")
 POOL = 40
 SMALL_BLOCKS = 8_000
 """So that some tens of graphs make several blocks."""
@@ -38,12 +38,12 @@ def pool(graph) -> list[Data]:
     return graphs
 
 
-@pytest.fixture(scope="module", params=PROFILES)
+@pytest.fixture(scope="module", params=DTYPES)
 def stored(request, pool, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("pool") / request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCKS)
-        write_store(path, {"trainset": pool, "valset": pool[:3]}, profile=request.param)
+        write_store(path, {"trainset": pool, "valset": pool[:3]}, dtypes=request.param)
     return path
 
 
@@ -72,11 +72,11 @@ def assert_equal(ours: Batch, theirs: Batch) -> None:
     seeds=st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
     n_val=st.integers(0, 2),
     n_atoms=st.sampled_from([None, 1]),
-    profile=st.sampled_from(PROFILES),
+    dtypes=st.sampled_from(DTYPES),
     block_bytes=st.sampled_from([1, 3000, 1 << 22]),
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-def test_round_trip(graph, same, seeds, n_val, n_atoms, profile, block_bytes):
+def test_round_trip(graph, same, seeds, n_val, n_atoms, dtypes, block_bytes):
     splits = {
         "trainset": [graph(seed, n_atoms) for seed in seeds],
         "valset": [graph(seed + 1) for seed in seeds[:n_val]],
@@ -85,7 +85,7 @@ def test_round_trip(graph, same, seeds, n_val, n_atoms, profile, block_bytes):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "BLOCK_BYTES", block_bytes)
         path = Path(folder) / "s"
-        write_store(path, {k: iter(v) for k, v in splits.items()}, profile=profile)
+        write_store(path, {k: iter(v) for k, v in splits.items()}, dtypes=dtypes)
         for mode in MODES:
             with GraphStore.open(path, mode) as store:
                 assert store.splits == ("trainset", "valset", "testset")
@@ -230,7 +230,7 @@ def test_compact_is_smaller_and_widens_where_it_must(graph, same, tmp_path):
         data.label = torch.full((data.num_nodes, 1), 1000 * number**3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "BLOCK_BYTES", 3000)
-        store = write_store(tmp_path / "c", {"trainset": graphs}, profile="compact")
+        store = write_store(tmp_path / "c", {"trainset": graphs}, dtypes="compact")
     assert len(store.manifest.shards) == 2
     for mode in MODES:
         with GraphStore.open(tmp_path / "c", mode) as store:
@@ -244,7 +244,7 @@ def test_compact_is_smaller_and_widens_where_it_must(graph, same, tmp_path):
 
 
 def test_a_shard_takes_a_limited_number_of_blocks(graph, same, tmp_path, monkeypatch):
-    monkeypatch.setattr("hydragnn_flow.data.store.shard._MOST_BLOCKS", 4)
+    monkeypatch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 4)
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
     graphs = [graph(seed) for seed in range(10)]
     splits = {"trainset": graphs, "valset": graphs[:2]}
@@ -261,8 +261,8 @@ def test_a_shard_takes_a_limited_number_of_blocks(graph, same, tmp_path, monkeyp
 
 
 def test_more_shards_than_files_may_be_open(graph, same, tmp_path, monkeypatch):
-    monkeypatch.setattr("hydragnn_flow.data.store.shard._MOST_BLOCKS", 1)
-    monkeypatch.setattr("hydragnn_flow.data.reading.shard._most_open", lambda: 3)
+    monkeypatch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 1)
+    monkeypatch.setattr("hydragnn_flow.data.reading.shard_file._most_open", lambda: 3)
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
     graphs = [graph(seed) for seed in range(12)]
     store = write_store(tmp_path / "s", {"trainset": graphs})

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading import free_memory, node_cache
+from hydragnn_flow.data.reading import node_cache
 from hydragnn_flow.data.reading.node_cache import node_entry, release_all
 from hydragnn_flow.errors import InputError, StoreError
 
@@ -350,15 +350,15 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
         (group / "memory.stat").write_text("anon 5\ninactive_file 500\n")
     (job / "step" / "memory.current").write_text("5\n")
     (tmp_path / "own").write_text("1:cpu:/x\n0::/job/step\n")
-    monkeypatch.setattr(free_memory, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(free_memory, "_OWN", tmp_path / "own")
-    assert free_memory.free_memory() == 1500
+    monkeypatch.setattr(node_cache, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(node_cache, "_OWN", tmp_path / "own")
+    assert node_cache.free_memory() == 1500
     with GraphStore.open(written, scratch=tmp_path / "scratch") as store:
         store["trainset"].batch([0])
         assert entries(ram) == []
         assert len(entries(tmp_path / "scratch")) == 1
     (job / "memory.max").write_text("max\n")
-    assert free_memory.free_memory() == float("inf")
+    assert node_cache.free_memory() == float("inf")
 
 
 def test_someone_elses_directory(ram, tmp_path):

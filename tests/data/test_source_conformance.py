@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import ase
 import numpy as np
 import pytest
 import torch
@@ -16,22 +15,51 @@ from graph_source_cases import (
     CUTOFF,
     FILES,
     PYG,
-    SOURCES,
     cfg_files,
     mesh_files,
     pyg_graph,
     source,
     voronoi_files,
 )
+from source_cases import FORMATS, write_section
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.columns import pack
-from hydragnn_flow.data.sources import fingerprint, open_source
-from hydragnn_flow.data.sources.base import Part
+from hydragnn_flow.config import sources as config
+from hydragnn_flow.data.sources import fingerprint
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.testing.sources import SourceSuite
 
-KEYS = set(atoms_to_graph(ase.Atoms("H"), CUTOFF, None).keys()) | {"y", "y_loc"}
+HEAVY = ("torch", "torch_geometric", "ase", "scipy", "pandas", "meshio", "adios2", "vesin")
+
+
+class TestShipped(SourceSuite):
+    """Every format of the package."""
+
+    @pytest.fixture(params=["emt_alloys", *FORMATS, *FILES, "hydragnn"])
+    def section(self, request, small_chunks, tmp_path):
+        if request.param == "emt_alloys":
+            return {"format": "emt_alloys", "structures": 8}
+        if request.param == "hydragnn":
+            return {"format": "hydragnn", "file": str(request.getfixturevalue("written"))}
+        if request.param in FORMATS:
+            return write_section(request.param, tmp_path)[0]
+        return FILES[request.param](tmp_path)
+
+
+def test_every_format_is_tried():
+    tried = {section["format"] for section, *_ in FORMATS.values()}
+    assert {*tried, *FILES, "emt_alloys", "hydragnn"} == set(config.FORMATS)
+
+
+def test_sections_import_nothing_heavy():
+    """A configuration is checked in a fraction of a second."""
+    check = (
+        "import sys; from hydragnn_flow.config.sources import FORMATS, section_class\n"
+        "for name in FORMATS: section_class(name)\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 @pytest.fixture(params=[*FILES, "hydragnn"])
@@ -41,80 +69,26 @@ def case(request, tmp_path) -> tuple[Path, dict[str, Any]]:
     return tmp_path, FILES[request.param](tmp_path)
 
 
-def test_conformance(case, same):
+@pytest.mark.parametrize("case", [*sorted(FILES.keys() - {"pyg"}), "hydragnn"], indirect=True)
+def test_lengths_are_the_first_edge_feature(case):
     folder, section = case
     found = source(folder, **section)
-    parts = found.parts()
-    assert found.found_targets  # of the first graph, which has been read
-    assert [Part(**json.loads(json.dumps(dataclasses.asdict(part)))) for part in parts] == parts
-    assert parts[0].role == "train"
-    assert all(path.is_file() for path in found.files())
-    ids: dict[str, list[int]] = {}
-    everything, origins = [], []
-    for part in parts:
-        records = list(found.read(part))
-        assert len(records) == part.stop - part.start
-        # Another process, which reads this part alone, sees the same.
-        again = list(source(folder, **section).read(part))
-        for i, (record, twin) in enumerate(zip(records, again, strict=True)):
+    for chunk in found.chunks():
+        for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
-            assert same(graph, twin.graph(CUTOFF, None))
-            assert record.index == graph.graph_id.item() == part.first + part.start + i
-            assert part.file in record.origin
-            assert record.group is None
-            assert graph.x.shape[1] == len(found.node_features)
-            ids.setdefault(part.role, []).append(record.index)
-            everything.append(graph)
-            origins.append(record.origin)
-    assert all(indices == list(range(len(indices))) for indices in ids.values())
-    units = {name: target.unit for name, target in found.found_targets.items()}
-    assert units == _units(section)
-    columns = pack(everything, origins)  # finite, of one layout, edges within the graph
-    assert set(columns) == KEYS | set(units)
-    house = atoms_to_graph(ase.Atoms("H2", [[0, 0, 0], [0, 0, 1]]), CUTOFF, None)
-    for key, value in house.to_dict().items():
-        assert columns[key].values.dtype == value.numpy().dtype, key
-    for name, target in found.found_targets.items():
-        assert columns[name].values.dtype == ("float64" if target.level == "graph" else "float32")
-    vectors = np.diff(columns["pos"].values[_global(columns)], axis=0)[0]
-    lengths = np.linalg.norm(vectors + columns["edge_shifts"].values, axis=1)
-    if section["format"] != "pyg":  # whose edge features are its own
-        assert columns["edge_attr"].values[:, 0] == pytest.approx(lengths, rel=1e-5)
-
-
-def _units(section: dict[str, Any]) -> dict[str, str]:
-    if section["format"] == "hydragnn":  # where the store says
-        return {"energy": "eV", "forces": "eV/Å"}
-    return {
-        name: target if isinstance(target, str) else target["unit"]
-        for name, target in section["targets"].items()
-    }
-
-
-def _global(columns: Any) -> Any:
-    """Edges of all graphs as rows of all positions."""
-    offsets = np.repeat(columns["x"].starts(), columns["edge_index"].counts)
-    return columns["edge_index"].values + offsets
-
-
-def test_the_configuration_opens_it(case):
-    folder, section = case
-    given = "test" in section or section["format"] == "hydragnn"
-    config = DataConfig.model_validate(
-        {"source": section, "path": folder, "split": {} if given else {"test": 0.2}}
-    )
-    found = open_source(config, seed=0)
-    assert type(found) is SOURCES[section["format"]][1]
-    assert found.parts() == source(folder, **section).parts()
-    assert fingerprint(config)["files"] == len(found.files())
+            senders, receivers = graph.edge_index
+            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
+            assert graph.edge_attr[:, 0].tolist() == pytest.approx(
+                vectors.norm(dim=1).tolist(), rel=1e-5
+            )
 
 
 @pytest.mark.parametrize("case", ["pyg", "voronoi", "mesh", "hydragnn"], indirect=True)
 def test_edges_longer_than_the_radius_are_refused(case, same):
     folder, section = case
     found = source(folder, **section)
-    for part in found.parts():
-        for record in found.read(part):
+    for chunk in found.chunks():
+        for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
             senders, receivers = graph.edge_index
             vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
@@ -157,11 +131,11 @@ def test_a_first_graph_without_features_is_refused(tmp_path):
     bare.x = torch.ones(2, 0)
     torch.save([bare, bare], tmp_path / "graphs.pt")
     with pytest.raises(InputError, match=r"graphs\.pt: graph 0: 'x' has no columns.*give it one"):
-        source(tmp_path, **PYG).parts()
+        source(tmp_path, **PYG).chunks()
 
     section = voronoi_files(tmp_path)
     first = tmp_path / "sets" / "0.npz"
     with np.load(first) as arrays:
         np.savez(first, **{**arrays, "angle": np.empty((6, 0))})
     with pytest.raises(InputError, match=r"0\.npz: 'angle' has no columns.*give it one"):
-        source(tmp_path, **section).parts()
+        source(tmp_path, **section).chunks()

@@ -86,9 +86,9 @@ def test_all_steps_of_a_vasp_run(tmp_path, name, write_file):
         (tmp_path / folder).mkdir()
         write_file(tmp_path / folder / name, some)
     values = config(tmp_path, format="ase", train=f"run-*/{name}", targets=UNITS)
-    parts = open_source(values, seed=0).parts()
-    assert [(part.start, part.stop, part.first) for part in parts] == [(0, 2, 0), (0, 1, 2)]
-    for got, atoms in zip(read_all(open_source(values, 0), parts)["train"], steps, strict=True):
+    chunks = open_source(values, seed=0).chunks()
+    assert [(chunk.start, chunk.stop, chunk.first) for chunk in chunks] == [(0, 2, 0), (0, 1, 2)]
+    for got, atoms in zip(read_all(open_source(values, 0), chunks)["train"], steps, strict=True):
         assert got.atoms.get_chemical_symbols() == ["Cu", "Au"]
         assert got.atoms.positions == pytest.approx(atoms.positions)
         assert got.targets["energy"] == pytest.approx([atoms.calc.results["energy"]])
@@ -106,8 +106,8 @@ def test_extxyz_with_cells_below_the_atoms_and_empty_lines_at_the_end(tmp_path):
 
 def test_a_name_that_ase_would_take_for_an_index(tmp_path):
     cases.write_case("traj", tmp_path)
-    (tmp_path / "part-9.traj").rename(tmp_path / "part@1.traj")
-    found = read_train(tmp_path, format="ase", train="part@1.traj", targets=UNITS)
+    (tmp_path / "part-9.traj").rename(tmp_path / "chunk@1.traj")
+    found = read_train(tmp_path, format="ase", train="chunk@1.traj", targets=UNITS)
     assert len(found) == 4
 
 

@@ -1,75 +1,38 @@
-"""One conformance suite for every source, the known labels of real data, and what is refused."""
+"""Structures as they were written, the known labels of real data, and what is refused."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from dataclasses import asdict, replace
-from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import source_cases as cases
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import UNITS, config, read_all
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data.sources import Labelled, Part, fingerprint, open_source
-from hydragnn_flow.data.sources.files import find_files, ranges
+from hydragnn_flow.data.sources import Labelled, fingerprint, open_source
+from hydragnn_flow.data.sources.file_names import find_files, ranges
 
 ELEMENTS = ("Cu", "Ni", "Pd", "Ag", "Pt", "Au")
 SOURCES = ("emt_alloys", *cases.FORMATS)
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of three structures, so that small files are cut."""
-    monkeypatch.setattr("hydragnn_flow.data.sources.structures._LEAST", 3)
-    monkeypatch.setattr("hydragnn_flow.data.sources.emt_alloys._PER_PART", 3)
-
-
 @pytest.fixture(params=SOURCES)
-def case(request, small_parts, tmp_path) -> tuple[DataConfig, dict[str, Any]]:
+def case(request, small_chunks, tmp_path) -> tuple[DataConfig, dict[str, Any]]:
     """A configuration in each format, and its structures where they are known."""
     if request.param == "emt_alloys":
         return config(format="emt_alloys", structures=8), {}
     return cases.write_case(request.param, tmp_path)
 
 
-def same(one: Labelled, two: Labelled) -> bool:
-    return (
-        one.atoms == two.atoms
-        and (one.origin, one.index, one.group) == (two.origin, two.index, two.group)
-        and one.targets.keys() == two.targets.keys()
-        and all(np.array_equal(one.targets[name], two.targets[name]) for name in one.targets)
-    )
-
-
-def test_parts_cover_everything_once(case):
-    values, structures = case
-    parts = open_source(values, seed=0).parts()
-    assert [Part(**json.loads(json.dumps(asdict(part)))) for part in parts] == parts
-    roles = [role for role, _ in groupby(parts, key=lambda part: part.role)]
-    assert roles == (["train", "test"] if structures else ["train"])
-    for role in roles:
-        first = 0
-        for file, of_file in groupby(
-            (part for part in parts if part.role == role), key=lambda part: part.file
-        ):
-            here = list(of_file)
-            assert Path(file).is_file() or not structures
-            assert {part.first for part in here} == {first}
-            bounds = [(part.start, part.stop) for part in here]
-            assert bounds[0][0] == 0
-            assert all(stop == start for (_, stop), (start, _) in pairwise(bounds))
-            assert all(start < stop for start, stop in bounds)
-            first += bounds[-1][1]
-        assert first == len(structures.get(role, range(8)))
-    assert len(parts) > len({part.file for part in parts})
+def test_files_of_several_structures_are_cut(case):
+    chunks = open_source(case[0], seed=0).chunks()
+    assert len(chunks) > len({chunk.file for chunk in chunks})
 
 
 def test_every_structure_is_as_it_was_written(case):
@@ -104,39 +67,6 @@ def test_every_structure_is_as_it_was_written(case):
                 assert got.positions == pytest.approx(atoms.positions, abs=1e-7)
 
 
-def test_parts_read_alone_equal_the_whole(case):
-    values, _ = case
-    parts = open_source(values, seed=0).parts()
-    whole = [
-        replace(of_file[0], stop=of_file[-1].stop)
-        for _, group in groupby(parts, key=lambda part: (part.role, part.file))
-        if (of_file := list(group))
-    ]
-    together = [structure for part in whole for structure in open_source(values, 0).read(part)]
-    # in other processes, each its own part, the last first
-    alone = [list(open_source(values, 0).read(part)) for part in reversed(parts)][::-1]
-    flat = [structure for part in alone for structure in part]
-    assert len(flat) == len(together)
-    assert all(same(one, two) for one, two in zip(flat, together, strict=True))
-
-
-def test_any_range_can_be_read(case):
-    values, _ = case
-    source = open_source(values, seed=0)
-    part = max(source.parts(), key=lambda part: part.stop)
-    part = replace(part, start=0)
-    whole = list(source.read(part))
-
-    @settings(max_examples=20)
-    @given(ends=st.tuples(st.integers(0, part.stop), st.integers(0, part.stop)).map(sorted))
-    def check(ends: list[int]) -> None:
-        start, stop = ends
-        some = list(source.read(replace(part, start=start, stop=stop)))
-        assert all(same(a, b) for a, b in zip(some, whole[start:stop], strict=True))
-
-    check()
-
-
 def test_a_structure_becomes_a_graph(case):
     values, _ = case
     for role, structures in read_all(open_source(values, seed=0)).items():
@@ -169,7 +99,7 @@ def test_the_fingerprint_is_of_names_and_contents(case, tmp_path):
 
 
 def test_large_input_is_known_by_its_times(tmp_path, monkeypatch):
-    monkeypatch.setattr("hydragnn_flow.data.sources.identity._CONTENT_UP_TO", 10)
+    monkeypatch.setattr("hydragnn_flow.data.sources.inputs._CONTENT_UP_TO", 10)
     values, _ = cases.write_case("extxyz", tmp_path)
     before = fingerprint(values)
     file = tmp_path / "test.xyz"
@@ -189,13 +119,13 @@ def test_ranges_cover_everything_once(n, least, most):
     assert all(stop - start >= least for start, stop in cuts[:-1])
 
 
-def test_a_large_json_file_is_one_part(small_parts, tmp_path, monkeypatch):
+def test_a_large_json_file_is_one_part(small_chunks, tmp_path, monkeypatch):
     values, _ = cases.write_case("json", tmp_path)
-    cut = [part for part in open_source(values, 0).parts() if "part-9" in part.file]
-    assert [(part.start, part.stop) for part in cut] == [(0, 3), (3, 4)]
+    cut = [chunk for chunk in open_source(values, 0).chunks() if "part-9" in chunk.file]
+    assert [(chunk.start, chunk.stop) for chunk in cut] == [(0, 3), (3, 4)]
     monkeypatch.setattr("hydragnn_flow.data.sources.json_records._WORTH_TWICE", 100)
-    whole = [part for part in open_source(values, 0).parts() if "part-9" in part.file]
-    assert [(part.start, part.stop) for part in whole] == [(0, 4)]
+    whole = [chunk for chunk in open_source(values, 0).chunks() if "part-9" in chunk.file]
+    assert [(chunk.start, chunk.stop) for chunk in whole] == [(0, 4)]
 
 
 # Files
@@ -230,13 +160,13 @@ def test_a_pattern_in_a_directory_with_brackets(tmp_path):
 
 
 def first_and_last(path: Path, **source: Any) -> tuple[dict[str, int], dict[str, list[Labelled]]]:
-    """Number of structures of each role, and those of its first and its last part."""
+    """Number of structures of each role, and those of its first and its last chunk."""
     opened = open_source(config(path, **source), seed=0)
-    parts = {}
-    for part in opened.parts():
-        parts.setdefault(part.role, []).append(part)
-    counts = {role: of_role[-1].first + of_role[-1].stop for role, of_role in parts.items()}
-    ends = [end for of_role in parts.values() for end in (of_role[0], of_role[-1])]
+    chunks = {}
+    for chunk in opened.chunks():
+        chunks.setdefault(chunk.role, []).append(chunk)
+    counts = {role: of_role[-1].first + of_role[-1].stop for role, of_role in chunks.items()}
+    ends = [end for of_role in chunks.values() for end in (of_role[0], of_role[-1])]
     return counts, read_all(opened, ends)
 
 

@@ -153,10 +153,10 @@ def test_arrays_adios2_would_scramble(tmp_path):
             file.attribute("other")
 
 
-def test_reads_a_store_of_version_2():
+def test_reads_a_store_of_version_3():
     """A store as an earlier state of this release wrote it, kept beside the tests."""
-    store = GraphStore.open(Path(__file__).parent / "golden" / "store_v2")
-    assert store.manifest.version == 2
+    store = GraphStore.open(Path(__file__).parent / "golden" / "store_v3")
+    assert store.manifest.version == 3
     assert len(store["trainset"]) == 3
     for n, data in enumerate(store["trainset"], start=1):
         assert data.x[:, 0].tolist() == [29.0] * n

@@ -13,9 +13,9 @@ from graph_source_cases import CUTOFF, graphs, refused, source
 
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.graph_sources import HydragnnSource
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.sources.base import Part
+from hydragnn_flow.data.sources.base import Chunk
+from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.errors import InputError
 
 SEEN = ("x", "pos", "cell", "edge_index", "edge_shifts", "edge_attr")
@@ -25,12 +25,12 @@ def test_a_store_comes_back_as_it_was(written, store, same):
     found = source(written.parent, format="hydragnn", file=written.name)
     assert found.node_features == ["atomic_number"]
     roles = {"train": "trainset", "val": "valset", "test": "testset"}
-    assert [part.role for part in found.parts()] == list(roles)
-    for part in found.parts():
-        for i, record in enumerate(found.read(part)):
+    assert [chunk.role for chunk in found.chunks()] == list(roles)
+    for chunk in found.chunks():
+        for i, record in enumerate(found.read(chunk)):
             graph = record.graph(CUTOFF, None)
             assert graph.graph_id.item() == i
-            assert same(graph, store[roles[part.role]][i], ignore=("graph_id", "y", "y_loc"))
+            assert same(graph, store[roles[chunk.role]][i], ignore=("graph_id", "y", "y_loc"))
 
 
 def test_hydragnns_own_file(shared_data):
@@ -47,10 +47,14 @@ def test_hydragnns_own_file(shared_data):
         },
         output_dim=[1, 3],
     )
-    assert {part.role: part.stop for part in packed.parts()} == {"train": 40, "val": 10, "test": 10}
+    assert {chunk.role: chunk.stop for chunk in packed.chunks()} == {
+        "train": 40,
+        "val": 10,
+        "test": 10,
+    }
     for i in sorted({int(key.split("/")[1]) for key in reference if key.startswith("trainset")}):
-        part = Part("train", str(folder / "hydragnn_cuau.bp"), i, i + 1, 0)
-        (a,), (b,) = plain.read(part), packed.read(part)
+        chunk = Chunk("train", str(folder / "hydragnn_cuau.bp"), i, i + 1, 0)
+        (a,), (b,) = plain.read(chunk), packed.read(chunk)
         one, two = a.graph(5.0, None), b.graph(5.0, None)
         theirs = {key: reference[f"trainset/{i}/{key}"] for key in one.to_dict() if key in SEEN}
         for key in ("x", "cell", "edge_index", "edge_attr"):
@@ -84,7 +88,7 @@ def test_edges_that_hydragnn_made_are_known_again(shared_data, tmp_path, max_nei
 
 def test_an_edge_less_is_an_edge_list_of_its_own(written):
     found = source(written.parent, format="hydragnn", file=written.name)
-    records = [record for part in found.parts() for record in found.read(part)]
+    records = [record for chunk in found.chunks() for record in found.read(chunk)]
     assert not any(record.has_own_edges(CUTOFF, None) for record in records)
     assert any(record.has_own_edges(0.9 * CUTOFF, None) for record in records)
     records = [record for record in records if record.data.num_edges]
@@ -106,7 +110,7 @@ def test_hydragnn_refuses(written, tmp_path):
         ({"e": energy, "f": energy}, [1, 3]),
     ):
         packed = {**section, "targets": targets, "output_dim": dims}
-        refused(tmp_path, packed, "trainset: graph 0: y holds parts of 1,")
+        refused(tmp_path, packed, "trainset: graph 0: y is made of 1,")
     refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
     for changes in ({"targets": {"e": "eV"}}, {"targets": {"e": energy, "f": force}}, {}):
         with pytest.raises(InputError, match=r"output_dim needs|e needs a level"):
@@ -123,12 +127,12 @@ def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch)
 
     monkeypatch.setattr(GraphStore, "open", count)
     section = {"format": "hydragnn", "file": copied.name}
-    parts = source(copied.parent, **section).parts()
-    for part in parts:
-        assert list(source(copied.parent, **section).read(part))
+    chunks = source(copied.parent, **section).chunks()
+    for chunk in chunks:
+        assert list(source(copied.parent, **section).read(chunk))
     assert opened == [copied]
     os.utime(copied / "manifest.json", (0, 0))
-    assert source(copied.parent, **section).parts() == parts
+    assert source(copied.parent, **section).chunks() == chunks
     assert opened == [copied, copied]
 
 

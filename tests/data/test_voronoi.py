@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.graph_sources import VoronoiSource
 from hydragnn_flow.data.sources.tessellation import tessellate
+from hydragnn_flow.data.sources.voronoi import VoronoiSource
 from hydragnn_flow.errors import InputError
 
 

@@ -86,7 +86,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> 
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 20_000)
-        return write_store(path, splits, targets=TARGETS, cutoff=4.0, profile="compact")
+        return write_store(path, splits, targets=TARGETS, cutoff=4.0, dtypes="compact")
 
 
 def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensemble:

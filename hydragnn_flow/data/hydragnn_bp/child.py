@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 
 class Fault(Exception):
-    """What is wrong: the file it is in (``data`` or a name), and the rest of the sentence."""
+    """Damage: the file it is in (``data`` or a name), and the rest of the sentence."""
 
 
 def read_all(path: str, progress: IO[str]) -> None:
@@ -56,6 +56,7 @@ def read_all(path: str, progress: IO[str]) -> None:
     io = context.DeclareIO("read")
     io.SetEngine("BP5")
     io.SetParameter("Threads", "1")
+    io.SetParameter("OpenTimeoutSecs", "1")  # instead of ten, for metadata that are not there
     engine = io.Open(path, adios.Mode.ReadRandomAccess)
     if engine.Steps() != 1:
         raise Fault("md.idx", f"has {engine.Steps()} steps instead of one")

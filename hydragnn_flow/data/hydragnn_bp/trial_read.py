@@ -42,25 +42,25 @@ def trial_read(path: Path) -> None:
         Naming the file that is missing or damaged.
     """
     for name in _FILES:
-        part = path / name
+        file = path / name
         try:
-            if part.is_file() and part.stat().st_size:
-                part.open("rb").close()
+            if file.is_file() and file.stat().st_size:
+                file.open("rb").close()
                 continue
         except OSError as error:
             raise StoreError(
-                f"{part} cannot be read ({error.strerror}); correct its permissions or restore it "
+                f"{file} cannot be read ({error.strerror}); correct its permissions or restore it "
                 "from a copy"
             ) from error
         raise StoreError(
-            f"{part} is missing or empty: {path} is no HydraGNN .bp or damaged; restore it from a "
+            f"{file} is missing or empty: {path} is no HydraGNN .bp or damaged; restore it from a "
             "copy or write it again"
         )
     answer = _ask_child(path, _IDLE_SECONDS)
     if "fault" in answer:
         place, what = answer["fault"]
-        file = f"{_data_name(path)} (or md.0)" if place == "data" else place
-        raise damaged(path / file, what)
+        name = f"{_data_name(path)} (or md.0)" if place == "data" else place
+        raise damaged(path / name, what)
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
@@ -93,7 +93,10 @@ def _ask_child(path: Path, idle: float) -> dict[str, Any]:
             complaints.seek(0)
             trouble += f" ({_last_line(complaints.read())})"
         if trouble:
-            raise damaged(path / "md.0", f"(or {_data_name(path)}, mmd.0) makes ADIOS2 {trouble}")
+            raise StoreError(
+                f"{path} makes ADIOS2 {trouble}: md.idx, md.0, mmd.0 or {_data_name(path)} is "
+                "damaged; restore the files from a copy or write them again"
+            )
         output.seek(0)
         answer: dict[str, Any] = json.load(output)
         return answer

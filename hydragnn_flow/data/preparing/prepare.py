@@ -28,7 +28,7 @@ from hydragnn_flow.data.preparing.tasks import (
 )
 from hydragnn_flow.data.preparing.workers import NoWorkers, Progress, Workers, run_all
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
-from hydragnn_flow.data.sources import Part, fingerprint, open_source
+from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
@@ -40,7 +40,7 @@ from hydragnn_flow.files import same_file, write_json
 
 _SPLITS = (TRAIN, VALIDATION, TEST)
 _DECIDING = ("role", "hash", "composition", "group")
-"""What decides in which split a structure may be."""
+"""Keys of a record that decide the splits."""
 # Counted up when a task records something new: those finished before are not gone on with.
 _RECORDS = 2
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
@@ -114,7 +114,7 @@ def prepare_store(
     show = progress or (lambda what, done, total: None)
     with _alone(path) as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, provenance)
-        groups = _tasks(open_source(config, seed).parts())
+        groups = _tasks(open_source(config, seed).chunks())
         if sum(map(_size, groups)) <= _FEW:
             workers = None
         request = partial(
@@ -144,7 +144,7 @@ def prepare_store(
             },
         )
         staging = _together(tasks, content)
-        commit_store(staging, path, content, described, config.profile)
+        commit_store(staging, path, content, described, config.dtypes)
         shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path, mode="random")
 
@@ -156,7 +156,7 @@ def _provenance(
     return {
         "source": config.source.model_dump(mode="json"),
         "split": config.split.model_dump(mode="json"),
-        "profile": config.profile,
+        "dtypes": config.dtypes,
         "seed": seed,
         "cutoff": cutoff,
         "max_neighbours": max_neighbours,
@@ -252,22 +252,22 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
 
 def _read(
     tasks: Path,
-    groups: Sequence[Sequence[Part]],
+    groups: Sequence[Sequence[Chunk]],
     request: Callable[..., dict[str, Any]],
     show: Progress,
     workers: Workers | None,
 ) -> list[Path]:
     """Read all structures; returns the directories of the finished tasks, in order."""
-    sizes = [_size(parts) for parts in groups]
+    sizes = [_size(chunks) for chunks in groups]
     units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
     requests = {}
     finished = 0
     there = finished_tasks(tasks)
-    for number, (unit, parts) in enumerate(zip(units, groups, strict=True)):
+    for number, (unit, chunks) in enumerate(zip(units, groups, strict=True)):
         if unit.name in there:
             finished += sizes[number]
         else:
-            requests[number] = request(unit, parts=parts)
+            requests[number] = request(unit, chunks=chunks)
 
     def done(number: int) -> None:
         nonlocal finished
@@ -279,24 +279,24 @@ def _read(
     return units
 
 
-def _tasks(parts: Sequence[Part]) -> list[list[Part]]:
-    """Consecutive parts that make up a task each; the same whatever the machine."""
-    total = _size(parts)
+def _tasks(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    """Consecutive chunks that make up a task each; the same whatever the machine."""
+    total = _size(chunks)
     size = min(max(-(-total // _TASKS), _FEWEST), _MOST)
-    groups: list[list[Part]] = [[]]
+    groups: list[list[Chunk]] = [[]]
     held = 0
-    for part in parts:
+    for chunk in chunks:
         if held >= size:
             groups.append([])
             held = 0
-        groups[-1].append(part)
-        held += part.stop - part.start
+        groups[-1].append(chunk)
+        held += chunk.stop - chunk.start
     return groups
 
 
-def _size(parts: Sequence[Part]) -> int:
+def _size(chunks: Sequence[Chunk]) -> int:
     """Number of structures."""
-    return sum(part.stop - part.start for part in parts)
+    return sum(chunk.stop - chunk.start for chunk in chunks)
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
@@ -319,9 +319,9 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What graphs must have in common: their keys, with types and shapes."""
+    """Keys that all graphs must have, with types and shapes."""
     return {
-        name: [key[part] for part in ("dtype", "dim", "shape")]
+        name: [key[field] for field in ("dtype", "dim", "shape")]
         for name, key in record["keys"].items()
     }
 
@@ -364,7 +364,7 @@ def _write(
             group,
             _SPLITS,
             name=name,
-            profile=config.profile,
+            dtypes=config.dtypes,
             targets=targets,
             node_features=records[0]["node_features"],
         )

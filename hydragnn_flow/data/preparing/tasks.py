@@ -1,4 +1,4 @@
-"""What a worker does of a store's preparation: read some structures, or write some shards.
+"""Tasks of a store's preparation: read some structures, or write some shards.
 
 A task's result is a directory, built under a name of its own and renamed when it is complete; so a
 task may be run twice, even at the same time, and a killed one leaves nothing that could be taken
@@ -23,8 +23,8 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
-from hydragnn_flow.data.reading.shard import ShardFile
-from hydragnn_flow.data.sources import Part, ReadyGraph, open_source
+from hydragnn_flow.data.reading.shard_file import ShardFile
+from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import fsync_path
@@ -92,7 +92,7 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
 def read_request(
     directory: Path,
     config: DataConfig,
-    parts: Sequence[Part],
+    chunks: Sequence[Chunk],
     *,
     cutoff: float,
     max_neighbours: int | None,
@@ -100,14 +100,14 @@ def read_request(
     whole_lists: bool,
 ) -> dict[str, Any]:
     """The task to read structures and make their graphs."""
-    first, last = parts[0], parts[-1]
+    first, last = chunks[0], chunks[-1]
     return {
         "task": "read",
         "what": f"structures {first.start} of {first.file or 'those generated'} to "
         f"{last.stop - 1} of {last.file or 'those generated'}",
         "directory": str(directory),
         "config": config.model_dump(mode="json"),
-        "parts": [vars(part) for part in parts],
+        "chunks": [vars(chunk) for chunk in chunks],
         "cutoff": cutoff,
         "max_neighbours": max_neighbours,
         "seed": seed,
@@ -122,7 +122,7 @@ def write_request(
     splits: Sequence[str],
     *,
     name: str,
-    profile: str,
+    dtypes: str,
     targets: Mapping[str, Target],
     node_features: Sequence[str],
 ) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def write_request(
         "units": [str(unit) for unit in units],
         "splits": list(splits),
         "name": name,
-        "profile": profile,
+        "dtypes": dtypes,
         "targets": {key: target.model_dump() for key, target in targets.items()},
         "node_features": list(node_features),
     }
@@ -150,7 +150,7 @@ def finished_tasks(tasks: Path) -> set[str]:
 
 
 def load_record(directory: Path) -> dict[str, Any]:
-    """What a finished task says of its result."""
+    """Record of a finished task."""
     record: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
     return record
 
@@ -172,7 +172,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         _names("graphs"),
         [_ALL],
         name="structures",
-        profile="hydragnn",
+        dtypes="hydragnn",
         described=Description(targets={}),
     )
     roles: list[str] = []
@@ -181,14 +181,14 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
     try:
-        for part in request["parts"]:
-            for record in source.read(Part(**part)):
+        for chunk in request["chunks"]:
+            for record in source.read(Chunk(**chunk)):
                 graph = record.graph(*within)
                 if isinstance(record, ReadyGraph) and not own_edges:
                     own_edges = record.has_own_edges(*within)
                 truncation += record.truncation(graph, *within)
                 series.add(_ALL, graph, record.origin)
-                roles.append(part["role"])
+                roles.append(chunk["role"])
                 groups.append(record.group)
         content = series.close()
     except BaseException:
@@ -230,7 +230,7 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         _names(f"shard-{request['number']:05d}"),
         request["splits"],
         name=request["name"],
-        profile=request["profile"],
+        dtypes=request["dtypes"],
         described=Description(
             targets={name: Target(**target) for name, target in request["targets"].items()},
             node_features=request["node_features"],
@@ -259,7 +259,7 @@ def load_split(unit: Path) -> list[str]:
 
 
 def split_file(unit: Path) -> Path:
-    """Where the splits of a reading task's structures are."""
+    """File with the splits of a reading task's structures."""
     return unit.with_name(f"{unit.name}.split.json")
 
 

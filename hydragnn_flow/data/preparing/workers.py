@@ -1,4 +1,4 @@
-"""Who does the work of preparing a store."""
+"""Workers that run the tasks of a preparation."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.reading.index import Rows
+from hydragnn_flow.data.reading.index import GraphRows
 from hydragnn_flow.errors import SelectionError
 
 
 def collate(
-    values: Mapping[str, NDArray[Any]], rows: Mapping[str, Rows], graphs: NDArray[np.int64]
+    values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
 ) -> Batch:
     """Make a batch of the values of some graphs, laid end to end in the batch's order.
 

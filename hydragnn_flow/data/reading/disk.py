@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.reading.index import SplitIndex
-from hydragnn_flow.data.reading.shard import ReadInto
+from hydragnn_flow.data.reading.shard_file import ReadInto
 
 # Of each key of whole graphs.
 _KEEP_BYTES = 64 << 20
@@ -54,8 +54,8 @@ class DiskReader:
             self._fill(key, runs, out, places)
         return values
 
-    def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        return (self.take(graphs) for graphs in parts)
+    def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        return (self.take(graphs) for graphs in selections)
 
     def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
         """The keys of some graphs, as they are written to a store."""
@@ -68,8 +68,8 @@ class DiskReader:
         described, rows = self._index.keys[key], self._index.rows(key)
         out = np.empty(described.array_shape(rows.start(len(self._index))), described.dtype)
         for first, last in itertools.pairwise(self._index.block_bounds.tolist()):
-            part = out.swapaxes(0, described.dim)[rows.start(first) : rows.start(last)]
-            self.read_into(key, first, last, part.swapaxes(0, described.dim))
+            rows_of_block = out.swapaxes(0, described.dim)[rows.start(first) : rows.start(last)]
+            self.read_into(key, first, last, rows_of_block.swapaxes(0, described.dim))
         return out
 
     def read_into(self, key: str, first: int, last: int, out: NDArray[Any]) -> None:
@@ -102,15 +102,15 @@ class DiskReader:
                     shard.dtype(index.split, key),
                 )
             read_into, dtype = readers[number]
-            part = lines[begin:end]
+            run = lines[begin:end]
             if described.dim:
-                part = part.swapaxes(0, described.dim)
+                run = run.swapaxes(0, described.dim)
             if dtype == out.dtype:
-                read_into(part, start)
+                read_into(run, start)
             else:
-                narrow = np.empty(part.shape, dtype=dtype)
+                narrow = np.empty(run.shape, dtype=dtype)
                 read_into(narrow, start)
-                part[...] = narrow
+                run[...] = narrow
 
     def _runs(self, graphs: NDArray[np.int64]) -> _Runs:
         """Stretches of consecutive graphs of one shard, in the order of the files."""
@@ -136,8 +136,8 @@ class DiskReader:
             self._index.verify(block)
             first, last = bounds[block : block + 2].tolist()
             for key, kept in self._kept.items():
-                part = kept[first:last].reshape(-1, *kept.shape[2:])
-                self._read(key, np.arange(first, last), part)
+                rows = kept[first:last].reshape(-1, *kept.shape[2:])
+                self._read(key, np.arange(first, last), rows)
             self._visited[block] = True
         self._all_visited = bool(self._visited.all())
 
@@ -162,6 +162,6 @@ class _Runs:
     graphs: NDArray[np.int64]
     """First graph of each."""
     begins: NDArray[np.int64]
-    """Where each begins among the graphs that are wanted."""
+    """First position of each among the graphs to read."""
     ends: NDArray[np.int64]
-    """Where each ends among them."""
+    """Position behind the last of each among them."""

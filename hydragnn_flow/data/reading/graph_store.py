@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import get_args
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data.hydragnn_bp.manifest import bp_manifest
+from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
+from hydragnn_flow.data.reading.lines import Reader
 from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
-from hydragnn_flow.data.reading.rows import Reader
-from hydragnn_flow.data.reading.shard import ShardFile
-from hydragnn_flow.data.reading.shared import share_split
+from hydragnn_flow.data.reading.shard_file import ShardFile
+from hydragnn_flow.data.reading.shared_memory import in_shared_memory
 from hydragnn_flow.data.reading.split import GraphSplit
 from hydragnn_flow.data.reading.stream import StreamReader
 from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
@@ -148,7 +148,7 @@ class GraphStore:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How the splits of a store are read; not the store itself, which would then hold itself."""
+    """Opens the reader of a split. It does not refer to the store, which would then hold itself."""
 
     mode: Mode
     identity: str
@@ -158,7 +158,7 @@ class _Reading:
 
     def __call__(self, index: SplitIndex) -> Reader:
         if self.mode == "memory":
-            return share_split(index, self.identity, self.scratch)
+            return in_shared_memory(index, self.identity, self.scratch)
         return StreamReader(index) if self.mode == "stream" else DiskReader(index)
 
 
@@ -204,7 +204,7 @@ def _verify_metadata(folder: Path, shard: Shard) -> None:
 
 
 def _identity(path: Path, manifest: Manifest, keys: list[str]) -> str:
-    """What two stores share only if they hold the same bytes, and read the same keys of them."""
+    """Digest of the stored bytes and of the keys that are read."""
     digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
     digest.update(repr(keys).encode())
     for shard in manifest.shards:

@@ -1,4 +1,4 @@
-"""Where each graph of a split lies, known without reading any graph."""
+"""Index of a split: the rows of each graph, known without reading any graph."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.store.manifest import Key
 
 _STREAM_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Rows:
+class GraphRows:
     """Which rows belong to which graph, for all keys that share the same numbers of rows."""
 
     pointer: NDArray[np.int64] | None
     """First row of each graph and the end of the last, [n_graphs + 1]; None where all are alike."""
     each: int = 0
-    """Rows of each graph, where all are alike."""
+    """GraphRows of each graph, where all are alike."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
         """First row of each of ``graphs``."""
@@ -67,22 +67,22 @@ class SplitIndex:
         self.shards = list(shards)
         self.first = np.concatenate([[0], np.cumsum(graphs)]).astype(np.int64)
         """First graph of each shard, and the number of all, [n_shards + 1]."""
-        self._pointers: dict[str, Rows] = {}
+        self._pointers: dict[str, GraphRows] = {}
 
     def __len__(self) -> int:
         return int(self.first[-1])
 
     @cached_property
-    def atoms(self) -> Rows:
+    def atoms(self) -> GraphRows:
         """The rows of keys with one row per atom."""
         return self._ragged("x")
 
     @cached_property
-    def edges(self) -> Rows:
+    def edges(self) -> GraphRows:
         """The rows of keys with one row per edge."""
         return self._ragged("edge_index")
 
-    def rows(self, key: str) -> Rows:
+    def rows(self, key: str) -> GraphRows:
         """The rows of a key; the same object for all keys of atoms, and for all of edges."""
         described = self.keys[key]
         if described.node:
@@ -91,7 +91,7 @@ class SplitIndex:
             return self.edges
         if key not in self._pointers:
             alike = described.rows
-            self._pointers[key] = self._ragged(key) if alike is None else Rows(None, alike)
+            self._pointers[key] = self._ragged(key) if alike is None else GraphRows(None, alike)
         return self._pointers[key]
 
     @cached_property
@@ -113,7 +113,7 @@ class SplitIndex:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int, int | None]]:
-        """First graph, shard and number within its split's part of that shard of each block."""
+        """First graph, shard, and number within the split's blocks of that shard, of each block."""
         blocks: list[tuple[int, int, int | None]] = []
         for number, shard in enumerate(self.shards):
             first, last = self.first[number : number + 2].tolist()
@@ -140,11 +140,11 @@ class SplitIndex:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
         return size
 
-    def _ragged(self, key: str) -> Rows:
+    def _ragged(self, key: str) -> GraphRows:
         pointer = np.zeros(len(self) + 1, dtype=np.int64)
-        parts = [shard.counts(self.split, key) for shard in self.shards]
-        np.cumsum(np.concatenate(parts), out=pointer[1:])
-        return Rows(pointer)
+        counts = [shard.counts(self.split, key) for shard in self.shards]
+        np.cumsum(np.concatenate(counts), out=pointer[1:])
+        return GraphRows(pointer)
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
         """Begins of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""

@@ -1,4 +1,4 @@
-"""What ``store info`` and ``store check`` say, as plain data."""
+"""Summary and check of a store: ``store info`` and ``store check`` as plain data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WHY = {
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
-    """What a store holds.
+    """Summary of a store.
 
     Returns
     -------
     dict
-        ``path``, ``version``, ``profile``, ``shards`` (their number), ``splits`` (graphs, atoms,
+        ``path``, ``version``, ``dtypes``, ``shards`` (their number), ``splits`` (graphs, atoms,
         edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
         with words for numbers that differ between graphs), ``units`` (by key), ``elements``
         (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
@@ -45,7 +45,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
     return {
         "path": str(store.path),
         "version": manifest.version,
-        "profile": manifest.profile,
+        "dtypes": manifest.dtypes,
         "shards": len(manifest.shards),
         "splits": {name: size.model_dump() for name, size in manifest.splits.items()},
         "targets": {name: target.model_dump() for name, target in manifest.targets.items()},

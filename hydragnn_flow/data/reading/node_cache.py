@@ -19,15 +19,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hydragnn_flow.data.reading.free_memory import free_memory
 from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.files import same_file
 
 _RAM = Path("/dev/shm")
+_GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
-"""What gives back each entry in use, by the descriptor of its lock."""
+"""Finalizers of the entries in use, by the descriptor of their lock."""
 
 
 class NodeEntry:
@@ -115,8 +115,36 @@ def shared_memory() -> list[Path]:
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
 
 
+def free_memory() -> float:
+    """Memory that this job may still use by the limits of its control groups [bytes].
+
+    It is infinite without a limit. Schedulers set limits for jobs and containers; files in
+    ``/dev/shm`` count, though the free space there does not show it. Control groups of version 1
+    are not read.
+    """
+    if not _OWN.exists():
+        return float("inf")
+    lines = [line for line in _OWN.read_text().splitlines() if line.startswith("0::/")]
+    groups = [_GROUPS / line.removeprefix("0::/") for line in lines]
+    return min(
+        (_left(above) for group in groups for above in (group, *group.parents)),
+        default=float("inf"),
+    )
+
+
+def _left(group: Path) -> float:
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        numbers = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except OSError:  # the topmost group, or none at all
+        return float("inf")
+    # The cache of files counts as used, and makes room when it has to.
+    return float(limit) - used + int(numbers["inactive_file"]) if limit != "max" else float("inf")
+
+
 def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
-    """Where the entry is or is being made, or else where there is room for it."""
+    """Directory of the entry: where it is or is being made, or else where there is room for it."""
     for base in bases:
         path = base / name
         if path.is_dir() or _unfinished(path).is_dir():

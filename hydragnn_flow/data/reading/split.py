@@ -15,8 +15,8 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data.reading.collate import checked, collate
-from hydragnn_flow.data.reading.index import Rows, SplitIndex
-from hydragnn_flow.data.reading.rows import Reader
+from hydragnn_flow.data.reading.index import GraphRows, SplitIndex
+from hydragnn_flow.data.reading.lines import Reader
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError
@@ -107,13 +107,13 @@ class GraphSplit:
         graphs = checked(indices, len(self), self._where)
         return collate(self._reader.take(graphs), self._rows, graphs)
 
-    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """One batch for each of ``parts``, in their order.
+    def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
+        """One batch for each selection of graphs, in their order.
 
-        In mode ``stream`` the parts are known before the first batch is made, and read ahead: what
-        is held in memory is the blocks that the next few parts need.
+        Mode ``stream`` takes all selections before it makes the first batch, and reads ahead: it
+        holds in memory the blocks that the next few selections need.
         """
-        chosen = [checked(part, len(self), self._where) for part in parts]
+        chosen = [checked(graphs, len(self), self._where) for graphs in selections]
         for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
             yield collate(values, self._rows, graphs)
 
@@ -150,7 +150,7 @@ class GraphSplit:
         return self._open_reader(self._index)
 
     @cached_property
-    def _rows(self) -> dict[str, Rows]:
+    def _rows(self) -> dict[str, GraphRows]:
         return {key: self._index.rows(key) for key in self._index.keys}
 
     def _graphs(self, graphs: NDArray[np.int64]) -> Iterator[Data]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.reading.disk import DiskReader
-from hydragnn_flow.data.reading.rows import Lines, join_lines, lines_of
+from hydragnn_flow.data.reading.lines import Lines, join_lines, lines_of
 
 # Blocks read before they are needed: enough for a disk to work while a batch is computed.
 _AHEAD = 4
@@ -23,10 +23,10 @@ class StreamReader(DiskReader):
     windows of neighbouring blocks needs a window's worth, whatever the size of the split.
     """
 
-    def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        parts = list(parts)
+    def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        chosen = list(selections)
         bounds = self._index.block_bounds
-        homes = [np.searchsorted(bounds, part, side="right") - 1 for part in parts]
+        homes = [np.searchsorted(bounds, graphs, side="right") - 1 for graphs in chosen]
         order = list(dict.fromkeys(int(block) for home in homes for block in home))
         place = {block: number for number, block in enumerate(order)}
         last_use = {block: step for step, home in enumerate(homes) for block in home.tolist()}
@@ -34,13 +34,14 @@ class StreamReader(DiskReader):
         asked = 0
         with ThreadPoolExecutor(1) as thread:
             try:
-                for step, (part, home) in enumerate(zip(parts, homes, strict=True)):
+                for step, (graphs, home) in enumerate(zip(chosen, homes, strict=True)):
                     blocks = np.unique(home).tolist()
                     wanted = max(place[block] for block in blocks) + 1 + _AHEAD
                     for block in order[asked:wanted]:
                         held[block] = thread.submit(self._load, block)
                     asked = max(asked, wanted)
-                    yield self._join(part, home, {block: held[block].result() for block in blocks})
+                    there = {block: held[block].result() for block in blocks}
+                    yield self._join(graphs, home, there)
                     for block in blocks:
                         if last_use[block] == step:
                             del held[block]

@@ -1,9 +1,11 @@
-"""Where graphs come from: one module per format, all giving the records of :class:`Source`.
+"""Sources of graphs: one module per format, all giving the records of :class:`Source`.
 
 ``structures`` is what the formats of labelled structures share (``ase_files``, ``csv_tables``,
 ``json_records``); ``graph_files`` what those share whose files hold a graph each (``pyg``,
 ``voronoi``, ``mesh``, and with ``raw`` between ``lsms`` and ``cfg``). ``emt_alloys`` and
-``hydragnn`` stand alone. All are registered in ``registry``; the other modules are their pieces.
+``hydragnn`` stand alone. A format's file holds its section of the configuration, which
+``config.sources.FORMATS`` names, and its reader. Torch, ASE and the like are imported inside
+functions, because sections are imported to check a configuration. The other modules are pieces.
 """
 
 from __future__ import annotations
@@ -13,31 +15,27 @@ from typing import TYPE_CHECKING
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.data.sources.base import Labelled, Part, ReadyGraph, Record, Source
-    from hydragnn_flow.data.sources.files import Role
-    from hydragnn_flow.data.sources.identity import fingerprint
-    from hydragnn_flow.data.sources.registry import open_source
+    from hydragnn_flow.data.sources.base import Chunk, Labelled, ReadyGraph, Record, Source
+    from hydragnn_flow.data.sources.inputs import fingerprint, open_source
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
             "Labelled": "base",
-            "Part": "base",
+            "Chunk": "base",
             "ReadyGraph": "base",
             "Record": "base",
-            "Role": "files",
             "Source": "base",
-            "fingerprint": "identity",
-            "open_source": "registry",
+            "fingerprint": "inputs",
+            "open_source": "inputs",
         },
     )
 
 __all__ = [
+    "Chunk",
     "Labelled",
-    "Part",
     "ReadyGraph",
     "Record",
-    "Role",
     "Source",
     "fingerprint",
     "open_source",

@@ -7,27 +7,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ase
-import ase.db
-from ase.io import Trajectory, iread
-from ase.io.formats import (
-    UnknownFileTypeError,
-    filetype,
-    get_ioformat,
-    ioformats,
-    open_with_compression,
-)
-
-from hydragnn_flow.data.sources.labels import Level
+from hydragnn_flow.config.sources import Level
 from hydragnn_flow.data.sources.single import check_sites
-from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, reason
+from hydragnn_flow.data.sources.structures import (
+    Found,
+    StructureSource,
+    StructuresSection,
+    cut,
+    reason,
+)
 from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
 from hydragnn_flow.errors import InputError
 
-_open_trajectory: Any = Trajectory  # ASE has no types for these
-_connect: Any = ase.db.connect
+if TYPE_CHECKING:
+    import ase
 
 _OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
 """Results of calculations that belong to atoms; of all others each structure has one."""
@@ -35,17 +30,34 @@ _MARKS = {
     "vasp-out": b"FREE ENERGIE OF THE ION-ELECTRON SYSTEM",
     "vasp-xml": b"</calculation>",
 }
-"""What occurs once in each step of a run; looking for it is much faster than reading the steps."""
+"""Text that occurs once in each step of a run; counting it is faster than reading the steps."""
+
+
+class AseSource(StructuresSection):
+    """Anything ASE reads.
+
+    Labels and groups are looked for in the results of a calculation, in what a file says of a whole
+    structure (`Atoms.info`), in its columns (`Atoms.arrays`), and in the key-value pairs and data
+    of an ase.db.
+    """
+
+    reads = "anything ASE reads"
+    labels = "what ASE finds in the files"
+
+    def open(self, folder: Path, seed: int) -> AseFiles:
+        return AseFiles(self, folder)
 
 
 class AseFiles(StructureSource):
     """Files in any format ASE reads.
 
     Extended XYZ, trajectories and databases are cut into ranges; of other formats, which can only
-    be read from the beginning, each file is one part.
+    be read from the beginning, each file is one chunk.
     """
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
+        from ase.io.formats import get_ioformat
+
         format = _format(file)
         if format in _COUNTS:
             return cut(_COUNTS[format](file))
@@ -109,6 +121,8 @@ def _format(file: Path) -> str:
     UnknownFormat
         Where ASE does not know.
     """
+    from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat, ioformats
+
     try:
         # ASE compares hundreds of patterns; with thousands of files that is worth doing once.
         format = filetype(str(file), read=False)
@@ -126,6 +140,8 @@ def _format(file: Path) -> str:
 
 
 def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.Atoms]:
+    from ase.io import iread
+
     # Otherwise ASE takes what follows an @ in a file's name for an index.
     return iread(str(file), index, format, do_not_split_by_at_sign=True)
 
@@ -141,12 +157,17 @@ def _found(atoms: ase.Atoms) -> Found:
 
 
 def _count_marks(file: Path, mark: bytes) -> int:
+    from ase.io.formats import open_with_compression
+
     with open_with_compression(str(file), "rb") as lines:
         return sum(mark in line for line in lines)
 
 
 def _count_images(file: Path) -> int:
-    with _open_trajectory(str(file)) as trajectory:
+    from ase.io import Trajectory
+
+    open_trajectory: Any = Trajectory  # ASE has no types
+    with open_trajectory(str(file)) as trajectory:
         return len(trajectory)
 
 
@@ -172,13 +193,16 @@ def _database(file: Path) -> Any:
     InputError
         For another SQLite database: ASE would make its tables in it.
     """
+    import ase.db
+
+    connect: Any = ase.db.connect  # ASE has no types
     if file.suffix == ".db":
         address = f"{file.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             if ("systems",) not in tables.fetchall():
                 raise InputError(f"{file} is a database, but no ase.db; give one that ASE wrote")
-    return _connect(file, use_lock_file=False)
+    return connect(file, use_lock_file=False)
 
 
 _COUNTS: dict[str, Callable[[Path], int]] = {

@@ -1,33 +1,35 @@
-"""What every source gives: parts that can be read side by side, and records that become graphs."""
+"""Sources: chunks to be read side by side, and records that become graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import ase
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
-from hydragnn_flow.data.graphs import atoms_to_graph, truncation_of
-from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
+from hydragnn_flow.config.sources import Role
 from hydragnn_flow.data.positions import are_resolved
-from hydragnn_flow.data.sources.files import Role
 from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    import ase
+    import torch
+    from torch_geometric.data import Data
+
+    from hydragnn_flow.data.neighbours import Neighbours
 
 # What single precision may add to a length, relative.
 _ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunk:
     """Consecutive structures of one file: what one process reads at a time. All of it is JSON."""
 
     role: Role
@@ -69,6 +71,8 @@ class Labelled:
         InputError
             Naming file and structure, where it cannot be a graph.
         """
+        from hydragnn_flow.data.graphs import atoms_to_graph
+
         try:
             graph = atoms_to_graph(
                 self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
@@ -80,7 +84,9 @@ class Labelled:
         return add_keys(graph, self.keys)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """How much of the neighbours within the cutoff :meth:`graph` left out."""
+        """Neighbours within the cutoff that :meth:`graph` left out."""
+        from hydragnn_flow.data.graphs import truncation_of
+
         return truncation_of(self.atoms, graph, cutoff, max_neighbours)
 
 
@@ -130,7 +136,7 @@ class ReadyGraph:
         return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=_ROUNDING)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """How much of the neighbours within the cutoff the graph's own edges leave out.
+        """Neighbours within the cutoff that the graph's own edges leave out.
 
         Edges of a topology leave out nothing: they are no lists of neighbours. Edges that are as
         long as the cutoff do not count, as rounding decides which of these are there.
@@ -145,14 +151,18 @@ class ReadyGraph:
         return count_truncation(kept, lengths, found.receivers, found.distances, n_atoms)
 
     def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
-        """What :func:`neighbour_list` finds; None where edges have nothing to do with that."""
+        """Edges that :func:`neighbour_list` finds; None for edges of a topology."""
         positions, cell = self.data.pos.double().numpy(), self.data.cell.double().numpy()
         if self.of_topology or not are_resolved(positions, cutoff):
             return None
+        from hydragnn_flow.data.neighbours import neighbour_list
+
         pbc = self.data.pbc.bool().numpy()
         return neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
 
     def _lengths(self) -> torch.Tensor:
+        import torch
+
         senders, receivers = self.data.edge_index
         vectors = self.data.pos[receivers] - self.data.pos[senders] + self.data.edge_shifts
         lengths: torch.Tensor = torch.linalg.norm(vectors, dim=1)
@@ -174,22 +184,22 @@ Record = Labelled | ReadyGraph
 
 
 class Source(Protocol):
-    """Where graphs come from. Made by ``open_source``, in as many processes as read.
+    """Reader of a source, made by a section's ``open`` in each process that reads.
 
-    All of them see the same input: a source keeps no state that reading one part needs from
+    All of them see the same input: a source keeps no state that reading one chunk needs from
     reading another.
     """
 
     @property
     def node_features(self) -> Sequence[str]:
-        """What the columns of ``x`` are; ``("atomic_number",)`` for atoms."""
+        """Names of the columns of ``x``; ``("atomic_number",)`` for atoms."""
         ...
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
         """The targets as the records read so far have them; empty before the first.
 
-        Records of one source object agree. Whoever reads parts in several processes compares what
+        Records of one source object agree. Whoever reads chunks in several processes compares what
         each has found.
         """
         ...
@@ -204,7 +214,7 @@ class Source(Protocol):
         """
         ...
 
-    def parts(self) -> list[Part]:
+    def chunks(self) -> list[Chunk]:
         """All structures of all roles, in order.
 
         Raises
@@ -215,10 +225,10 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, part: Part) -> Iterator[Record]:
-        """The structures of a part, in order, each checked as it comes.
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """The structures of a chunk, in order, each checked as it comes.
 
-        Any range of a file that lies within one of its parts can be read, by itself and again.
+        Any range of a file that lies within one of its chunks can be read, by itself and again.
 
         Raises
         ------

@@ -6,20 +6,35 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ase
 import numpy as np
-from ase.io.cfg import read_cfg
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.graph_sources import CfgSource
 from hydragnn_flow.data.sources.base import Record
-from hydragnn_flow.data.sources.raw import Quantities, RawFiles, pick, pick_from_line
+from hydragnn_flow.data.sources.raw import Quantities, RawFiles, RawSection, pick, pick_from_line
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    import ase
 
 # The auxiliary properties HydraGNN reads, in the order it numbers them.
 _FIRST = ("c_peratom", "fx", "fy", "fz")
 _NOT_AUXILIARY = ("numbers", "positions", "masses", "momenta")
+
+
+class CfgSource(RawSection):
+    """AtomEye CFG files, with graph features on the first line of a `.bulk` file beside each.
+
+    An atom's columns are its number of protons, its mass, and the file's auxiliary properties:
+    `c_peratom`, `fx`, `fy`, `fz` first, as HydraGNN has them, others in the file's order.
+    """
+
+    reads = "AtomEye's CFG files with HydraGNN's `.bulk` files"
+    labels = "named columns"
+
+    def open(self, folder: Path, seed: int) -> CfgFiles:
+        return CfgFiles(self, folder)
 
 
 class CfgFiles(RawFiles[CfgSource]):
@@ -40,6 +55,8 @@ class CfgFiles(RawFiles[CfgSource]):
         return [_bulk(path)] if self._section.graph_features.name else []
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        import ase
+
         atoms = _read_cfg(path)
         of_atoms = pick(self._section.node_features, _table(atoms), f"{path}: an atom")
         bare = ase.Atoms(
@@ -66,6 +83,8 @@ def _bulk(path: Path) -> Path:
 
 
 def _read_cfg(path: Path) -> ase.Atoms:
+    from ase.io.cfg import read_cfg
+
     try:
         text = path.read_text(encoding="utf-8")
         unit = re.search(r"^\s*A\s*=\s*(\S+)", text, re.MULTILINE)

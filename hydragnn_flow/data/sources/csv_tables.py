@@ -7,13 +7,40 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from hydragnn_flow.config.sources import CsvSource
+from pydantic import Field, model_validator
+
 from hydragnn_flow.data.sources.single import from_cif, from_file
-from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, lookup
+from hydragnn_flow.data.sources.structures import (
+    Found,
+    StructureSource,
+    StructuresSection,
+    cut,
+    lookup,
+)
 from hydragnn_flow.errors import InputError
 
 # The CIF of a large cell is longer than the 128 kB a cell of a table may have by default.
 csv.field_size_limit(2**31 - 1)
+
+
+class CsvSource(StructuresSection):
+    """Tables with a structure in each row; labels and groups are columns."""
+
+    reads = "tables with a structure in each row, as CIF text or a path"
+    labels = "columns"
+
+    structure: str = Field(min_length=1)
+    """Column of the structures: CIF text, or paths of structure files relative to the table."""
+
+    @model_validator(mode="after")
+    def _of_structures(self) -> CsvSource:
+        for name, target in self.targets.items():
+            if target.level == "node":
+                raise ValueError(f"targets.{name}.level: a cell holds one number; leave level out")
+        return self
+
+    def open(self, folder: Path, seed: int) -> CsvTables:
+        return CsvTables(self, folder)
 
 
 class CsvTables(StructureSource):
@@ -53,7 +80,7 @@ class CsvTables(StructureSource):
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """What to call each row, and its cells by column; None for empty ones.
+    """Name of each row for messages, and its cells by column; None for empty ones.
 
     Raises
     ------

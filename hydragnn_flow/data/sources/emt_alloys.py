@@ -5,23 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import ase
 import numpy as np
-from ase.build import bulk
-from ase.calculators.emt import EMT
-from ase.data import atomic_numbers, reference_states
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
-from hydragnn_flow.config.sources import GeneratedSource
+from hydragnn_flow.config.sources import Level, SourceSection
 from hydragnn_flow.config.targets import TargetConfig
-from hydragnn_flow.data.sources.base import Labelled, Part
-from hydragnn_flow.data.sources.files import ranges
+from hydragnn_flow.data.sources.base import Chunk, Labelled
+from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.labels import LabelCheck
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    import ase
 
 _UNITS = {"energy": "eV", "forces": "eV/Å"}
 
@@ -32,8 +32,51 @@ _RATTLE = (0.02, 0.15)
 _ATOMS_PER_CELL = 4
 _MOST_UNEVEN = 2
 """Largest difference between the repeats along two directions; excludes needles."""
-_PER_PART = 64
-"""Structures of a part: a second or so of EMT."""
+_PER_CHUNK = 64
+"""Structures of a chunk: a second or so of EMT."""
+
+
+class EmtSource(SourceSection):
+    """Random fcc alloys, strained and rattled, labelled by ASE's EMT calculator."""
+
+    reads = "nothing; it generates alloys"
+    labels = "energy and forces by ASE's EMT"
+
+    structures: int = Field(default=300, ge=3)
+    """Number of structures to generate."""
+    elements: tuple[Literal["Al", "Cu", "Ag", "Au", "Ni", "Pd", "Pt"], ...] = (
+        "Cu",
+        "Ni",
+        "Pd",
+        "Ag",
+        "Pt",
+        "Au",
+    )
+    """Chemical elements to draw from (those EMT knows as fcc metals)."""
+    atoms: tuple[int, int] = (8, 64)
+    """Smallest and largest number of atoms in a cell."""
+
+    @field_validator("elements")
+    @classmethod
+    def _some_elements(cls, elements: tuple[str, ...]) -> tuple[str, ...]:
+        if not elements or len(set(elements)) != len(elements):
+            raise ValueError("give at least one element, each once")
+        return elements
+
+    @field_validator("atoms")
+    @classmethod
+    def _ordered(cls, atoms: tuple[int, int]) -> tuple[int, int]:
+        if not 8 <= atoms[0] <= atoms[1] <= 64:
+            raise ValueError("give [smallest, largest] with 8 <= smallest <= largest <= 64")
+        return atoms
+
+    def open(self, folder: Path, seed: int) -> EmtAlloys:
+        return EmtAlloys(self, seed)
+
+    @property
+    def target_levels(self) -> dict[str, Level | None]:
+        """Energies are of structures, forces of atoms."""
+        return {"energy": "graph", "forces": "node"}
 
 
 class EmtAlloys:
@@ -58,7 +101,7 @@ class EmtAlloys:
 
     node_features = ("atomic_number",)
 
-    def __init__(self, config: GeneratedSource, seed: int) -> None:
+    def __init__(self, config: EmtSource, seed: int) -> None:
         self._config = config
         self._seed = seed
         self._labels = LabelCheck({name: TargetConfig(unit=unit) for name, unit in _UNITS.items()})
@@ -76,12 +119,12 @@ class EmtAlloys:
     def files(self) -> list[Path]:
         return []
 
-    def parts(self) -> list[Part]:
+    def chunks(self) -> list[Chunk]:
         n = self._config.structures
-        return [Part("train", "", start, stop, 0) for start, stop in ranges(n, _PER_PART, n)]
+        return [Chunk("train", "", start, stop, 0) for start, stop in ranges(n, _PER_CHUNK, n)]
 
-    def read(self, part: Part) -> Iterator[Labelled]:
-        for i in range(part.start, part.stop):
+    def read(self, chunk: Chunk) -> Iterator[Labelled]:
+        for i in range(chunk.start, chunk.stop):
             rng = default_rng(SeedSequence(self._seed, spawn_key=(0, i)))
             atoms = _random_alloy(rng, self._config.elements, self._supercells)
             labels = _label(atoms)
@@ -91,6 +134,8 @@ class EmtAlloys:
 
 
 def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
+    from ase.calculators.emt import EMT
+
     make_calculator: Any = EMT  # ASE has no types for it
     calculator = make_calculator()
     calculator.calculate(atoms, ["energy", "forces"])
@@ -114,12 +159,15 @@ def _supercells(smallest: int, largest: int) -> list[tuple[int, int, int]]:
 def _random_alloy(
     rng: Generator, elements: Sequence[str], supercells: Sequence[tuple[int, int, int]]
 ) -> ase.Atoms:
+    import ase
+    from ase.build import bulk
+
     repeats = supercells[int(rng.integers(len(supercells)))]
     n_elements = rng.integers(min(2, len(elements)), len(elements) + 1)
     chosen = rng.choice(np.array(elements), size=n_elements, replace=False)
-    shares = rng.dirichlet(np.ones(n_elements))
+    fractions = rng.dirichlet(np.ones(n_elements))
     n_atoms = _ATOMS_PER_CELL * int(np.prod(repeats))
-    species = rng.choice(chosen, size=n_atoms, p=shares)
+    species = rng.choice(chosen, size=n_atoms, p=fractions)
 
     lattice_constant = float(np.mean([_lattice_constant(symbol) for symbol in species]))
     ideal: ase.Atoms = bulk("Cu", "fcc", a=lattice_constant, cubic=True) * repeats
@@ -136,5 +184,7 @@ def _random_alloy(
 
 def _lattice_constant(symbol: str) -> float:
     """Experimental lattice constant of an fcc element [Å], as ASE gives it."""
+    from ase.data import atomic_numbers, reference_states
+
     reference: Any = reference_states[atomic_numbers[symbol]]
     return float(reference["a"])

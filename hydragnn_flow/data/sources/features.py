@@ -106,7 +106,7 @@ def node_features(
 
 
 def column_names(name: str, width: int) -> list[str]:
-    """What the columns of a feature are called; numbered where there are several."""
+    """Names of the columns of a feature; numbered if there are several."""
     return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
 
 

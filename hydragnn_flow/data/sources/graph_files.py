@@ -1,4 +1,4 @@
-"""What sources have in common whose every file holds one graph."""
+"""Sources with one graph in each file."""
 
 from __future__ import annotations
 
@@ -6,20 +6,37 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-from hydragnn_flow.config.graph_sources import FilesSection
-from hydragnn_flow.data.sources.base import Part, Record
+from hydragnn_flow.config.sources import Role
+from hydragnn_flow.config.targets import TargetConfig, Targets
+from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.features import named
-from hydragnn_flow.data.sources.files import Role, files_by_role
+from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 AnySection = TypeVar("AnySection", bound=FilesSection)
+
+
+def with_levels(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
+    """Check that each target has a level; ValueError otherwise."""
+    for name, target in targets.items():
+        if target.level is None:
+            raise ValueError(
+                f"{name} needs a level, graph or node, as in "
+                f"{name}: {{unit: {target.unit!r}, level: graph}}"
+            )
+    return targets
+
+
+LevelledTargets = Annotated[Targets, AfterValidator(with_levels)]
+"""Targets of files whose arrays do not say what they belong to."""
 
 
 class GraphFiles(ABC, Generic[AnySection]):
@@ -62,7 +79,7 @@ class GraphFiles(ABC, Generic[AnySection]):
 
     @property
     def node_features(self) -> Sequence[str]:
-        """What the columns of ``x`` are in the first file, and so have to be in all."""
+        """Names of the columns of ``x`` in the first file; all files need the same."""
         return self._read_first()
 
     def files(self) -> list[Path]:
@@ -74,19 +91,19 @@ class GraphFiles(ABC, Generic[AnySection]):
             for file in (path, *self._beside(path))
         ]
 
-    def parts(self) -> list[Part]:
-        """One part for each file."""
+    def chunks(self) -> list[Chunk]:
+        """One chunk for each file."""
         self._read_first()
         return [
-            Part(role, str(path), 0, 1, first)
+            Chunk(role, str(path), 0, 1, first)
             for role, found in self._by_role.items()
             for first, path in enumerate(found)
         ]
 
-    def read(self, part: Part) -> Iterator[Record]:
-        """The graph of a part's file."""
-        record, names = self._read(Path(part.file), part.first)
-        self._check_features(names, part.file)
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """The graph of a chunk's file."""
+        record, names = self._read(Path(chunk.file), chunk.first)
+        self._check_features(names, chunk.file)
         yield record
 
     def _targets(
@@ -127,3 +144,30 @@ class GraphFiles(ABC, Generic[AnySection]):
     @cached_property
     def _by_role(self) -> dict[Role, list[Path]]:
         return files_by_role(self._section, self._folder, self._suffixes)
+
+
+def read_columns(path: Path, text: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    """The columns of a CSV, by their names in its first line.
+
+    Parameters
+    ----------
+    path
+        The CSV.
+    text
+        Columns that are not numbers, even where they look like some.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be read.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, skipinitialspace=True, dtype=dict.fromkeys(text, str))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a CSV ({error}); correct it") from None
+    for name in text:
+        if name in table and any("\0" in str(cell) for cell in table[name]):
+            raise InputError(f"{path} holds a NUL in its column {name!r}; correct it")
+    return {str(name): table[name].to_numpy() for name in table.columns}

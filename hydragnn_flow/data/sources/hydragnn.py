@@ -5,25 +5,76 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from hydragnn_flow.config.graph_sources import HydragnnSource
-from hydragnn_flow.config.targets import TargetConfig
-from hydragnn_flow.data.reading.graph_store import GraphStore
-from hydragnn_flow.data.sources.base import Part, Record
+from hydragnn_flow.config.sources import Level, Role, SourceSection
+from hydragnn_flow.config.targets import TargetConfig, Targets
+from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.features import named
-from hydragnn_flow.data.sources.files import Role, ranges
+from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
+from hydragnn_flow.data.sources.graph_files import with_levels
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
+if TYPE_CHECKING:
+    from hydragnn_flow.data.reading.graph_store import GraphStore
+
 _SPLITS: dict[Role, str] = {"train": TRAIN, "val": VALIDATION, "test": TEST}
-_GRAPHS_PER_PART = 2000
-_MOST_PARTS = 10_000
+_GRAPHS_PER_CHUNK = 2000
+_MOST_CHUNKS = 10_000
+
+
+class HydragnnSource(SourceSection):
+    """A `.bp` file that HydraGNN wrote, or a store, with the splits it has."""
+
+    reads = "a `.bp` that HydraGNN wrote, or a store"
+    labels = "its keys, or components of its `y`"
+
+    file: FileName
+    """The `.bp` or the store's directory."""
+    targets: Targets | None = None
+    """Name of each target -> its unit, and its key and level if they differ. The default is the
+    targets that the file itself names; HydraGNN's files name them without units."""
+    output_dim: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Number of components of each target, to read the targets from HydraGNN's packed `y`. Its
+    order is that of `targets`."""
+
+    @model_validator(mode="after")
+    def _packing(self) -> HydragnnSource:
+        if self.output_dim is None:
+            return self
+        targets = self.targets or {}
+        if len(self.output_dim) != len(targets):
+            raise ValueError("output_dim needs one entry for each of targets")
+        with_levels(targets)
+        return self
+
+    def open(self, folder: Path, seed: int) -> StoredGraphs:
+        return StoredGraphs(self, folder)
+
+    def check_files(self, folder: Path) -> None:
+        """Refuse a name that stands for nothing."""
+        if not (folder / self.file).exists():
+            raise no_file(self.file, folder, "data.source.file")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """All: the file has splits."""
+        return tuple(_SPLITS)
+
+    @property
+    def target_levels(self) -> dict[str, Level | None] | None:
+        """Level of each target; None where the file names the targets."""
+        if self.targets is None:
+            return None
+        return {name: target.level for name, target in self.targets.items()}
 
 
 class StoredGraphs:
@@ -43,7 +94,7 @@ class StoredGraphs:
 
     @cached_property
     def node_features(self) -> Sequence[str]:
-        """What the columns of ``x`` are."""
+        """Names of the columns of ``x``."""
         return self._store.manifest.node_features
 
     @property
@@ -56,25 +107,25 @@ class StoredGraphs:
         _open_current(self._path)  # which says what is wrong where there is none
         return _files(self._path)
 
-    def parts(self) -> list[Part]:
+    def chunks(self) -> list[Chunk]:
         """Ranges of the graphs of each split."""
-        parts = [
-            Part(role, str(self._path), start, stop, 0)
+        chunks = [
+            Chunk(role, str(self._path), start, stop, 0)
             for role, split in _SPLITS.items()
             if split in self._store.splits
-            for start, stop in ranges(len(self._store[split]), _GRAPHS_PER_PART, _MOST_PARTS)
+            for start, stop in ranges(len(self._store[split]), _GRAPHS_PER_CHUNK, _MOST_CHUNKS)
         ]
-        if not parts or parts[0].role != "train":
+        if not chunks or chunks[0].role != "train":
             raise InputError(f"{self._path} has no graphs in {TRAIN}; name a store that has some")
-        first = parts[0]
-        next(self.read(Part(first.role, first.file, 0, 1, 0)))
-        return parts
+        first = chunks[0]
+        next(self.read(Chunk(first.role, first.file, 0, 1, 0)))
+        return chunks
 
-    def read(self, part: Part) -> Iterator[Record]:
-        """The graphs of a part."""
-        split = _SPLITS[part.role]
-        for i in range(part.start, part.stop):
-            origin = f"{part.file}: {split}: graph {i}"
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """The graphs of a chunk."""
+        split = _SPLITS[chunk.role]
+        for i in range(chunk.start, chunk.stop):
+            origin = f"{chunk.file}: {split}: graph {i}"
             arrays = tensors(self._store[split][i])
             n = n_nodes(arrays, origin)
             targets = self._labelled(arrays, n, origin)
@@ -84,7 +135,7 @@ class StoredGraphs:
                 "x",
                 self.node_features,
                 targets,
-                part.first + i,
+                chunk.first + i,
                 origin,
                 [target.key or name for name, target in self._targets.items()],
             )
@@ -145,6 +196,8 @@ def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
 
     ``state`` is what its files are, so that others in their place are opened anew.
     """
+    from hydragnn_flow.data.reading.graph_store import GraphStore
+
     return GraphStore.open(path, "random")
 
 
@@ -170,11 +223,11 @@ def unpack(
         held = ", ".join(str(size) for size in np.diff(bounds))
         said = ", ".join(str(size) for size in sizes)
         raise InputError(
-            f"{origin}: y holds parts of {held} numbers, but data.source.targets and output_dim "
+            f"{origin}: y is made of {held} numbers, but data.source.targets and output_dim "
             f"mean {said}; correct their order, levels or number of components"
         )
-    parts = np.split(y, bounds[1:-1])
+    pieces = np.split(y, bounds[1:-1])
     return {
-        name: shaped(part.reshape(-1, dim), level, n)
-        for name, part, dim, level in zip(targets, parts, dims, levels, strict=True)
+        name: shaped(piece.reshape(-1, dim), level, n)
+        for name, piece, dim, level in zip(targets, pieces, dims, levels, strict=True)
     }

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.config.sources import JsonSource
+from pydantic import Field
+
 from hydragnn_flow.data.sources.single import from_dict
-from hydragnn_flow.data.sources.structures import Found, StructureSource, cut, lookup
+from hydragnn_flow.data.sources.structures import (
+    Found,
+    StructureSource,
+    StructuresSection,
+    cut,
+    lookup,
+)
 from hydragnn_flow.errors import InputError
 
 _WORTH_TWICE = 64 << 20
@@ -28,11 +35,27 @@ class _Document:
     records: list[Any]
 
 
+class JsonSource(StructuresSection):
+    """Lists of records, or tables of columns, index and data, with pymatgen's structure dicts.
+
+    Labels and groups are keys of a record, keys of its `outputs`, or dotted paths.
+    """
+
+    reads = "lists of records or tables, with pymatgen's structure dicts"
+    labels = "keys of a record"
+
+    structure: str = Field(default="structure", min_length=1)
+    """Key or column of the structures."""
+
+    def open(self, folder: Path, seed: int) -> JsonRecords:
+        return JsonRecords(self, folder)
+
+
 class JsonRecords(StructureSource):
     """Files `.json` and `.json.gz`, as mlearn's and matbench's.
 
     JSON can only be read as a whole, and takes several times its size in memory. The file read
-    last is kept: counting it, and reading its parts one after the other, reads it once.
+    last is kept: counting it, and reading its chunks one after the other, reads it once.
     """
 
     def __init__(self, config: JsonSource, folder: Path) -> None:
@@ -56,7 +79,7 @@ class JsonRecords(StructureSource):
             yield Found(from_dict(structure), self._values(record))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What may be a label: keys of the record, then of its outputs, then dotted paths."""
+        """Possible labels: keys of the record, then of its outputs, then dotted paths."""
         outputs = record.get("outputs")
         values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
         for key in self._keys:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.config.sources import Level
 from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
-
-Level = Literal["graph", "node"]
 
 # Squares of larger numbers, which losses are made of, are beyond single precision.
 _LARGEST = 1e18

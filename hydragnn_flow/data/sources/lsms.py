@@ -6,16 +6,48 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import ase
 import numpy as np
+from pydantic import model_validator
 
-from hydragnn_flow.config.graph_sources import LsmsSource
 from hydragnn_flow.data.sources.base import Record
-from hydragnn_flow.data.sources.raw import RawFiles, pick, pick_from_line
+from hydragnn_flow.data.sources.raw import RawFiles, RawSection, pick, pick_from_line
 from hydragnn_flow.errors import InputError
 
 _PROTONS = slice(0, 1)
 _POSITION = slice(2, 5)
+
+
+class LsmsSource(RawSection):
+    """HydraGNN's LSMS text format: graph features on the first line, then a line for each atom.
+
+    Column 0 of an atom's line is its number of protons, columns 2 to 4 are its position. They are
+    taken to be in Å, like the cutoff; LSMS itself counts in bohr.
+    """
+
+    reads = "HydraGNN's LSMS text format"
+    labels = "named columns"
+
+    subtract_protons: str | None = None
+    """Node feature from which the number of protons is subtracted. LSMS writes the number of
+    electrons of an atom; the difference is what the atom has gained. HydraGNN always subtracts from
+    its second node feature."""
+    cell: tuple[tuple[float, float, float], ...] | None = None
+    """Lattice vectors [Å] of every structure, periodic in all directions. Without them each
+    structure is an isolated cluster."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> LsmsSource:
+        if self.cell is not None and len(self.cell) != 3:
+            raise ValueError("cell needs three lattice vectors")
+        name = self.subtract_protons
+        if name is not None and name not in self.node_features.name:
+            raise ValueError(
+                f"subtract_protons names {name!r}, which is not among node_features.name"
+            )
+        return self
+
+    def open(self, folder: Path, seed: int) -> LsmsFiles:
+        return LsmsFiles(self, folder)
 
 
 class LsmsFiles(RawFiles[LsmsSource]):
@@ -30,6 +62,8 @@ class LsmsFiles(RawFiles[LsmsSource]):
     """
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        import ase
+
         try:
             header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
             with warnings.catch_warnings():

@@ -7,20 +7,51 @@ import io
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from hydragnn_flow.config.graph_sources import MeshSource
-from hydragnn_flow.data.graphs import assemble_graph
-from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import ReadyGraph, Record
 from hydragnn_flow.data.sources.features import in_space, named, node_features
-from hydragnn_flow.data.sources.graph_files import GraphFiles
+from hydragnn_flow.data.sources.file_names import FileName, FilesSection
+from hydragnn_flow.data.sources.graph_files import GraphFiles, LevelledTargets, read_columns
 from hydragnn_flow.data.sources.mesh_edges import element_edges
-from hydragnn_flow.data.sources.tables import read_columns
 from hydragnn_flow.errors import InputError
+
+
+class MeshSource(FilesSection):
+    """Finite-element meshes in any format meshio reads: nodes are mesh points, edges those of the
+    elements (of higher-order elements, those between their corners)."""
+
+    reads = "finite-element meshes"
+    labels = "point data, or columns of a table"
+    of_atoms = False
+
+    targets: LevelledTargets
+    """Name of each target -> level, unit, and key where it has another name: those of nodes are
+    point data, those of graphs columns of `table`."""
+    features: tuple[str, ...] = Field(min_length=1)
+    """Point data that become columns of `x`."""
+    table: FileName | None = None
+    """CSV of the graphs' targets: a column `file`, the mesh's path seen from the table, and one
+    column for each target."""
+    elements: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """meshio's names of the element types that make the graph. The default is those of the highest
+    dimension in a mesh, because the others mark its boundary."""
+    loose_points: Literal["refuse", "drop"] = "refuse"
+    """What happens to points that belong to no element."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> MeshSource:
+        of_graphs = [name for name, label in self.targets.items() if label.level == "graph"]
+        if of_graphs and self.table is None:
+            raise ValueError(f"the graph target {of_graphs[0]!r} needs a table; name its file")
+        return self
+
+    def open(self, folder: Path, seed: int) -> MeshFiles:
+        return MeshFiles(self, folder)
 
 
 class MeshFiles(GraphFiles[MeshSource]):
@@ -38,9 +69,7 @@ class MeshFiles(GraphFiles[MeshSource]):
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
-        from meshio import extension_to_filetypes  # other formats do without it
-
-        super().__init__(section, folder, suffixes=extension_to_filetypes)
+        super().__init__(section, folder, suffixes=_meshio().extension_to_filetypes)
 
     def files(self) -> list[Path]:
         """Every file that is read, in order."""
@@ -48,6 +77,9 @@ class MeshFiles(GraphFiles[MeshSource]):
         return [*super().files(), *table]
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        from hydragnn_flow.data.graphs import assemble_graph
+        from hydragnn_flow.data.neighbours import Neighbours
+
         origin = str(path)
         mesh = read_mesh(path)
         blocks = [(block.type, block.data) for block in mesh.cells]
@@ -91,7 +123,7 @@ class MeshFiles(GraphFiles[MeshSource]):
             )
 
     def _row(self, path: Path) -> dict[str, NDArray[Any]]:
-        """What the table says of a mesh."""
+        """Row of the table for a mesh."""
         if self._section.table is None:
             return {}
         row = self._table.get(path.resolve())
@@ -118,6 +150,18 @@ class MeshFiles(GraphFiles[MeshSource]):
         }
 
 
+def _meshio() -> Any:
+    """The library, which is installed on request."""
+    try:
+        import meshio
+    except ModuleNotFoundError:
+        raise InputError(
+            "data.source.format: mesh needs meshio, which is not installed; "
+            'pip install "hydragnn_flow[mesh]"'
+        ) from None
+    return meshio
+
+
 def read_mesh(path: Path) -> Any:
     """Read a mesh with meshio.
 
@@ -126,8 +170,7 @@ def read_mesh(path: Path) -> Any:
     InputError
         Where meshio cannot.
     """
-    import meshio
-
+    meshio = _meshio()
     reasons, outcome = io.StringIO(), io.StringIO()
     try:
         # meshio prints what is wrong and leaves the interpreter.

@@ -1,18 +1,19 @@
-"""What graphs may bring for networks that ask for it: branch, features of the whole, encodings."""
+"""Keys that only some networks read: branch, features of the whole graph, encodings."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
-from hydragnn_flow.data.columns import BRANCH
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.sources.features import named, named_rows
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 def network_keys(
@@ -91,6 +92,8 @@ def branch_number(values: NDArray[np.float64], origin: str) -> NDArray[np.int64]
 
 def add_keys(graph: Data, keys: Mapping[str, NDArray[Any]]) -> Data:
     """Put further keys into a graph."""
+    import torch
+
     for key, values in keys.items():
         graph[key] = torch.from_numpy(values)
     return graph

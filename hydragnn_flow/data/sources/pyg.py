@@ -4,21 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch_geometric.data import Data
+from pydantic import Field
 
-from hydragnn_flow.config.graph_sources import PygSource
-from hydragnn_flow.data.sources.base import Part, Record
+from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, column_names, feature_rows
-from hydragnn_flow.data.sources.files import ranges
-from hydragnn_flow.data.sources.graph_files import GraphFiles
-from hydragnn_flow.data.sources.pt_files import load_graphs
+from hydragnn_flow.data.sources.file_names import FilesSection, ranges
+from hydragnn_flow.data.sources.graph_files import GraphFiles, LevelledTargets
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.errors import InputError
 
-_GRAPHS_PER_PART = 1000
-# Each part opens its file anew, which for a list of graphs means to load all of it.
-_MOST_PARTS = 16
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+_GRAPHS_PER_CHUNK = 1000
+# Each chunk opens its file anew, which for a list of graphs means to load all of it.
+_MOST_CHUNKS = 16
+
+
+class PygSource(FilesSection):
+    """Files `.pt` of PyG graphs: one `Data`, a list of them, or what InMemoryDataset saves.
+
+    Nodes have the columns of `x`, or else `z` as their chemical elements. Edges are kept where the
+    graphs have them and built within the cutoff where not. Keys without a meaning here that are no
+    target are not read.
+    """
+
+    reads = "saved `torch_geometric` graphs"
+    labels = "keys of a graph"
+
+    targets: LevelledTargets
+    """Name of each target -> level, unit, and key where it has another name in the files."""
+    node_features: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Names of the columns of `x`; `atomic_number` is the chemical element. The default is x_0,
+    x_1, …, all plain numbers."""
+
+    def open(self, folder: Path, seed: int) -> PygFiles:
+        return PygFiles(self, folder)
 
 
 class PygFiles(GraphFiles[PygSource]):
@@ -35,31 +58,37 @@ class PygFiles(GraphFiles[PygSource]):
     def __init__(self, section: PygSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=(".pt",))
 
-    def parts(self) -> list[Part]:
+    def chunks(self) -> list[Chunk]:
         """Ranges of the graphs of each file."""
+        from hydragnn_flow.data.sources.pt_files import load_graphs
+
         self._read_first()
-        parts = []
+        chunks = []
         for role, found in self._by_role.items():
             first = 0
             for path in found:
                 n = len(load_graphs(path))
-                parts += [
-                    Part(role, str(path), start, stop, first)
-                    for start, stop in ranges(n, _GRAPHS_PER_PART, _MOST_PARTS)
+                chunks += [
+                    Chunk(role, str(path), start, stop, first)
+                    for start, stop in ranges(n, _GRAPHS_PER_CHUNK, _MOST_CHUNKS)
                 ]
                 first += n
-        return parts
+        return chunks
 
-    def read(self, part: Part) -> Iterator[Record]:
-        """The graphs of a part."""
-        graphs = load_graphs(Path(part.file))
-        for i in range(part.start, part.stop):
-            origin = f"{part.file}: graph {i}"
-            record, names = self._record(graphs[i], part.first + i, origin)
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """The graphs of a chunk."""
+        from hydragnn_flow.data.sources.pt_files import load_graphs
+
+        graphs = load_graphs(Path(chunk.file))
+        for i in range(chunk.start, chunk.stop):
+            origin = f"{chunk.file}: graph {i}"
+            record, names = self._record(graphs[i], chunk.first + i, origin)
             self._check_features(names, origin)
             yield record
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        from hydragnn_flow.data.sources.pt_files import load_graphs
+
         return self._record(load_graphs(path)[0], index, f"{path}: graph 0")
 
     def _record(self, data: Data, index: int, origin: str) -> tuple[Record, Sequence[str]]:

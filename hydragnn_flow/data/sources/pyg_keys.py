@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ase
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
-from hydragnn_flow.data.graphs import assemble_graph
-from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import Labelled, ReadyGraph, Record
 from hydragnn_flow.data.sources.features import (
     check_elements,
@@ -24,11 +19,18 @@ from hydragnn_flow.data.sources.features import (
 from hydragnn_flow.data.sources.network_keys import add_keys, network_keys
 from hydragnn_flow.errors import InputError
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from hydragnn_flow.data.neighbours import Neighbours
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
     """The tensors and numbers of a graph as arrays, by key; what else it holds has no meaning."""
+    import torch
+
     found = {
         str(key): torch.as_tensor(value).detach().cpu()
         for key, value in data.to_dict().items()
@@ -90,6 +92,10 @@ def graph_record(
     InputError
         Beginning with ``origin``, where the arrays do not make a graph.
     """
+    import ase
+
+    from hydragnn_flow.data.graphs import assemble_graph
+
     n = n_nodes(arrays, origin)
     x = feature_rows(arrays, features, n, origin)
     check_elements(x, names, origin)
@@ -147,6 +153,8 @@ def _edges(
     arrays: Arrays, positions: NDArray[np.float64], periodic: bool, origin: str
 ) -> Neighbours:
     """The edges a graph has, in its order."""
+    from hydragnn_flow.data.neighbours import Neighbours
+
     index = named(arrays, "edge_index", origin).astype(np.int64)
     if index.ndim != 2 or len(index) != 2 or ((index < 0) | (index >= len(positions))).any():
         raise InputError(

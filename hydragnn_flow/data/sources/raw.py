@@ -1,26 +1,87 @@
-"""What HydraGNN's two raw text formats have in common: columns that a configuration names."""
+"""HydraGNN's two raw text formats: columns that a configuration names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import ase
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from hydragnn_flow.config.graph_sources import Features, RawSection
-from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS, Targets
 from hydragnn_flow.data.sources.base import Labelled, Record
 from hydragnn_flow.data.sources.features import ATOMIC_NUMBER, node_features
+from hydragnn_flow.data.sources.file_names import FilesSection
 from hydragnn_flow.data.sources.graph_files import GraphFiles
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    import ase
 
 # HydraGNN's name for the chemical element.
 _PROTONS = "num_of_protons"
 
 Quantities = dict[str, NDArray[np.float64]]
+
+
+class Features(Section):
+    """Columns of a raw file, as HydraGNN's `Dataset` section names them.
+
+    As there, a quantity with `_scaled_num_nodes` in its name is divided by the number of atoms.
+    """
+
+    name: tuple[str, ...] = ()
+    """Names of the quantities."""
+    dim: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Number of columns of each."""
+    column_index: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """First column of each, counted from 0."""
+
+    @model_validator(mode="after")
+    def _alike(self) -> Features:
+        if not len(self.name) == len(self.dim) == len(self.column_index):
+            raise ValueError("name, dim and column_index need one entry for each quantity")
+        if len(set(self.name)) != len(self.name):
+            raise ValueError("name each quantity once")
+        return self
+
+
+class RawSection(FilesSection):
+    """Text files of columns, one structure each."""
+
+    node_features: Features
+    """The atoms' columns."""
+    graph_features: Features = Features()
+    """The columns that belong to the whole structure."""
+    inputs: tuple[str, ...] = Field(min_length=1)
+    """Node features that become columns of `x`. `num_of_protons`, HydraGNN's name for it, and
+    `atomic_number` choose the chemical element."""
+    targets: Targets
+    """Node and graph features to learn: name of each target -> its unit, or its unit and, as its
+    key, the name of the feature."""
+
+    @model_validator(mode="after")
+    def _known_names(self) -> RawSection:
+        of_nodes, of_graphs = self.node_features.name, self.graph_features.name
+        if both := set(of_nodes) & set(of_graphs):
+            raise ValueError(f"node_features and graph_features both name {min(both)!r}; rename")
+        for name in self.inputs:
+            if name not in of_nodes:
+                raise ValueError(f"inputs names {name!r}, which is not among node_features.name")
+        for name, target in self.targets.items():
+            if (feature := target.key or name) not in (*of_nodes, *of_graphs):
+                raise ValueError(
+                    f"targets names {feature!r}, which is not among node_features.name or "
+                    "graph_features.name"
+                )
+            if target.level is not None:
+                raise ValueError(f"targets.{name}.level: the feature tells; leave level out")
+        return self
+
+
 AnyRaw = TypeVar("AnyRaw", bound=RawSection)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ase
 import numpy as np
-from ase.io import iread
+
+if TYPE_CHECKING:
+    import ase
 
 
 def from_cif(text: str) -> ase.Atoms:
@@ -21,6 +22,8 @@ def from_cif(text: str) -> ase.Atoms:
         Whatever ASE raises for a text it cannot read; ValueError for several structures and for
         sites that are shared or partly empty.
     """
+    from ase.io import iread
+
     return _only(list(iread(StringIO(text), index=":", format="cif")))
 
 
@@ -32,6 +35,8 @@ def from_file(path: Path) -> ase.Atoms:
     Exception
         As :func:`from_cif`.
     """
+    from ase.io import iread
+
     return _only(list(iread(str(path), index=":", do_not_split_by_at_sign=True)))
 
 
@@ -43,6 +48,8 @@ def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
     KeyError, TypeError, ValueError
         Where it is none, and for sites that are shared or partly empty.
     """
+    import ase
+
     sites = structure["sites"]
     symbols = [_element(site["species"], number) for number, site in enumerate(sites)]
     lattice = structure.get("lattice")
@@ -70,8 +77,10 @@ def check_sites(atoms: ase.Atoms) -> None:
     """
     occupancy = atoms.info.get("occupancy")
     if isinstance(occupancy, dict):  # of a CIF; ASE gives a shared site its commonest element
-        for site, shares in occupancy.items():
-            _check_occupancy([(symbol, float(share)) for symbol, share in shares.items()], site)
+        for site, fractions in occupancy.items():
+            _check_occupancy(
+                [(symbol, float(fraction)) for symbol, fraction in fractions.items()], site
+            )
 
 
 def _element(species: Sequence[Mapping[str, Any]], site: int) -> str:
@@ -79,9 +88,11 @@ def _element(species: Sequence[Mapping[str, Any]], site: int) -> str:
     return str(species[0]["element"])
 
 
-def _check_occupancy(shares: Sequence[tuple[str, float]], site: object) -> None:
-    if len(shares) != 1 or abs(shares[0][1] - 1) > 1e-3:
-        occupied = ", ".join(f"{symbol} {share:g}" for symbol, share in shares) or "nothing"
+def _check_occupancy(fractions: Sequence[tuple[str, float]], site: object) -> None:
+    if len(fractions) != 1 or abs(fractions[0][1] - 1) > 1e-3:
+        occupied = (
+            ", ".join(f"{symbol} {fraction:g}" for symbol, fraction in fractions) or "nothing"
+        )
         raise ValueError(
             f"site {site} holds {occupied}: partial occupancies have no graph; "
             "choose an ordered structure"

@@ -1,4 +1,4 @@
-"""What all formats of labelled structures in files have in common."""
+"""Sources of labelled structures in files."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ase
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from hydragnn_flow.config.sources import StructureFiles
-from hydragnn_flow.data.columns import BRANCH
-from hydragnn_flow.data.sources.base import Labelled, Part
-from hydragnn_flow.data.sources.files import Role, files_by_role, ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, Level, shaped
+from hydragnn_flow.config.sources import Level, Role
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.sources.base import Chunk, Labelled
+from hydragnn_flow.data.sources.file_names import FileName, FilesSection, files_by_role, ranges
+from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
+if TYPE_CHECKING:
+    import ase
+
 _LEAST = 256
 """Structures that make a task worth its start."""
+
+
+class StructuresSection(FilesSection):
+    """Keys that all formats of labelled structures in files have."""
+
+    group: str | None = Field(default=None, min_length=1)
+    """Key whose value is the group of a structure."""
+    branches: tuple[FileName, ...] | None = Field(default=None, min_length=1)
+    """Patterns of file names, one for each branch of a network with several branches, in their
+    order. Each file must match exactly one."""
 
 
 class Found(NamedTuple):
@@ -32,7 +45,7 @@ class Found(NamedTuple):
     values: Mapping[str, Any]
     """All that may be a label or a group, by its key in the file."""
     levels: Mapping[str, Level] = {}
-    """What a label belongs to, where the file says so."""
+    """Level of each label, where the file tells it."""
 
 
 class StructureSource(ABC):
@@ -48,7 +61,7 @@ class StructureSource(ABC):
 
     node_features = ("atomic_number",)
 
-    def __init__(self, config: StructureFiles, folder: Path) -> None:
+    def __init__(self, config: StructuresSection, folder: Path) -> None:
         self._config = config
         self._folder = folder
         self._labels = LabelCheck(config.targets)
@@ -75,27 +88,28 @@ class StructureSource(ABC):
     def files(self) -> list[Path]:
         return [file for files in self._inputs().values() for file in files]
 
-    def parts(self) -> list[Part]:
+    def chunks(self) -> list[Chunk]:
         inputs = self._inputs()
         # Training data, as a rule the largest, last: what is wrong with the others is said soon.
-        of_role = {role: self._parts(role, inputs[role]) for role in reversed(inputs)}
-        return [part for role in inputs for part in of_role[role]]
+        of_role = {role: self._chunks(role, inputs[role]) for role in reversed(inputs)}
+        return [chunk for role in inputs for chunk in of_role[role]]
 
-    def read(self, part: Part) -> Iterator[Labelled]:
+    def read(self, chunk: Chunk) -> Iterator[Labelled]:
         n = 0
-        for labelled in self._read(Path(part.file), part.start, part.stop, part.first):
+        for labelled in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
             yield labelled
             n += 1
-        if n < part.stop - part.start:
+        if n < chunk.stop - chunk.start:
             raise InputError(
-                f"{part.file} ends at structure {part.start + n}, though it had {part.stop} when "
-                "they were counted; it is damaged or has changed; start again when it is complete"
+                f"{chunk.file} ends at structure {chunk.start + n}, though it had {chunk.stop} "
+                "when they were counted; it is damaged or has changed; start again when it is "
+                "complete"
             )
 
     def _inputs(self) -> dict[Role, list[Path]]:
         return files_by_role(self._config, self._folder)
 
-    def _parts(self, role: Role, files: Sequence[Path]) -> list[Part]:
+    def _chunks(self, role: Role, files: Sequence[Path]) -> list[Chunk]:
         for file in files:
             if file.stat().st_size == 0:
                 raise _empty(file)
@@ -103,12 +117,12 @@ class StructureSource(ABC):
         # What is wrong with all structures shows in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
-        parts, first = [], 0
+        chunks, first = [], 0
         for file in files:
             cuts = self._cuts(file)
-            parts += [Part(role, str(file), start, stop, first) for start, stop in cuts]
+            chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
             first += cuts[-1][1]
-        return parts
+        return chunks
 
     def _cuts(self, file: Path) -> list[tuple[int, int]]:
         try:
@@ -208,7 +222,7 @@ def _empty(file: Path) -> InputError:
 
 
 def reason(error: Exception) -> str:
-    """What a parser says of a file, in a line."""
+    """First line of a parser's message."""
     said = next(iter(str(error).splitlines()), "")
     if isinstance(error, AssertionError) and not said:
         return "its content is of another format"

@@ -18,9 +18,9 @@ On a regular lattice four cells and more meet in a point or a line, which roundi
 of almost no area. Coordinates in single precision leave some 1e-5 of the mean facet.
 """
 _GAP = 1e-6
-"""Cells that miss the volume of the box by this share are wrong."""
+"""Relative difference from the volume of the box above which cells are wrong."""
 _FIRST_MARGIN = 3.0
-"""How far around the box images are first put, in units of the mean distance of points."""
+"""Margin around the box for the first images, in units of the mean distance of points."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Tessellation:
     distances: NDArray[np.float64]
     """Between the two points, [n_edges]."""
     areas: NDArray[np.float64]
-    """Of the facet both cells share, in two dimensions its length, [n_edges]."""
+    """Area (in two dimensions, length) of the facet between both cells, [n_edges]."""
 
 
 def tessellate(

@@ -4,23 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import field_validator
 
-from hydragnn_flow.config.graph_sources import VoronoiSource
-from hydragnn_flow.data.graphs import assemble_graph
-from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.base import ReadyGraph, Record
 from hydragnn_flow.data.sources.features import in_space, named, node_features
-from hydragnn_flow.data.sources.graph_files import GraphFiles
-from hydragnn_flow.data.sources.tables import read_columns
-from hydragnn_flow.data.sources.tessellation import Tessellation, tessellate
+from hydragnn_flow.data.sources.file_names import FilesSection
+from hydragnn_flow.data.sources.graph_files import GraphFiles, LevelledTargets, read_columns
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data.neighbours import Neighbours
+    from hydragnn_flow.data.sources.tessellation import Tessellation
 
 _AXES = ("x", "y", "z")
 _SIZE = {2: "cell_area", 3: "cell_volume"}
+
+
+class VoronoiSource(FilesSection):
+    """Voronoi graphs of point sets: grains, cells or particles of a microstructure.
+
+    A `.npz` holds one set: `points` [n, d] with d of 2 or 3, and further arrays. A `.csv` holds one
+    set too: columns `x`, `y` and perhaps `z`, and one for each feature.
+    """
+
+    reads = "point sets, such as grains or cells"
+    labels = "arrays or columns"
+    of_atoms = False
+
+    targets: LevelledTargets
+    """Name of each target -> level, unit, and its array or column where that has another name."""
+    features: tuple[str, ...] = ()
+    """Arrays of the points that become columns of `x`. The last column is always the volume (area)
+    of the cell."""
+    box: tuple[tuple[float, float], ...] | None = None
+    """Lowest and highest coordinate of each direction. By default each `.npz` brings its own, an
+    array `box` [d, 2]."""
+    periodic: tuple[Literal["x", "y", "z"], ...] = ()
+    """Directions in which the box is periodic. The other directions end in walls."""
+
+    @field_validator("box")
+    @classmethod
+    def _has_volume(
+        cls, box: tuple[tuple[float, float], ...] | None
+    ) -> tuple[tuple[float, float], ...] | None:
+        if box is not None and (len(box) not in (2, 3) or any(low >= high for low, high in box)):
+            raise ValueError("give [lowest, highest] of two or three directions")
+        return box
+
+    def open(self, folder: Path, seed: int) -> VoronoiFiles:
+        return VoronoiFiles(self, folder)
 
 
 class VoronoiFiles(GraphFiles[VoronoiSource]):
@@ -41,6 +77,9 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
         super().__init__(section, folder, suffixes=(".npz", ".csv"))
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
+        from hydragnn_flow.data.graphs import assemble_graph
+        from hydragnn_flow.data.sources.tessellation import tessellate
+
         origin = str(path)
         arrays = _read_csv(path) if path.suffix.lower() == ".csv" else _read_npz(path)
         points = named(arrays, "points", origin)
@@ -113,6 +152,8 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _edges(cells: Tessellation) -> Neighbours:
+    from hydragnn_flow.data.neighbours import Neighbours
+
     return Neighbours(cells.senders, cells.receivers, in_space(cells.shifts), cells.distances)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-
-import ase
-from ase.io import iread
-from ase.io.formats import open_with_compression
+from typing import TYPE_CHECKING
 
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    import ase
 
 
 def count_frames(file: Path) -> int:
@@ -36,12 +36,16 @@ def read_frames(file: Path, start: int, stop: int) -> Iterator[ase.Atoms]:
     InputError
         As :func:`count_frames`.
     """
+    from ase.io import iread
+
     for frame in islice(_frames(file), start, stop):
         yield from iread(StringIO(frame.decode()), index=slice(0, 1), format="extxyz")
 
 
 def _frames(file: Path) -> Iterator[bytes]:
     """The lines of each structure."""
+    from ase.io.formats import open_with_compression
+
     with open_with_compression(str(file), "rb") as lines:
         line, number = lines.readline(), 0
         while line.strip():

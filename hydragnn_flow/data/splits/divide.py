@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Structures:
-    """What decides where each structure may go; parallel lists in the order of the input."""
+    """Properties of structures that decide their split; parallel lists in input order."""
 
     role: Sequence[str]
     """Which file each comes from: ``train``, ``val`` or ``test``."""
@@ -38,7 +38,7 @@ class Structures:
 
 @dataclass(frozen=True)
 class Division:
-    """Where each structure goes, and what a reader of results should know about that."""
+    """Split of each structure, and what was left out."""
 
     split: list[str]
     """``trainset``, ``valset``, ``testset``, or empty for a structure that is left out."""
@@ -80,7 +80,7 @@ def divide(
         All structures of the input.
     by
         ``random``: drawn at random. ``composition``: drawn at random, of each composition the same
-        shares as nearly as whole structures allow. ``group``: whole groups drawn at random.
+        fractions as nearly as whole structures allow. ``group``: whole groups drawn at random.
     val, test
         Shares of the training file to set aside, at least one structure each; None where the
         input brings a set of its own.
@@ -104,10 +104,14 @@ def divide(
             f"nothing is left to train on: all {structures.role.count('train')} structures of the "
             f"training file are left out ({_listed(left_out)}); give another file"
         )
-    shares = {name: share for name, share in ((VALIDATION, val), (TEST, test)) if share is not None}
+    fractions = {
+        name: fraction
+        for name, fraction in ((VALIDATION, val), (TEST, test))
+        if fraction is not None
+    }
     components = _components(structures, pool, by == "group")
     split = [""] * len(structures.hash)
-    for name, drawn in _draw(components, shares, by, seed).items():
+    for name, drawn in _draw(components, fractions, by, seed).items():
         for component in drawn:
             for i in component.members:
                 split[i] = name
@@ -116,9 +120,9 @@ def divide(
             split[i] = _SPLIT_OF_ROLE[role]
         if _SPLIT_OF_ROLE[role] not in split:
             raise InputError(
-                f"there is no {role} set: data.split.{role} has no share, and of "
+                f"there is no {role} set: data.split.{role} has no fraction, and of "
                 f"{structures.role.count(role)} structures given, {len(members)} are left "
-                f"({_listed(left_out)}); give data.split.{role} a share or another file"
+                f"({_listed(left_out)}); give data.split.{role} a fraction or another file"
             )
     return Division(split, left_out, _duplicates(structures.hash, split))
 
@@ -152,7 +156,7 @@ def _without_repeats(
 
 
 def _components(structures: Structures, pool: list[int], by_group: bool) -> list[_Component]:
-    """What must stay together, in the order of each component's first structure."""
+    """Sets of structures that must stay together, ordered by their first structure."""
     labels = _numbered(structures.hash[i] for i in pool)
     if by_group:
         groups = _numbered(structures.group[i] for i in pool)
@@ -173,20 +177,20 @@ def _numbered(values: Iterable[Hashable]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values])
 
 
-def _draw(components: list[_Component], shares: Mapping[str, float], by: By, seed: int) -> _Draw:
+def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, seed: int) -> _Draw:
     """Give each component a split."""
     n = sum(map(len, components))
-    sizes = {name: max(1, round(share * n)) for name, share in shares.items()}
+    sizes = {name: max(1, round(fraction * n)) for name, fraction in fractions.items()}
     if sum(sizes.values()) >= n:
         raise InputError(
             f"data.split leaves nothing to train on: {n} structures, {sizes.get(VALIDATION, 0)} "
             f"for validation, {sizes.get(TEST, 0)} for the test; give more structures or smaller "
-            "shares"
+            "fractions"
         )
-    if len(components) <= len(shares):
+    if len(components) <= len(fractions):
         raise InputError(
-            f"data.split.by: {by} cannot fill {len(shares) + 1} splits from {n} structures, as the "
-            f"number of parts that must stay together is {len(components)}, and the largest has "
+            f"data.split.by: {by} cannot fill {len(fractions) + 1} splits from {n} structures, as "
+            f"the number of sets that must stay together is {len(components)}, and the largest has "
             f"{max(map(len, components))} structures; "
             + ("give finer groups" if by == "group" else "give more structures that differ")
         )
@@ -194,7 +198,7 @@ def _draw(components: list[_Component], shares: Mapping[str, float], by: By, see
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     shuffled = [components[i] for i in rng.permutation(len(components)).tolist()]
     if by == "composition":
-        draw = _of_each_composition(shuffled, shares)
+        draw = _of_each_composition(shuffled, fractions)
     else:
         draw = _at_random(shuffled, sizes)
     _fill_empty(draw, {TRAIN: n - sum(sizes.values()), **sizes})
@@ -217,22 +221,22 @@ def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
     return draw
 
 
-def _of_each_composition(components: list[_Component], shares: Mapping[str, float]) -> _Draw:
-    """Divide each composition in the same shares.
+def _of_each_composition(components: list[_Component], fractions: Mapping[str, float]) -> _Draw:
+    """Divide each composition in the same fractions.
 
     Each split first gets what it is due of a composition in whole numbers. What remains, often all
     there is of a rare composition, goes where most is missing over all compositions so far.
     """
-    shares = {TRAIN: 1.0 - sum(shares.values()), **shares}
-    draw: _Draw = {name: [] for name in shares}
+    fractions = {TRAIN: 1.0 - sum(fractions.values()), **fractions}
+    draw: _Draw = {name: [] for name in fractions}
     strata = defaultdict(list)
     for component in components:
         strata[component.composition].append(component)
-    missing = dict.fromkeys(shares, 0.0)
+    missing = dict.fromkeys(fractions, 0.0)
     for stratum in strata.values():
         n = sum(map(len, stratum))
-        due = {name: share * n for name, share in shares.items()}
-        missing = {name: missing[name] + due[name] for name in shares}
+        due = {name: fraction * n for name, fraction in fractions.items()}
+        missing = {name: missing[name] + due[name] for name in fractions}
         for component in stratum:
             whole = [name for name in due if due[name] >= len(component) - _ROUNDING]
             name = max(

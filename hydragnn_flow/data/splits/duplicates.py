@@ -1,4 +1,4 @@
-"""What tells structures apart when they are divided: a hash of the graph, and the composition."""
+"""Hashes and compositions, by which structures are told apart when they are divided."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hydragnn_flow.data.store.manifest import (
+    Dtypes,
     Key,
     Manifest,
-    Profile,
     Shard,
     SplitSize,
     Target,
@@ -23,7 +23,7 @@ _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "force
 
 @dataclass(frozen=True)
 class Content:
-    """What was written to some shards."""
+    """Shards written, with the keys and statistics of their graphs."""
 
     shards: list[Shard]
     keys: dict[str, Key]
@@ -32,7 +32,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Description:
-    """What a store says of itself beyond what its graphs tell."""
+    """Description of a store beyond what its graphs tell."""
 
     targets: Mapping[str, Target] | None = None
     """The keys that are labels; by default ``energy`` and ``forces`` where the graphs have them."""
@@ -41,7 +41,7 @@ class Description:
     cutoff: float | None = None
     max_neighbours: int | None = None
     truncation: Truncation | None = None
-    """What the edges leave out, where that was counted."""
+    """Neighbours that the edges leave out, where that was counted."""
     node_features: Sequence[str] | None = None
     """Names of the columns of ``x``; by default ``atomic_number`` first where it can be that."""
     provenance: Mapping[str, Any] | None = None
@@ -67,7 +67,7 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
     return dict(described.targets)
 
 
-def make_manifest(content: Content, described: Description, profile: Profile) -> Manifest:
+def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> Manifest:
     """Make the manifest of a store.
 
     Raises
@@ -90,7 +90,7 @@ def make_manifest(content: Content, described: Description, profile: Profile) ->
         for split, size in shard.splits.items():
             splits[split] = splits.get(split, SplitSize()) + size
     return Manifest(
-        profile=profile,
+        dtypes=dtypes,
         targets=targets,
         units=units,
         cutoff=described.cutoff,
@@ -107,7 +107,7 @@ def make_manifest(content: Content, described: Description, profile: Profile) ->
     )
 
 
-def join_contents(parts: Sequence[Content]) -> Content:
+def join_contents(contents: Sequence[Content]) -> Content:
     """Put what several writers wrote together.
 
     Raises
@@ -115,17 +115,19 @@ def join_contents(parts: Sequence[Content]) -> Content:
     InputError
         Where their graphs differ in keys, types or shapes.
     """
-    first = parts[0]
+    first = contents[0]
     keys = dict(first.keys)
-    for part in parts[1:]:
-        if list(part.keys) != list(keys) or not all(keys[k].fits(part.keys[k]) for k in keys):
+    for content in contents[1:]:
+        if list(content.keys) != list(keys) or not all(keys[k].fits(content.keys[k]) for k in keys):
             raise InputError(
-                f"{part.shards[0].path}: its graphs have other keys, types or shapes than those of "
-                f"{first.shards[0].path}; make all graphs alike"
+                f"{content.shards[0].path}: its graphs have other keys, types or shapes than those "
+                f"of {first.shards[0].path}; make all graphs alike"
             )
-        keys = {key: described & part.keys[key] for key, described in keys.items()}
-        first.statistics.merge(part.statistics)
-    return Content([shard for part in parts for shard in part.shards], keys, first.statistics)
+        keys = {key: described & content.keys[key] for key, described in keys.items()}
+        first.statistics.merge(content.statistics)
+    return Content(
+        [shard for content in contents for shard in content.shards], keys, first.statistics
+    )
 
 
 def _size(key: Key, level: Literal["graph", "node"]) -> int:

@@ -19,7 +19,7 @@ _CHUNK = 1 << 24
 
 
 class FileRecord(BaseModel):
-    """What a file was when it was written."""
+    """Size and checksum of a file when it was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

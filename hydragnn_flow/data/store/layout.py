@@ -11,7 +11,7 @@ from hydragnn_flow.errors import StoreError
 
 
 def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
-    """How many rows of a key each graph has, int64 [n_graphs], without reading their values.
+    """Number of rows of a key in each graph, int64 [n_graphs], without reading their values.
 
     Raises
     ------

@@ -23,14 +23,14 @@ from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import StoreError
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3
 ENERGY = "energy"
 """Name of the target that is a structure's total energy."""
 _CHECKSUM = "crc32"
 # eV/atom, Ry per atom, kJ atom^-1
 _BY_ATOM = re.compile(r"(/|\bper\b)\s*atoms?\b|\batoms?\s*\^?\s*-\s*1", re.IGNORECASE)
 
-Profile = Literal["hydragnn", "compact"]
+Dtypes = Literal["hydragnn", "compact"]
 
 
 class _Record(BaseModel):
@@ -75,7 +75,7 @@ class Statistics(_Record):
 
 
 class SplitSize(_Record):
-    """How much a split holds."""
+    """Size of a split."""
 
     graphs: int = Field(default=0, ge=0)
     atoms: int = Field(default=0, ge=0)
@@ -110,7 +110,7 @@ class Key(_Record):
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
-        """What holds of both; for the same key in two parts of a store."""
+        """Properties that hold of the same key in two shards."""
         return self.model_copy(
             update={
                 "node": self.node and other.node,
@@ -120,7 +120,7 @@ class Key(_Record):
         )
 
     def fits(self, other: Key) -> bool:
-        """Whether the tensors of the same key in two parts of a store can be joined."""
+        """Whether the tensors of the same key in two shards can be joined."""
         return (self.dtype, self.dim, self.shape) == (other.dtype, other.dim, other.shape)
 
 
@@ -130,16 +130,16 @@ class Shard(_Record):
     path: str = Field(pattern=r"^(\.|\w[\w.-]*)$")
     """Name within the store."""
     files: dict[str, FileRecord]
-    """Its files by name; empty for a foreign .bp, which nothing is known about."""
+    """Its files by name; empty for a HydraGNN .bp, of which none is known."""
     splits: dict[str, SplitSize]
-    """What it holds of each split."""
+    """Size of each split in it."""
 
 
 class Manifest(_Record):
     """All of manifest.json but its own checksum, ``crc32``."""
 
-    version: Literal[2] = 2
-    profile: Profile = "hydragnn"
+    version: Literal[3] = 3
+    dtypes: Dtypes = "hydragnn"
     """`hydragnn`: every number in its own type; `compact`: node and edge integers narrowed."""
     targets: dict[str, Target]
     units: dict[str, str]
@@ -153,7 +153,7 @@ class Manifest(_Record):
     elements: list[int]
     """Atomic numbers that occur in any split, ascending."""
     node_features: list[str]
-    """What the columns of ``x`` are."""
+    """Names of the columns of ``x``."""
     branches: list[int] = []
     """Branches of a network that graphs of any split belong to, ascending; none where they do not
     say."""
@@ -162,7 +162,7 @@ class Manifest(_Record):
     splits: dict[str, SplitSize]
     statistics: Statistics
     provenance: dict[str, Any]
-    """Where the data come from; prepare compares it before it reuses a store."""
+    """Origin of the data; prepare compares it before it reuses a store."""
     shards: list[Shard] = Field(min_length=1)
 
     @property
@@ -193,9 +193,9 @@ class Manifest(_Record):
     @model_validator(mode="after")
     def _adds_up(self) -> Manifest:
         for name, size in self.splits.items():
-            parts = [shard.splits.get(name, SplitSize()) for shard in self.shards]
-            if sum(parts, SplitSize()) != size:
-                raise ValueError(f"the shards' parts of {name} do not add up to it")
+            sizes = [shard.splits.get(name, SplitSize()) for shard in self.shards]
+            if sum(sizes, SplitSize()) != size:
+                raise ValueError(f"the shards' sizes of {name} do not add up to it")
         missing = {"x", "pos", "edge_index"} - self.keys.keys()
         if missing:
             raise ValueError(f"keys: {', '.join(sorted(missing))} are missing")
@@ -246,5 +246,5 @@ def load_manifest(store: Path) -> Manifest:
         return Manifest.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(name) for name in first["loc"])
         raise StoreError(f"{path}: {key or 'file'}: {first['msg']}: {again}") from None

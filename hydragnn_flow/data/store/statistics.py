@@ -1,4 +1,4 @@
-"""What models derive from the training split, gathered block by block.
+"""Statistics of the training split, gathered block by block.
 
 Every quantity is kept in a form that blocks, shards and processes add up to the same result, so no
 one ever needs all graphs at once.
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import BRANCH, Column
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatistics
 
 _NO_SPREAD = 1e-12
@@ -126,7 +127,7 @@ class Accumulator:
             self._fit.merge(other._fit)
 
     def statistics(self) -> Statistics:
-        """What has been seen, as a manifest says it."""
+        """Statistics of all graphs seen, for a manifest."""
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
         element_energies: dict[int, float] = {}

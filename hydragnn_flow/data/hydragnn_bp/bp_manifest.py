@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hydragnn_flow.data.columns import BRANCH, check_graphs, concatenation_dim
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.columns import check_graphs, concatenation_dim
 from hydragnn_flow.data.hydragnn_bp.trial_read import damaged, trial_read
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
-from hydragnn_flow.data.reading.shard import ShardFile
+from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.describe import Content, Description, find_targets, make_manifest

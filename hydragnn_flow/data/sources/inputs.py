@@ -1,4 +1,4 @@
-"""What the input of a source is, in a few numbers."""
+"""Opening the source of a configuration, and the fingerprint of its files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.data.sources.registry import open_source
+from hydragnn_flow.data.sources.base import Source
 from hydragnn_flow.errors import InputError
 
 _CONTENT_UP_TO = 1 << 30
 """Bytes of input whose content counts."""
 _CHUNK = 1 << 24
+
+
+def open_source(config: DataConfig, seed: int) -> Source:
+    """The reader of a configuration's source; no file is opened yet.
+
+    Parameters
+    ----------
+    config
+        Source, and directory of its files; without one they are relative to the working directory.
+    seed
+        Seed of the run, for structures that are generated.
+
+    Raises
+    ------
+    InputError
+        If the section asks for what cannot be.
+    """
+    source: Source = config.source.open(config.folder, seed)
+    return source
 
 
 def fingerprint(config: DataConfig) -> dict[str, Any]:
@@ -47,7 +66,7 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
                 checksum = _add_content(file, checksum)
     except OSError as error:
         # A source knows what a file is for, and who names it.
-        open_source(config, 0).parts()
+        open_source(config, 0).chunks()
         raise InputError(
             f"{error.filename} cannot be read ({error.strerror}); add it, allow reading it, or "
             "leave out what needs it"

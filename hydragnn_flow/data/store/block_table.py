@@ -18,13 +18,13 @@ from hydragnn_flow.errors import StoreError
 BLOCKS = "blocks.npz"
 """File within the shard's directory."""
 INDEX = ""
-"""What stands for a split's name with the numbers of atoms and edges of all graphs."""
+"""Stands for a split's name at the block with the numbers of atoms and edges of all graphs."""
 REST = "/"
-"""The same for the other counts and the offsets; the name of a split has no slash."""
+"""Stands for it at the block of the other counts and the offsets; no split has a slash."""
 
 
 @dataclass
-class Blocks:
+class BlockTable:
     """The table, in the order of the payload."""
 
     split: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Blocks:
         return np.concatenate([[0], np.cumsum(graphs)]).astype(np.int64)
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Where a block begins and ends in the payload [bytes]."""
+        """First byte of a block in the payload, and the one behind its last."""
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
     def save(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Blocks:
         path.write_bytes(buffer.getvalue())
 
     @classmethod
-    def load(cls, path: Path) -> Blocks:
+    def load(cls, path: Path) -> BlockTable:
         """Read the table of a shard whose files have been verified.
 
         Raises

@@ -1,4 +1,4 @@
-"""From a name in the configuration to the files it means, and from files to ranges."""
+"""Files of a source: the section that names them, finding them, and cutting them into ranges."""
 
 from __future__ import annotations
 
@@ -7,14 +7,53 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.graph_sources import FilesSection, HydragnnSource
+from pydantic import AfterValidator, Field
+
+from hydragnn_flow.config.sources import Level, Role, SourceSection
+from hydragnn_flow.config.targets import Targets
 from hydragnn_flow.errors import InputError
 
-Role = Literal["train", "val", "test"]
-"""What an input is for; ``train`` also gives the splits that have no input of their own."""
+
+def _without_nul(name: str) -> str:
+    if "\0" in name:
+        raise ValueError(f"no file has a NUL in its name, got {name!r}")
+    return name
+
+
+FileName = Annotated[str, Field(min_length=1), AfterValidator(_without_nul)]
+
+
+class FilesSection(SourceSection):
+    """Files of training, validation and test data, and what is to be learnt from them."""
+
+    train: FileName
+    """File, glob or directory for training. Splits without files of their own are drawn from it."""
+    val: FileName | None = None
+    """File, glob or directory for validation."""
+    test: FileName | None = None
+    """File, glob or directory for the final test."""
+    targets: Targets
+    """Name of each target -> its unit, or its unit and its key in the files."""
+
+    def check_files(self, folder: Path) -> None:
+        """Refuse a name that stands for no file; one file of a directory or pattern will do."""
+        for role, name in _names(self).items():
+            first = next(_candidates(name, folder), None)
+            if first is None:
+                raise no_file(name, folder, f"data.source.{role}")
+            _check_readable(first, f"data.source.{role}")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Roles with files of their own."""
+        return tuple(_names(self))
+
+    @property
+    def target_levels(self) -> dict[str, Level | None]:
+        """Level of each target, None where it is not given."""
+        return {name: target.level for name, target in self.targets.items()}
 
 
 def files_by_role(
@@ -64,36 +103,10 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     """
     found = list(_candidates(name, folder))
     if not found:
-        raise _nothing(name, folder, key)
+        raise no_file(name, folder, key)
     for file in found:
         _check_readable(file, key)
     return sorted(found, key=natural_order)
-
-
-def check_files(config: DataConfig) -> None:
-    """Refuse a name that stands for no file; one file of a directory or pattern will do.
-
-    Parameters
-    ----------
-    config
-        Source, and directory of its files.
-
-    Raises
-    ------
-    InputError
-        Naming the path and the key.
-    """
-    source, folder = config.source, (config.path or Path()).absolute()
-    if isinstance(source, HydragnnSource) and not (folder / source.file).exists():
-        raise _nothing(source.file, folder, "data.source.file")
-    if not isinstance(source, FilesSection):
-        return
-    for role, name in _names(source).items():
-        key = f"data.source.{role}"
-        first = next(_candidates(name, folder), None)
-        if first is None:
-            raise _nothing(name, folder, key)
-        _check_readable(first, key)
 
 
 def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
@@ -132,7 +145,8 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
     return iter([path] if path.is_file() else [])
 
 
-def _nothing(name: str, folder: Path, key: str) -> InputError:
+def no_file(name: str, folder: Path, key: str) -> InputError:
+    """The error for a name, under a key of the configuration, that stands for no file."""
     path = folder / name
     if path.is_dir():
         return InputError(f"{path} ({key}) is a directory without files; name one that has some")
@@ -169,6 +183,6 @@ def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> lis
 
 
 def natural_order(path: Path) -> tuple[list[str | int], str]:
-    """What to sort paths by: numbers in them as numbers; the path decides between 1 and 01."""
+    """Sort key of a path: numbers in it as numbers; the path decides between 1 and 01."""
     pieces = re.split(r"([0-9]+)", str(path))
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], str(path)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.columns import concatenation_dim
-from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
+from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
 from hydragnn_flow.data.store.integrity import (
     checksum,
@@ -54,7 +54,7 @@ class ShardFile:
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
-        """Rows of a key in each graph of a split, [n_graphs]."""
+        """GraphRows of a key in each graph of a split, [n_graphs]."""
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
         if self._has_blocks:
@@ -101,8 +101,8 @@ class ShardFile:
             _open.pop(self, None)
 
     @cached_property
-    def _blocks(self) -> Blocks:
-        return Blocks.load(self.path / BLOCKS)
+    def _blocks(self) -> BlockTable:
+        return BlockTable.load(self.path / BLOCKS)
 
     @property
     def _file(self) -> Bp5File:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import BRANCH, Column, trailing
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.columns import Column, trailing
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.blocks import BLOCKS, INDEX, REST, Blocks
+from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5Writer
 from hydragnn_flow.data.store.integrity import checksum, describe_files, fsync_tree
-from hydragnn_flow.data.store.manifest import Key, Profile, Shard, SplitSize, Target
+from hydragnn_flow.data.store.manifest import Dtypes, Key, Shard, SplitSize, Target
 from hydragnn_flow.data.store.statistics import Accumulator
 
 # ADIOS2 searches the blocks of a variable one after the other: a read takes 20 us among a thousand
@@ -34,7 +35,7 @@ class ShardWriter:
         Directory to create.
     name
         HydraGNN's ``dataset_name``.
-    profile
+    dtypes
         How integers are stored.
     targets
         The keys that are labels, for the statistics.
@@ -47,21 +48,21 @@ class ShardWriter:
         path: Path,
         *,
         name: str,
-        profile: Profile,
+        dtypes: Dtypes,
         targets: Mapping[str, Target],
         node_features: Sequence[str] | None = None,
     ) -> None:
         self.path = path
         self.keys: dict[str, Key] = {}
-        """What the keys of the graphs written so far are."""
+        """Keys of the graphs written so far."""
         self.statistics = Accumulator(targets, node_features)
-        """What the graphs written so far add to the store's statistics."""
-        self._narrow = profile == "compact"
+        """Statistics of the graphs written so far."""
+        self._narrow = dtypes == "compact"
         self._name = name
         self._stored: dict[str, np.dtype[Any]] = {}
         self._counts: dict[str, dict[str, list[NDArray[np.int64]]]] = {}
         self._sizes: dict[str, SplitSize] = {}
-        self._blocks = Blocks()
+        self._blocks = BlockTable()
         self._file = Bp5Writer(path)
 
     def takes(self, columns: Mapping[str, Column]) -> bool:
@@ -111,8 +112,8 @@ class ShardWriter:
         file = self._file
         # A key without a single row, such as the edges of isolated atoms, is there all the same.
         for split, counts in self._counts.items():
-            for key, parts in counts.items():
-                if not any(part.any() for part in parts):
+            for key, of_blocks in counts.items():
+                if not any(rows.any() for rows in of_blocks):
                     self._file.put(f"{split}/{key}", _no_rows(self.keys[key], self._stored[key]))
         # First what an index is made of, in a block of its own: it is read, and so verified, alone.
         for split, counts in self._counts.items():
@@ -146,8 +147,8 @@ class ShardWriter:
         self._file.abort()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _put_counts(self, split: str, key: str, parts: list[NDArray[np.int64]]) -> None:
-        counts = np.concatenate(parts)
+    def _put_counts(self, split: str, key: str, of_blocks: list[NDArray[np.int64]]) -> None:
+        counts = np.concatenate(of_blocks)
         self._file.put(f"{split}/{key}/variable_count", counts)
         self._file.put(f"{split}/{key}/variable_offset", np.cumsum(counts) - counts)
 
@@ -177,7 +178,7 @@ def _holds(dtype: np.dtype[Any], number: int) -> bool:
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
-    """What the keys of a block are, and how many rows its graphs have."""
+    """Keys of a block, with the numbers of rows of its graphs."""
     atoms, edges = columns["x"].counts, columns["edge_index"].counts
     return {
         key: Key(
@@ -193,7 +194,7 @@ def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
 
 
 def size_of(columns: Mapping[str, Column]) -> SplitSize:
-    """How much a block holds."""
+    """Size of a block."""
     return SplitSize(
         graphs=len(columns["x"].counts),
         atoms=int(columns["x"].counts.sum()),

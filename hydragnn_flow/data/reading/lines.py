@@ -1,4 +1,4 @@
-"""What every way of reading a split offers, and joining the rows of many graphs."""
+"""Lines of an array, joined to batches; and the protocol of the three ways to read a split."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Reader(Protocol):
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Each key's values of the given graphs, end to end, in fresh arrays."""
 
-    def stream(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """The same for each of several lists of graphs, which may be read ahead."""
+    def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Values as :meth:`take` gives them for each of several selections, possibly read ahead."""
 
     def column(self, key: str) -> NDArray[Any]:
         """The values of a key of all graphs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.reading.disk import DiskReader
-from hydragnn_flow.data.reading.index import SplitIndex
-from hydragnn_flow.data.reading.memory import MemoryReader
+from hydragnn_flow.data.reading.index import GraphRows, SplitIndex
+from hydragnn_flow.data.reading.lines import join_lines, lines_of
 from hydragnn_flow.data.reading.node_cache import node_entry, shared_memory
-from hydragnn_flow.data.reading.rows import lines_of
 from hydragnn_flow.data.store.manifest import Key
 
 _REMEDY = (
@@ -23,12 +23,68 @@ _REMEDY = (
 )
 
 
-def share_split(index: SplitIndex, identity: str, scratch: Path | None) -> MemoryReader:
-    """Map a split into memory, reading it from disk where no process of this node has yet.
+class MemoryReader:
+    """Reads a split whose arrays are in memory, which may be shared with other processes.
+
+    Parameters
+    ----------
+    index
+        Where each graph's rows are.
+    arrays
+        The values of each key of all graphs, C-contiguous.
+    release
+        Called when the arrays are no longer needed.
+    """
+
+    def __init__(
+        self,
+        index: SplitIndex,
+        arrays: Mapping[str, NDArray[Any]],
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._index = index
+        # Slicing a memmap runs Python code for each slice; a plain view of it does not.
+        self._arrays = {key: np.asarray(array) for key, array in arrays.items()}
+        self._lines = {
+            key: lines_of(array, index.keys[key].dim) for key, array in self._arrays.items()
+        }
+        self._release = release
+
+    def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        slices_of: dict[int, list[slice]] = {}
+        values = {}
+        for key, described in self._index.keys.items():
+            rows, array = self._index.rows(key), self._arrays[key]
+            if rows.pointer is None and described.dim == 0:
+                per_graph = array.reshape(len(self._index), rows.each, *array.shape[1:])
+                taken = per_graph[graphs].reshape(-1, *array.shape[1:])
+                values[key] = taken.astype(described.dtype, copy=False)
+                continue
+            slices = slices_of.get(id(rows))
+            if slices is None:
+                slices = slices_of[id(rows)] = _slices(rows, graphs)
+            pieces = [[line[piece] for piece in slices] for line in self._lines[key]]
+            values[key] = join_lines(pieces, array.dtype, described)
+        return values
+
+    def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        return (self.take(graphs) for graphs in selections)
+
+    def column(self, key: str) -> NDArray[Any]:
+        return self._arrays[key].astype(self._index.keys[key].dtype, copy=False)
+
+    def close(self) -> None:
+        self._arrays.clear()
+        self._lines.clear()
+        self._release()
+
+
+def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> MemoryReader:
+    """Map a split into memory; the first process of a node reads it from disk.
 
     Every block is verified before it is read. Processes map the same pages, which stay as long as
-    one of them uses them; so trials that follow each other on a node find the data there. The
-    files of the store are closed again.
+    one of them uses them, so the next trial on a node finds the data there. The files of the store
+    are closed again.
 
     Parameters
     ----------
@@ -67,9 +123,9 @@ def share_split(index: SplitIndex, identity: str, scratch: Path | None) -> Memor
                 for first, last in itertools.pairwise(index.block_bounds.tolist()):
                     for key, file in files.items():
                         begin, end = index.rows(key).start(first), index.rows(key).start(last)
-                        part = np.empty(index.keys[key].array_shape(end - begin), types[key])
-                        disk.read_into(key, first, last, part)
-                        file.write(begin, part)
+                        block = np.empty(index.keys[key].array_shape(end - begin), types[key])
+                        disk.read_into(key, first, last, block)
+                        file.write(begin, block)
 
         entry = node_entry(f"{identity}-{index.split}", size, fill, directories, _REMEDY)
     finally:
@@ -93,7 +149,7 @@ def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
 
 
 class _ArrayFile:
-    """A ``.npy`` file of a key, written in parts.
+    """A ``.npy`` file of a key, written block by block.
 
     Not through a map of it: on a full disk that would end the process, and its pages would count
     as memory of whoever makes it.
@@ -117,11 +173,11 @@ class _ArrayFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, begin: int, part: NDArray[Any]) -> None:
-        """Put a part where its rows begin."""
-        if part.size == 0:
+    def write(self, begin: int, rows: NDArray[Any]) -> None:
+        """Write consecutive rows, from row ``begin`` on."""
+        if rows.size == 0:
             return
-        for number, line in enumerate(lines_of(part, self._dim)):
+        for number, line in enumerate(lines_of(rows, self._dim)):
             self._file.seek(self._begin + (number * self._rows + begin) * self._row_bytes)
             self._file.write(line)
 
@@ -132,3 +188,8 @@ def _open(path: Path) -> NDArray[Any]:
     except ValueError:  # nothing in it that could be mapped
         array = np.load(path)
     return array
+
+
+def _slices(rows: GraphRows, graphs: NDArray[np.int64]) -> list[slice]:
+    starts = rows.starts(graphs)
+    return list(map(slice, starts.tolist(), (starts + rows.counts(graphs)).tolist()))

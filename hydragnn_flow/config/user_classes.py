@@ -1,0 +1,33 @@
+"""Classes of the user's own, named ``module:Class`` in a configuration."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def import_class(name: str) -> Any:
+    """Import what ``module:Class`` names.
+
+    Raises
+    ------
+    ValueError
+        If there is no such module or class, or the module cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        home = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"there is no module {error.name!r}; install it, or add its folder to PYTHONPATH"
+        ) from None
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise ValueError(f"{module!r} cannot be imported: {one_line(error)}") from None
+    if not hasattr(home, attribute):
+        raise ValueError(f"{module} has no {attribute!r}; correct the name")
+    return getattr(home, attribute)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error without line breaks, or its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
