@@ -90,7 +90,7 @@ def test_wrong_keys_are_told():
 def test_a_campaign_is_run_on_it(module, tmp_path):
     """The workers import the module too."""
     (tmp_path / "data").mkdir()
-    write_files(tmp_path / "data", 30)
+    write_files(tmp_path / "data", 60)
     data = {"source": SECTION, "split": {"val": 0.2, "test": 0.2}}
     head = {
         "num_sharedlayers": 1,

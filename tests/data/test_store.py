@@ -95,18 +95,18 @@ def test_reads_hydragnns_own_file(shared_data):
 def test_adopts_hydragnns_file_as_a_shard(shared_data, tmp_path):
     """HydraGNN stacks edge_index by rows where all graphs have as many edges; counts know that."""
     file = shared_data / "hydragnn_bp" / "hydragnn_cuau.bp"
-    theirs = GraphStore.open(file)
+    original = GraphStore.open(file)
     shutil.copytree(file, tmp_path / "s" / "cuau.bp")
-    shard = theirs.manifest.shards[0].model_copy(
+    shard = original.manifest.shards[0].model_copy(
         update={"path": "cuau.bp", "files": describe_files(file)}
     )
-    manifest = theirs.manifest.model_copy(update={"shards": [shard]})
+    manifest = original.manifest.model_copy(update={"shards": [shard]})
     save_manifest(tmp_path / "s", manifest)
     for mode in ("memory", "random", "stream"):
         adopted = GraphStore.open(tmp_path / "s", mode)
         assert (adopted["valset"].n_edges == 640).all()
         assert (adopted["valset"].n_atoms == 32).all()
-        ours, theirs = (store["trainset"].batch([5, 2]) for store in (adopted, theirs))
+        ours, theirs = (store["trainset"].batch([5, 2]) for store in (adopted, original))
         assert torch.equal(ours.edge_index, theirs.edge_index)
     payload = tmp_path / "s" / "cuau.bp" / "data.0"
     content = bytearray(payload.read_bytes())
