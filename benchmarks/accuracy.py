@@ -42,8 +42,9 @@ MEASURES = [
     "hydragnn_flow/data/graphs.py",
     "hydragnn_flow/data/neighbours.py",
     "hydragnn_flow/models/*.py",
+    "hydragnn_flow/models/kernels",
     # The layers of the contests.
-    *(f"hydragnn_flow/models/mpnn/{name}.py" for name in ("base", "displacement", "edge_sums")),
+    *(f"hydragnn_flow/models/mpnn/{name}.py" for name in ("base", "displacement")),
     *(
         f"hydragnn_flow/models/mpnn/{name}.py"
         for name in ("egnn", "layers", "mace*", "painn", "pna")

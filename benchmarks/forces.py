@@ -27,15 +27,16 @@ from numpy.typing import NDArray
 from results import Number, Run, Table
 from torch_geometric.data import Batch
 
+from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.graphs import truncation_of
 from hydragnn_flow.data.truncation import Truncation
-from hydragnn_flow.models import PROPERTIES, HydraModel, build_model
+from hydragnn_flow.models import HydraModel, build_model
 
 CUTOFF = 5.0
 KEPT = 20
 COPPER, GOLD = 29, 79
-TYPES = [name for name, kind in PROPERTIES.items() if kind.lengths != "never"]
+TYPES = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths != "never"]
 _PATH = np.linspace(0.0, 0.2, 101)
 MEASURES = ["benchmarks/forces.py", "hydragnn_flow/data/neighbours.py", "hydragnn_flow/models"]
 

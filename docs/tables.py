@@ -1,4 +1,4 @@
-"""Write the tables of `configuration.md` and `sites.md` from the types: ``make docs``.
+"""Write tables of the documentation from the code: ``make docs``.
 
 What stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` is generated: types, defaults and
 the docstrings of the fields. The rest of the pages is written by hand.
@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network import NetworkConfig
+from hydragnn_flow.config.network import Architecture, NetworkConfig
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
+from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.config.run import EnsembleConfig
 from hydragnn_flow.config.search import (
     Failures,
@@ -29,7 +30,10 @@ from hydragnn_flow.config.search import (
 from hydragnn_flow.config.sources import FORMATS, section_class
 from hydragnn_flow.execution.sites.options import NodeOptions, Options
 
-PAGES = [Path(__file__).with_name(name) for name in ("configuration.md", "data.md", "sites.md")]
+PAGES = [
+    Path(__file__).with_name(name)
+    for name in ("configuration.md", "data.md", "models.md", "sites.md")
+]
 _TRAINING = ("Optimizer", "Batching")
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
@@ -106,12 +110,48 @@ def source_keys() -> str:
     return "\n".join([*head, *lines])
 
 
+def message_passing() -> str:
+    """Message-passing types: what their layers do and which keys they read."""
+    rows = [
+        f"| `{name}` | {kind.layer} | {kind.source} | "
+        f"{', '.join(f'`{key}`' for key in kind.properties.keys) or '–'} |"
+        for name, kind in MPNN_TYPES.items()
+    ]
+    return "\n".join(["| type | what a layer does | source | keys |", "|---|---|---|---|", *rows])
+
+
+def properties() -> str:
+    """Message-passing types: what they promise."""
+    words: dict[object, str] = {"request": "on request", True: "yes", False: "no"}
+    rows = []
+    for name, kind in MPNN_TYPES.items():
+        promised = kind.properties
+        cells = [
+            promised.lengths,
+            promised.lengths != "never",
+            promised.edge_attributes,
+            promised.sees_angles,
+            promised.vectors,
+            promised.continuous_at_cutoff,
+            promised.smooth_forces,
+        ]
+        said = " | ".join(words.get(cell, str(cell)) for cell in cells)
+        rows.append(f"| `{name}` | {said} |")
+    head = (
+        "type | lengths | potential | edge attributes | angles | vectors | continuous energy | "
+        "smooth forces"
+    )
+    return "\n".join([f"| {head} |", "|" + "---|" * 8, *rows])
+
+
 def _path(section: str) -> str:
     return f"Training.{section}" if section in _TRAINING else section
 
 
 _TABLES: dict[str, Callable[[], str]] = {
     "network": network,
+    "types": message_passing,
+    "properties": properties,
     "ignored": ignored,
     "refused": refused,
     "search": lambda: _rows(SearchConfig),
@@ -148,17 +188,18 @@ def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> st
     rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
     for key, field in section.model_fields.items():
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
-        rows.append(_row(key, field, ours))
+        read_by = READ_BY.get(key, ()) if section is Architecture else ()
+        rows.append(_row(key, field, f" Read by {', '.join(read_by)}.{ours}" if read_by else ours))
     return "\n".join(rows)
 
 
 def _row(key: str, field: FieldInfo, ours: str = "") -> str:
     inside = "See the table below." if list(_inside(field.annotation)) else ""
     meaning = " ".join((field.description or inside).split()).replace("``", "`")
-    return (
-        f"| `{key}` | {_values(field.annotation, field.metadata)} | {_default(field)} | "
-        f"{meaning}{ours} |"
-    )
+    values = _values(field.annotation, field.metadata)
+    if field.examples:
+        values = ", ".join(f"`{name}`" for name in field.examples) + f", or {values}"
+    return f"| `{key}` | {values} | {_default(field)} | {meaning}{ours} |"
 
 
 def _default(field: FieldInfo) -> str:

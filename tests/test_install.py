@@ -21,34 +21,38 @@ else:
     import tomli as tomllib  # comes with mypy
 
 REPOSITORY = Path(__file__).parents[1]
+SUITES = REPOSITORY / "hydragnn_flow" / "testing"
 
 
 def imported(folder: str) -> Iterator[tuple[Path, str]]:
-    """Each file of a folder of sources, with the packages that it imports anywhere in it."""
+    """Each file of a folder of sources, with the modules that it imports anywhere in it."""
     for file in (REPOSITORY / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:
                 names = [node.module or ""]
-            yield from ((file, name.partition(".")[0]) for name in names)
+            yield from ((file, name) for name in names)
 
 
 def test_every_package_that_is_imported_is_declared() -> None:
     """What the tests need must not hide what the package itself needs."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["shap"], *extras["mesh"]]
-    declared = {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
-    declared.add("pytest")  # who runs the suites of hydragnn_flow.testing has it
+    needed = [*project["dependencies"], *extras["shap"], *extras["mesh"]]
+    always, of_suites = (
+        {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
+        for lines in (needed, extras["testing"])
+    )
     known = packages_distributions()
-    wrong = {
-        f"{file.relative_to(REPOSITORY)} imports {name}"
-        for folder in ("hydragnn_flow", "sites")
-        for file, name in imported(folder)
-        if name not in sys.stdlib_module_names
-        and name not in ("hydragnn_flow", "_typeshed")
-        and not declared & {distribution.lower() for distribution in known.get(name, ())}
-    }
+    wrong = set()
+    for folder in ("hydragnn_flow", "sites"):
+        for file, module in imported(folder):
+            name = module.partition(".")[0]
+            if name in sys.stdlib_module_names or name in ("hydragnn_flow", "_typeshed"):
+                continue
+            declared = always | of_suites if SUITES in file.parents else always
+            if not declared & {distribution.lower() for distribution in known.get(name, ())}:
+                wrong.add(f"{file.relative_to(REPOSITORY)} imports {name}")
     assert not wrong
 
 
@@ -65,6 +69,18 @@ def test_the_citation_is_of_this_version_and_licence() -> None:
     text = (REPOSITORY / licence).read_text(encoding="utf-8")
     assert text.startswith("BSD 3-Clause") and project["license"] == "BSD-3-Clause"
     assert cited["authors"][0]["name"] in text
+
+
+def test_nothing_but_tests_imports_the_conformance_suites() -> None:
+    """They need pytest, which the package does not."""
+    assert list(SUITES.glob("*.py"))
+    importers = {
+        str(file.relative_to(REPOSITORY))
+        for folder in ("hydragnn_flow", "sites", "workflows")
+        for file, module in imported(folder)
+        if module.startswith("hydragnn_flow.testing") and SUITES not in file.parents
+    }
+    assert not importers
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from gpu_race.clock import Clock, Turns, take_turns
-from hydragnn_flow.models import spline
-from hydragnn_flow.models.extremes import extreme
-from hydragnn_flow.models.filtered_sum import filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.edge_sums import filtered_sum as filtered_vectors
-from hydragnn_flow.models.mpnn.edge_sums import outer_sum
-from hydragnn_flow.models.mpnn.neighbours import neighbours
-from hydragnn_flow.models.smooth import smooth_silu
-from hydragnn_flow.models.spline import Bags, Interpolation, Knots
+from hydragnn_flow.models.kernels import spline
+from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.extremes import extreme
+from hydragnn_flow.models.kernels.filtered_messages import filtered_message_sum, slices_of
+from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
+from hydragnn_flow.models.kernels.silu import smooth_silu
+from hydragnn_flow.models.kernels.spline import Interpolation, KnotBags, Knots
 
 OURS, PLAIN = "ours", "torch's own"
 INTERVALS, CUTOFF, WIDTH, HEADS = 200, 5.0, 64, 6
@@ -124,8 +123,8 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
     def filtered(lengths: Tensor, *others: Tensor) -> Tensor:
         receiver, sender, shift, filters = others
         interpolation = knots(lengths)
-        edges = pieces_of(crystal, interpolation)
-        return filtered_sum(receiver, sender, shift, filters, interpolation.weights, edges)
+        edges = slices_of(crystal, interpolation)
+        return filtered_message_sum(receiver, sender, shift, filters, interpolation.weights, edges)
 
     def plainly_filtered(lengths: Tensor, *others: Tensor) -> Tensor:
         receiver, sender, shift, filters = others
@@ -134,8 +133,8 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
         x = functional.silu(x + _plain(interpolation, shift))
         return crystal.sum_at_receiver(x * _plain(interpolation, filters))
 
-    around = neighbours(crystal, HEADS)
-    alone = neighbours(crystal)
+    by_head = neighbour_sums(crystal, HEADS)
+    alone = neighbour_sums(crystal)
     spline_operands = numbers(n_knots, WIDTH)
     return [
         Piece("spline", read, plainly_read, (lengths_of(crystal), spline_operands)),
@@ -147,7 +146,7 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
             (lengths_of(crystal), spline_operands),
         ),
         Piece(
-            "filtered_sum",
+            "filtered_messages",
             filtered,
             plainly_filtered,
             (
@@ -158,7 +157,7 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
         ),
         Piece(
             "edge_sums, filtered",
-            lambda filters, nodes: filtered_vectors(nodes, filters, crystal),
+            lambda filters, nodes: filtered_sum(nodes, filters, crystal),
             lambda filters, nodes: crystal.sum_at_receiver(
                 crystal.of_sender(nodes) * filters[:, None]
             ),
@@ -179,20 +178,20 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
             (numbers(n_edges, WIDTH),),
         ),
         Piece(
-            "neighbours, sum",
+            "neighbour_sums, plain",
             alone.sum,
             lambda nodes: crystal.sum_at_receiver(crystal.of_sender(nodes)),
             (numbers(n_atoms, WIDTH),),
         ),
         Piece(
-            "neighbours, weighted",
-            lambda weights, values: around.weighted_sum(values, weights),
+            "neighbour_sums, weighted",
+            lambda weights, values: by_head.weighted_sum(values, weights),
             lambda weights, values: crystal.sum_at_receiver(
                 crystal.of_sender(values) * weights[:, :, None]
             ),
             (numbers(n_edges, HEADS), numbers(n_atoms, HEADS, WIDTH)),
         ),
-        Piece("smooth", smooth_silu, functional.silu, (numbers(n_edges, WIDTH),)),
+        Piece("silu", smooth_silu, functional.silu, (numbers(n_edges, WIDTH),)),
     ]
 
 
@@ -263,7 +262,7 @@ def _with_whole_bags(function: Function) -> Function:
         spline.longest_bag = lambda device: None
         try:
             value = function(*operands)
-            assert isinstance(value.grad_fn.rows.bags, Bags)  # type: ignore[union-attr]  # now
+            assert isinstance(value.grad_fn.form.bags, KnotBags)  # type: ignore[union-attr]  # now
             return value
         finally:
             spline.longest_bag = before

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hydragnn_flow.config.domain import did_you_mean
+from hydragnn_flow.config.user_classes import import_class, one_line
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -102,7 +103,7 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
             warnings.simplefilter("ignore")
             return kind(**{**more, **given})
     except Exception as error:
-        raise ValueError(f"{key}: {name} refuses its options: {_one_line(error)}") from None
+        raise ValueError(f"{key}: {name} refuses its options: {one_line(error)}") from None
 
 
 def _argument(
@@ -147,22 +148,10 @@ def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
 
 def _imported(key: str, parent: type, name: str) -> Any:
     """A user's class."""
-    module, _, attribute = name.partition(":")
     try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{key}.type: there is no module {error.name!r}; install it, or add its folder to "
-            f"PYTHONPATH"
-        ) from None
-    except AttributeError:
-        raise ValueError(f"{key}.type: {module} has no {attribute!r}; correct the name") from None
-    except Exception as error:  # whatever a user's module does when it is imported
-        raise ValueError(f"{key}.type: {module} cannot be imported: {_one_line(error)}") from None
+        kind = import_class(name)
+    except ValueError as error:
+        raise ValueError(f"{key}.type: {error}") from None
     if not (inspect.isclass(kind) and issubclass(kind, parent)):
         raise ValueError(f"{key}.type: {name} is not derived from optuna's {parent.__name__}")
     return kind
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a network reads of a batch beside atoms, positions and edges, where it asks for it."""
+"""Keys of a batch that only some networks read: edge attributes, encodings, graph features."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BatchInputs:
 
     def edge_attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
         """Columns of ``edge_attr``, then the positional encodings of the edges [n_edges, k]."""
-        parts: list[Tensor] = []
+        columns: list[Tensor] = []
         if self.edge_columns:
             table = _read(batch, "edge_attr")
             if table.shape[1] <= max(self.edge_columns):
@@ -59,10 +59,10 @@ class BatchInputs:
                     f"the training data do"
                 )
             # Not table[:, list], which would send the list to an accelerator at every step.
-            parts = [table[:, column : column + 1] for column in self.edge_columns]
+            columns = [table[:, column : column + 1] for column in self.edge_columns]
         if self.edge_encodings:
-            parts.append(_read(batch, "rel_pe").view(-1, self.edge_encodings))
-        return torch.cat(parts, dim=1).to(dtype) if parts else None
+            columns.append(_read(batch, "rel_pe").view(-1, self.edge_encodings))
+        return torch.cat(columns, dim=1).to(dtype) if columns else None
 
     def graph_features(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
         """Features of the graphs [n_graphs, graph_attr]."""
@@ -72,7 +72,7 @@ class BatchInputs:
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Where the atoms go in one matrix per graph."""
+        """Places of the atoms in one matrix per graph; None where no layer asks for them."""
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))

@@ -1,4 +1,4 @@
-"""Branches: heads of their own for graphs of different data sets, in one network."""
+"""Branches: separate heads for the graphs of different data sets in one network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
 
 
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
-    """Of every row, what its branch says.
+    """Select for every row the output of its branch.
 
     All branches compute all rows. To give each only its own, the host would have to wait for their
     number; heads are small, and a branch that no graph of a batch belongs to gets gradients of

@@ -1,4 +1,4 @@
-"""From HydraGNN's JSON and a store's manifest to a model."""
+"""Build a model from HydraGNN's JSON and a store's manifest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.build_encoder import batch_inputs, fusion_with_graphs, wrap_layers
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
-from hydragnn_flow.models.head_layers import Surroundings
-from hydragnn_flow.models.heads import Branches, Heads, Output
+from hydragnn_flow.models.head_layers import HeadContext
+from hydragnn_flow.models.heads import BranchedHeads, Heads, Output
 from hydragnn_flow.models.model import Encoder, HydraModel, PropertyModel
-from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing, TrainingFacts
+from hydragnn_flow.models.mpnn import DatasetStatistics, MessagePassing, mpnn_class
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
 from hydragnn_flow.models.units import is_slope
@@ -107,32 +107,32 @@ def _set_bias(model: HydraModel, config: NetworkConfig) -> None:
 def _encoder(config: NetworkConfig, manifest: Manifest) -> Encoder:
     architecture = config.Architecture
     columns = manifest.node_features
-    inputs = config.Variables_of_interest.input_node_features
-    for index in inputs:
+    read = config.Variables_of_interest.input_node_features
+    for index in read:
         if not 0 <= index < len(columns):
             raise InputError(
                 f"network: Variables_of_interest.input_node_features names column {index}, but "
                 f"the store's node features are {', '.join(columns)}; count from 0"
             )
-    if not inputs or len(set(inputs)) != len(inputs):
+    if not read or len(set(read)) != len(read):
         raise InputError(
             "network: Variables_of_interest.input_node_features needs at least one column, each "
             "once; [0] is the atomic number"
         )
-    facts, read = _facts(architecture, manifest), batch_inputs(architecture, manifest)
-    width, kind = architecture.hidden_dim, MPNN_TYPES[architecture.mpnn_type]
-    embedding = NodeEmbedding(columns, inputs, width, read.encodings)
-    stack = kind(architecture, facts, width, architecture.num_conv_layers)
-    wrap_layers(stack, architecture, read)
+    statistics, inputs = _statistics(architecture, manifest), batch_inputs(architecture, manifest)
+    width, kind = architecture.hidden_dim, mpnn_class(architecture.mpnn_type)
+    embedding = NodeEmbedding(columns, read, width, inputs.encodings)
+    stack = kind(architecture, statistics, width, architecture.num_conv_layers)
+    wrap_layers(stack, architecture, inputs)
     if architecture.freeze_conv_layers:
         embedding.requires_grad_(False)
         stack.requires_grad_(False)
     # Behind the frozen layers: it belongs to the heads.
-    fusion = fusion_with_graphs(stack, config, read)
-    return Encoder(embedding, stack, facts.cutoff, read, fusion)
+    fusion = fusion_with_graphs(stack, config, inputs)
+    return Encoder(embedding, stack, statistics.cutoff, inputs, fusion)
 
 
-def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
+def _statistics(architecture: Architecture, manifest: Manifest) -> DatasetStatistics:
     _check_attributes(architecture, manifest)
     cutoff = architecture.radius or manifest.cutoff
     if cutoff is None:
@@ -151,19 +151,19 @@ def _facts(architecture: Architecture, manifest: Manifest) -> TrainingFacts:
             f"network: Architecture.max_neighbours = {asked}, but the store's neighbour lists keep "
             f"{kept}; write {kept} or prepare the store anew"
         )
-    sees_lengths = MPNN_TYPES[architecture.mpnn_type].sees_lengths(architecture)
-    if manifest.cutoff is not None and cutoff < manifest.cutoff and not sees_lengths:
+    shortened = manifest.cutoff is not None and cutoff < manifest.cutoff
+    if shortened and not architecture.sees_lengths:
         raise InputError(
             f"network: Architecture.radius = {cutoff} Å cannot shorten the store's neighbour "
             f"lists of {manifest.cutoff} Å for a {architecture.mpnn_type} that sees no lengths; "
             f"set Architecture.edge_features to ['lengths'] or prepare the store anew"
         )
-    statistics = manifest.statistics
+    of_split = manifest.statistics
     elements = tuple(z for z in manifest.elements if z not in manifest.unseen)
-    return TrainingFacts(
+    return DatasetStatistics(
         cutoff=float(cutoff),
-        average_neighbours=max(float(statistics.avg_num_neighbors), 1.0),
-        degree_histogram=tuple(statistics.degree_histogram),
+        average_neighbours=max(float(of_split.avg_num_neighbors), 1.0),
+        degree_histogram=tuple(of_split.degree_histogram),
         elements=elements if ATOMIC_NUMBER in manifest.node_features else (),
         n_attributes=batch_inputs(architecture, manifest).n_edge_attributes,
     )
@@ -183,18 +183,24 @@ def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
 def _properties(config: NetworkConfig, manifest: Manifest, encoder: Encoder) -> PropertyModel:
     architecture = config.Architecture
     outputs = _outputs(config, manifest)
-    around = _surroundings(architecture, manifest)
+    context = _head_context(architecture, manifest)
     noise = config.Training.loss_function_type == "GaussianNLLLoss"
     heads = {}
     for level in ("graph", "node"):
         here = [output for output in outputs if output.level == level]
         branches = getattr(architecture.output_heads, level)
-        heads[level] = Heads(branches, here, around, noise) if here else None
+        heads[level] = Heads(branches, here, context, noise) if here else None
     return PropertyModel(encoder, heads["graph"], heads["node"], architecture.graph_pooling)
 
 
-def _surroundings(architecture: Architecture, manifest: Manifest) -> Surroundings:
-    """What heads must know, once the store is seen to have what they need."""
+def _head_context(architecture: Architecture, manifest: Manifest) -> HeadContext:
+    """Facts about the network that heads need.
+
+    Raises
+    ------
+    InputError
+        If the store does not fit the kinds of heads or their branches.
+    """
     heads = architecture.output_heads
     places = manifest.keys["x"].rows
     if any(head.type == "mlp_per_node" for head in heads.node or ()) and places is None:
@@ -215,12 +221,12 @@ def _surroundings(architecture: Architecture, manifest: Manifest) -> Surrounding
             f"graphs of the store have {BRANCH_KEY!r} = {max(manifest.branches)}; give it a branch "
             f"or correct the graphs"
         )
-    facts, kind = _facts(architecture, manifest), MPNN_TYPES[architecture.mpnn_type]
+    statistics, kind = _statistics(architecture, manifest), mpnn_class(architecture.mpnn_type)
 
     def convolutions(width: int, depth: int) -> MessagePassing:
-        return kind(architecture, facts, width, depth)
+        return kind(architecture, statistics, width, depth)
 
-    return Surroundings(
+    return HeadContext(
         architecture.hidden_dim, architecture.activation_function, places, convolutions
     )
 
@@ -262,7 +268,7 @@ def _potential(config: NetworkConfig, manifest: Manifest, encoder: Encoder) -> P
     architecture = config.Architecture
     _check_potential(config, manifest)
     heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
-    atomic_energy = Branches(heads, [1], _surroundings(architecture, manifest))
+    atomic_energy = BranchedHeads(heads, [1], _head_context(architecture, manifest))
     statistics = manifest.statistics
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
     # both them and their gradients about one at the start. The spread of the energies per atom can

@@ -1,4 +1,4 @@
-"""What an encoder has around its message passing: what it reads, attention and conditioning."""
+"""Layers that an encoder wraps around message passing: normalisation, attention, conditioning."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from functools import partial
 from torch import nn
 
 from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network.mpnn_types import properties_of
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerAttention
 from hydragnn_flow.models.batch_inputs import BatchInputs
-from hydragnn_flow.models.conditioning import Conditioned, FiLM, Join
-from hydragnn_flow.models.mpnn import MPNN_TYPES, MessagePassing
-from hydragnn_flow.models.mpnn.layers import Convolution, Normalised
+from hydragnn_flow.models.conditioning import FiLM, Join
+from hydragnn_flow.models.mpnn import MessagePassing
+from hydragnn_flow.models.mpnn.layers import Convolution, Followed
+from hydragnn_flow.models.normalization import Normalization
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
-    """What the network reads of batches.
+    """Keys of a batch that the network reads.
 
     Raises
     ------
     InputError
-        If the store does not have it.
+        If the store lacks one.
     """
     attention = architecture.global_attn_engine is not None
     encodings = architecture.pe_dim if attention else 0
-    reads_edges = MPNN_TYPES[architecture.mpnn_type].properties.lengths != "never"
+    reads_edges = properties_of(architecture.mpnn_type).edge_attributes
     of_edges = encodings if reads_edges else 0
     for key, level, needed in (("pe", "node", encodings), ("rel_pe", "edge", of_edges)):
         found = manifest.keys.get(key)
@@ -61,15 +63,16 @@ def _graph_attr(manifest: Manifest) -> int:
     return size
 
 
-def wrap_layers(stack: MessagePassing, architecture: Architecture, read: BatchInputs) -> None:
+def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: BatchInputs) -> None:
     """Put normalisation and attention around the layers of a stack, and conditioning around all."""
     kind = architecture.normalization or "none"
     if kind != "none" and not isinstance(stack.layers[0], Convolution):
-        stack.wrap(partial(Normalised, kind=kind, width=architecture.hidden_dim))
-    if read.whole_graphs:
+        width = architecture.hidden_dim
+        stack.wrap(lambda layer: Followed(layer, Normalization(kind, width)))
+    if inputs.whole_graphs:
         stack.wrap(partial(_with_attention, architecture))
-    if read.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":
-        stack.wrap(partial(_with_conditioning, architecture, read.graph_attr))
+    if inputs.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":
+        stack.wrap(partial(_with_conditioning, architecture, inputs.graph_attr))
 
 
 def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
@@ -89,12 +92,12 @@ def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
 def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) -> nn.Module:
     width = architecture.hidden_dim
     if architecture.graph_attr_conditioning_mode == "film":
-        return Conditioned(layer, FiLM(width, size, architecture.activation_function))
-    return Conditioned(layer, Join(width, size))
+        return Followed(layer, FiLM(width, size, architecture.activation_function))
+    return Followed(layer, Join(width, size))
 
 
 def fusion_with_graphs(
-    stack: MessagePassing, config: NetworkConfig, read: BatchInputs
+    stack: MessagePassing, config: NetworkConfig, inputs: BatchInputs
 ) -> Join | None:
     """The mode fuse_pool, for models that pool; a potential has it behind its last layer.
 
@@ -103,13 +106,13 @@ def fusion_with_graphs(
     InputError
         If there is nothing to fuse with.
     """
-    architecture, size = config.Architecture, read.graph_attr
+    architecture, size = config.Architecture, inputs.graph_attr
     if not size or architecture.graph_attr_conditioning_mode != "fuse_pool":
         return None
     fusion = Join(architecture.hidden_dim, size)
     if architecture.enable_interatomic_potential:
         # Its energy is a sum over atoms, so it is for each atom that the features meet.
-        stack.layers[-1] = Conditioned(stack.layers[-1], fusion)
+        stack.layers[-1] = Followed(stack.layers[-1], fusion)
         return None
     if "graph" not in config.Variables_of_interest.type:
         raise InputError(

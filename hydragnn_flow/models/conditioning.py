@@ -1,4 +1,4 @@
-"""Features of a graph as a whole, such as a temperature or a charge, in what its atoms become.
+"""Conditioning of node features on features of the graph, such as a temperature or a charge.
 
 The modes are HydraGNN's. There the layers are made when the first batch comes, too late for the
 optimiser to know their parameters; here they are parts of the model from the start.
@@ -6,15 +6,12 @@ optimiser to know their parameters; here they are parts of the model from the st
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import without_autocast
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import NodeState
 
 
 class Join(nn.Module):
@@ -73,28 +70,6 @@ class FiLM(nn.Module):
 
 
 def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
-    """What a layer makes of the graphs' features, for each atom."""
+    """Output of a layer on the graphs' features, for each atom."""
     of_graph: Tensor = layer(geometry.graph_attr)
     return of_graph.index_select(0, geometry.graph)
-
-
-class Conditioned(nn.Module):
-    """A message-passing layer whose invariant features then meet those of the graph.
-
-    Parameters
-    ----------
-    layer
-        Message passing.
-    conditioning
-        Called as ``conditioning(nodes, geometry)``.
-    """
-
-    def __init__(self, layer: nn.Module, conditioning: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.conditioning = conditioning
-
-    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
-        new: NodeState = self.layer(state, features, geometry)
-        return new._replace(scalars=self.conditioning(new.scalars, geometry))

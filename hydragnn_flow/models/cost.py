@@ -1,4 +1,4 @@
-"""What a training step of a network costs, counted on tensors that hold no numbers."""
+"""Cost of a training step of a network, counted on tensors without numbers (device ``meta``)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operation returns; the shapes of a repeated one are remembered.
+        """Result of the operation; shapes of a repeated one are looked up.
 
         Layers repeat the same operations, and torch infers most shapes in Python, slowly.
         """

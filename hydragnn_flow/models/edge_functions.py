@@ -1,4 +1,4 @@
-"""What invariant types compute of the edges: functions of the length and of given attributes."""
+"""Functions of the length and the given attributes of edges, for invariant types."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 from hydragnn_flow.models.radial import GaussianBasis
-from hydragnn_flow.models.spline import Interpolation, Knots
 
 if TYPE_CHECKING:
-    from hydragnn_flow.models.mpnn.base import TrainingFacts
+    from hydragnn_flow.models.mpnn.base import DatasetStatistics
 
 KNOTS_PER_FEATURE = 4
 """A spline then follows any sum of neighbouring Gaussians to some thousandths."""
@@ -31,7 +31,7 @@ class EdgeReader(nn.Module):
     basis_size
         Number of those features.
     intervals
-        Of the splines between zero and the cutoff; some per feature, for what the basis resolves.
+        Number of intervals of the splines between zero and the cutoff, several per feature.
     attributes
         Number of other edge features.
     cutoff
@@ -50,7 +50,7 @@ class EdgeReader(nn.Module):
         self.basis = basis
         self.attributes = attributes
         self.size = attributes if basis is None else basis_size + attributes
-        """Width of what the functions are given; 0 where there is nothing to read."""
+        """Number of input features of the functions; 0 if edges have none."""
         # Attributes differ from edge to edge of equal length, so knots would not do.
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
@@ -60,13 +60,13 @@ class EdgeReader(nn.Module):
             assert self.basis is not None
             interpolation = self.knots(geometry.lengths, factor)
             return EdgeFunctions(self.basis(self.knots.lengths), interpolation, None)
-        parts: list[Tensor] = []
+        features: list[Tensor] = []
         if self.basis is not None:
-            parts.append(self.basis(geometry.lengths))
+            features.append(self.basis(geometry.lengths))
         if self.attributes:
             assert geometry.attributes is not None  # the encoder has read them
-            parts.append(geometry.attributes)
-        return EdgeFunctions(torch.cat(parts, dim=1), None, factor)
+            features.append(geometry.attributes)
+        return EdgeFunctions(torch.cat(features, dim=1), None, factor)
 
 
 @dataclass(frozen=True)
@@ -94,24 +94,24 @@ class EdgeFunctions:
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Where operations keep the precision of what they are given, automatic or not."""
+    """Context in which operations keep the precision of their operands, autocast or not."""
     available = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
 
 
 def gaussian_reader(
-    architecture: Architecture, facts: TrainingFacts, *, lengths: bool = True
+    architecture: Architecture, statistics: DatasetStatistics, *, lengths: bool = True
 ) -> EdgeReader:
-    """A reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
+    """Reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
 
     Parameters
     ----------
-    architecture, facts
+    architecture, statistics
         As given to the message-passing type.
     lengths
         Whether the lengths are seen; without them the attributes are all there is.
     """
     gaussians = architecture.num_gaussians if lengths else 0
-    basis = GaussianBasis(gaussians, facts.cutoff) if gaussians else None
+    basis = GaussianBasis(gaussians, statistics.cutoff) if gaussians else None
     intervals = KNOTS_PER_FEATURE * gaussians
-    return EdgeReader(basis, gaussians, intervals, facts.n_attributes, facts.cutoff)
+    return EdgeReader(basis, gaussians, intervals, statistics.n_attributes, statistics.cutoff)

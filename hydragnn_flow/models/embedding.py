@@ -1,4 +1,4 @@
-"""Node features into the hidden space."""
+"""Embedding of the input node features."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class NodeEmbedding(nn.Module):
         encodings
             Positional encodings of the atoms [n_atoms, encodings], where the network asks for them.
         """
-        parts: list[Tensor] = []
+        terms: list[Tensor] = []
         if self.elements is not None:
-            parts.append(self.elements(x[:, self.element_column].long()))
+            terms.append(self.elements(x[:, self.element_column].long()))
         if self.others is not None:
             # Not x[:, list], which would send the list to an accelerator at every step.
             columns = torch.stack([x[:, column] for column in self.other_columns], dim=1)
-            parts.append(self.others(columns.to(dtype)))
+            terms.append(self.others(columns.to(dtype)))
         if self.encodings is not None:
-            parts.append(self.encodings(encodings))
-        return sum(parts[1:], start=parts[0])
+            terms.append(self.encodings(encodings))
+        return sum(terms[1:], start=terms[0])

@@ -1,4 +1,4 @@
-"""Edges of a batch as the message-passing layers see them: who, where to, how long, how much.
+"""Geometry of a batch as message-passing layers see it: edges, vectors, lengths, envelopes.
 
 Vectors are computed afresh from the positions and the stored shifts of the periodic images, so a
 gradient reaches the positions and every type respects the cell.
@@ -18,7 +18,7 @@ from hydragnn_flow.models.padding import Padding
 
 
 class GraphBatch(Protocol):
-    """What every model reads of a PyG batch.
+    """Keys of a PyG batch that every model reads.
 
     Some read more where the network asks for it: ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe``
     and ``rel_pe``, ``cell``, ``dataset_name``.
@@ -43,7 +43,7 @@ class GraphBatch(Protocol):
 
 @dataclass(frozen=True)
 class Geometry:
-    """Edges with their vectors, and what else layers may know of a batch.
+    """Edges of a batch with their vectors, and the other inputs of layers.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
     """Sum the rows that share an index: [n, …] to [size, …].
 
     In single precision at least. In the half precision of automatic mixed precision a sum stops to
-    grow where it is some hundred times as large as what is added.
+    grow once it is some hundred times as large as its next term.
     """
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.float()

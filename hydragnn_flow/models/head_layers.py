@@ -1,4 +1,4 @@
-"""What heads are made of: one class for each kind of HydraGNN's `output_heads`."""
+"""Layers of heads: one class for each kind of HydraGNN's `output_heads`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hydragnn_flow.models.mpnn import MessagePassing
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What heads must know of the network around them.
+class HeadContext:
+    """Facts about the network that heads need.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Surroundings:
     convolutions: Callable[[int, int], MessagePassing]
 
 
-class Branch(nn.Module):
-    """Heads of one level that share what :meth:`prepare` does.
+class BranchHeads(nn.Module):
+    """The heads of one branch at one level, which share what :meth:`prepare` does.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Branch(nn.Module):
     heads: nn.ModuleList
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """What all heads read."""
+        """Input of all heads."""
         return features
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
@@ -59,14 +59,14 @@ class Branch(nn.Module):
         return [head(prepared) for head in self.heads]
 
 
-class GraphBranch(Branch):
+class GraphHeads(BranchHeads):
     """Perceptrons behind layers they share, for the rows of graphs."""
 
-    def __init__(self, head: GraphHead, dims: Sequence[int], around: Surroundings) -> None:
+    def __init__(self, head: GraphHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
-        widths = [around.width] + [head.dim_sharedlayers] * head.num_sharedlayers
-        self.shared = hidden_layers(widths, around.activation)
-        self.heads = _perceptrons(head, widths[-1], dims, around.activation)
+        widths = [context.width] + [head.dim_sharedlayers] * head.num_sharedlayers
+        self.shared = hidden_layers(widths, context.activation)
+        self.heads = _perceptrons(head, widths[-1], dims, context.activation)
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
         """Features after the shared layers."""
@@ -74,29 +74,29 @@ class GraphBranch(Branch):
         return shared
 
 
-class NodeBranch(Branch):
+class NodeHeads(BranchHeads):
     """The same perceptron for every atom."""
 
-    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
-        self.heads = _perceptrons(head, around.width, dims, around.activation)
+        self.heads = _perceptrons(head, context.width, dims, context.activation)
 
 
-class ConvolutionBranch(Branch):
+class ConvolutionHeads(BranchHeads):
     """Message-passing layers of the network's type, then a linear map for each output.
 
     HydraGNN ends in a message-passing layer as wide as the output, which gives a single number or
     three a bottleneck for messages; here the layers keep their width.
     """
 
-    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
-        width = around.width
+        width = context.width
         steps: list[nn.Module] = []
         for wanted, group in groupby(_hidden(head)):
             steps.append(nn.Identity() if wanted == width else nn.Linear(width, wanted))
             # Layers of one width are one stack, which reads the edges once.
-            steps.append(around.convolutions(wanted, len(list(group))))
+            steps.append(context.convolutions(wanted, len(list(group))))
             width = wanted
         self.steps = nn.ModuleList(steps)
         self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
@@ -110,19 +110,19 @@ class ConvolutionBranch(Branch):
         return features
 
 
-class PlaceBranch(Branch):
-    """A perceptron for each place in graphs of one size, whose order of atoms has a meaning."""
+class PlaceHeads(BranchHeads):
+    """A perceptron for each place, in graphs of one size with a meaningful order of atoms."""
 
-    def __init__(self, head: NodeHead, dims: Sequence[int], around: Surroundings) -> None:
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
-        assert around.places is not None  # build_model has seen to it
-        self.places = around.places
-        widths = [around.width, *_hidden(head)]
+        assert context.places is not None  # build_model has seen to it
+        self.places = context.places
+        widths = [context.width, *_hidden(head)]
         self.heads = nn.ModuleList()
         for dim in dims:
             layers: list[nn.Module] = []
             for wide, narrow in pairwise(widths):
-                layers += [PlaceLinear(self.places, wide, narrow), activation(around.activation)]
+                layers += [PlaceLinear(self.places, wide, narrow), activation(context.activation)]
             self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
@@ -174,18 +174,20 @@ class PlaceLinear(nn.Module):
         return torch.baddbmm(self.bias, features, self.weight)
 
 
-_NODE_BRANCHES: dict[str, Callable[[NodeHead, Sequence[int], Surroundings], Branch]] = {
-    "mlp": NodeBranch,
-    "mlp_per_node": PlaceBranch,
-    "conv": ConvolutionBranch,
+_NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHeads]] = {
+    "mlp": NodeHeads,
+    "mlp_per_node": PlaceHeads,
+    "conv": ConvolutionHeads,
 }
 
 
-def make_branch(head: GraphHead | NodeHead, dims: Sequence[int], around: Surroundings) -> Branch:
+def make_heads(
+    head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
+) -> BranchHeads:
     """The heads of one branch, for outputs of ``dims`` components."""
     if isinstance(head, GraphHead):
-        return GraphBranch(head, dims, around)
-    return _NODE_BRANCHES[head.type](head, dims, around)
+        return GraphHeads(head, dims, context)
+    return _NODE_HEADS[head.type](head, dims, context)
 
 
 def _hidden(head: GraphHead | NodeHead) -> tuple[int, ...]:

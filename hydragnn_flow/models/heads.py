@@ -13,7 +13,7 @@ from hydragnn_flow.config.network import GraphHead, NodeHead
 from hydragnn_flow.models.branches import chosen
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.head_layers import Branch, PlaceLinear, Surroundings, make_branch
+from hydragnn_flow.models.head_layers import BranchHeads, HeadContext, PlaceLinear, make_heads
 
 NOISE_SUFFIX = "_aleatoric_std"
 """Follows a target's name in the name of the standard deviation of its noise."""
@@ -43,8 +43,8 @@ class Output:
     std: tuple[float, ...]
 
 
-class Branches(nn.Module):
-    """Heads of one level: for each branch a set of them, of which each row gets its own.
+class BranchedHeads(nn.Module):
+    """Heads of one level: a set for each branch; a row gets the outputs of its branch.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Branches(nn.Module):
         HydraGNN's description of each branch.
     dims
         Components of each output.
-    around
+    context
         The network.
     noise
         Whether each output has as many columns more, for its noise.
@@ -62,13 +62,13 @@ class Branches(nn.Module):
         self,
         heads: Sequence[GraphHead | NodeHead],
         dims: Sequence[int],
-        around: Surroundings,
+        context: HeadContext,
         noise: bool = False,
     ) -> None:
         super().__init__()
         self.dims = tuple(dims)
         widths = [2 * dim if noise else dim for dim in dims]
-        self.branches = nn.ModuleList(make_branch(head, widths, around) for head in heads)
+        self.branches = nn.ModuleList(make_heads(head, widths, context) for head in heads)
 
     def __len__(self) -> int:
         return len(self.branches)
@@ -92,7 +92,7 @@ class Branches(nn.Module):
     def set_bias(self, value: float) -> None:
         """Fill the bias of all last layers, but for the halves that say the noise."""
         for branch in self.branches:
-            assert isinstance(branch, Branch)
+            assert isinstance(branch, BranchHeads)
             for head, dim in zip(branch.heads, self.dims, strict=True):
                 assert isinstance(head, nn.Sequential)
                 last = head[-1]
@@ -100,8 +100,8 @@ class Branches(nn.Module):
                 last.bias[..., :dim] = value
 
 
-class Standardised(nn.Module):
-    """Takes a target from mean 0 and deviation 1 to the data's units.
+class Rescale(nn.Module):
+    """Rescale a target from mean 0 and deviation 1 to the data's units.
 
     Graph targets come in float64: a total energy of -9391 eV has a float32 spacing of 1 meV.
 
@@ -126,7 +126,7 @@ class Standardised(nn.Module):
         self.register_buffer("std", pack_exact(output.std))
 
     def forward(self, raw: Tensor) -> dict[str, Tensor]:
-        """Targets [n, d] from what a head says [n, d], or [n, 2 d] with noise."""
+        """Targets [n, d] from the output of a head [n, d], or [n, 2 d] with noise."""
         # In bfloat16, which automatic mixed precision ends in, the mean would swallow the rest.
         raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
         mean, std = unpack_exact(self.mean).to(raw.dtype), unpack_exact(self.std).to(raw.dtype)
@@ -148,7 +148,7 @@ class Heads(nn.Module):
         HydraGNN's description of each branch.
     outputs
         What to predict at this level.
-    around
+    context
         The network.
     noise
         Whether each target comes with the standard deviation of its noise.
@@ -158,19 +158,19 @@ class Heads(nn.Module):
         self,
         heads: Sequence[GraphHead | NodeHead],
         outputs: Sequence[Output],
-        around: Surroundings,
+        context: HeadContext,
         noise: bool,
     ) -> None:
         super().__init__()
         dims = [len(output.mean) for output in outputs]
-        self.branches = Branches(heads, dims, around, noise)
+        self.branches = BranchedHeads(heads, dims, context, noise)
         # A list: a target may bear a name, such as "type", that a ModuleDict refuses.
-        self.scales = nn.ModuleList(Standardised(output, noise) for output in outputs)
+        self.scales = nn.ModuleList(Rescale(output, noise) for output in outputs)
 
     def forward(
         self, features: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Targets [n, d] by name, in the data's units; parameters as of :class:`Branches`."""
+        """Targets [n, d] by name, in the data's units; parameters as of :class:`BranchedHeads`."""
         found: dict[str, Tensor] = {}
         raw = self.branches(features, geometry, branch)
         for scale, values in zip(self.scales, raw, strict=True):
@@ -178,5 +178,5 @@ class Heads(nn.Module):
         return found
 
     def set_bias(self, value: float) -> None:
-        """Let every target start at so many of its spreads above its mean."""
+        """Let every target start ``value`` of its spreads above its mean."""
         self.branches.set_bias(value)

@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         return self.layers(nodes, geometry), geometry
 
     def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
-        """What the layers may know of a batch with its atoms at ``positions``."""
+        """Geometry of a batch with its atoms at ``positions``."""
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
 
 
 class HydraModel(nn.Module):
-    """What :func:`~hydragnn_flow.models.build_model` returns.
+    """Base of the models that :func:`~hydragnn_flow.models.build_model` returns.
 
     Called with a batch, a model returns a dict from output name to a tensor in the data's units,
     [n_graphs, d] or [n_atoms, d]. It computes in the precision of its parameters, to which it

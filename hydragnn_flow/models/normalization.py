@@ -1,4 +1,4 @@
-"""Normalisation of node features that no other graph of the batch has a part in."""
+"""Normalisation of node features over an atom or a graph, never over the batch."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Padding(NamedTuple):
-    """Where each atom goes.
+    """Place of each atom in one matrix per graph.
 
     Attributes
     ----------
@@ -55,8 +55,8 @@ def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
 def largest_graph(batch: Any) -> int:
     """Number of atoms of the batch's largest graph.
 
-    Whoever puts a batch together knows it and can say so in ``batch.largest_graph``. Otherwise it
-    is counted, for which the host waits for an accelerator.
+    Code that collates a batch knows it and may set ``batch.largest_graph``. Otherwise it is
+    counted, and the host waits for an accelerator.
     """
     known: int | None = getattr(batch, "largest_graph", None)
     if known is not None:

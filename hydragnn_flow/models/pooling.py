@@ -1,4 +1,4 @@
-"""From the atoms of a graph to the graph."""
+"""Pooling of node features to features of the graph."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import GraphBatch, sum_by
-from hydragnn_flow.models.heads import Branches
+from hydragnn_flow.models.heads import BranchedHeads
 from hydragnn_flow.models.model import Encoder, HydraModel
 from hydragnn_flow.models.stress import STRESS, stress_of
 
@@ -48,7 +48,7 @@ class PotentialModel(HydraModel):
     def __init__(
         self,
         encoder: Encoder,
-        atomic_energy: Branches,
+        atomic_energy: BranchedHeads,
         scale: float,
         element_energies: Mapping[int, float],
         number_column: int,

@@ -15,7 +15,7 @@ STRESS = "stress"
 VOIGT = ("xx", "yy", "zz", "yz", "xz", "xy")
 """Components of a symmetric tensor in Voigt's order."""
 VOIGT_PLACES = (0, 4, 8, 5, 2, 1)
-"""Where they are in a tensor of nine numbers, row by row."""
+"""Places of these components in a tensor of nine numbers, row by row."""
 TARGET_DIMS = (len(VOIGT), 9)
 """Numbers a target may have: in Voigt's order, or row by row."""
 
@@ -37,7 +37,7 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     cell
         Lattice vectors of each graph in rows, zero where not periodic, [3 n_graphs, 3] in Å.
     """
-    # No weight has a part in these; without them the second derivative is cheaper.
+    # They depend on no weight; detached, the second derivative is cheaper.
     vectors = geometry.vectors.detach()
     symmetric = torch.cat(
         [

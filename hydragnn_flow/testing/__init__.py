@@ -6,4 +6,6 @@ Nothing here is imported by the rest of the package.
 import pytest
 
 # So that a failed comparison shows its values, as in a test's own module.
-pytest.register_assert_rewrite("hydragnn_flow.testing")
+pytest.register_assert_rewrite(
+    "hydragnn_flow.testing.message_passing", "hydragnn_flow.testing.sources"
+)

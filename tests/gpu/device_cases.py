@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.data import GraphStore, Target, write_store
-from hydragnn_flow.models import PROPERTIES
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
-BLIND = [name for name, properties in PROPERTIES.items() if properties.lengths == "never"]
-POTENTIALS = [name for name in PROPERTIES if name not in BLIND]
+BLIND = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths == "never"]
+POTENTIALS = [name for name in MPNN_TYPES if name not in BLIND]
 HEADS: dict[str, Any] = {
     "Architecture__enable_interatomic_potential": False,
     "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ase
 import numpy as np
-from model_cases import CUTOFF, as_batch
 
 from hydragnn_flow.models.geometry import Geometry, edge_vectors
 from hydragnn_flow.models.padding import padding
+from hydragnn_flow.testing.networks import CUTOFF, as_batch
 
 
 def clusters() -> Geometry:

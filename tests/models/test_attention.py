@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from geometry_cases import clusters
-from model_cases import CUTOFF, alloy, as_batch, energy_and_forces, lively, network, outputs
 from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch
 
@@ -23,6 +22,15 @@ from hydragnn_flow.models.attention import (
     orthogonal_directions,
 )
 from hydragnn_flow.models.padding import largest_graph, padding
+from hydragnn_flow.testing.networks import (
+    CUTOFF,
+    alloy,
+    as_batch,
+    energy_and_forces,
+    lively,
+    network,
+    outputs,
+)
 
 Make = Callable[..., HydraModel]
 GPS: dict[str, Any] = {"global_attn_engine": "GPS", "global_attn_heads": 3}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import alloy, as_batch, network
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.testing.networks import alloy, as_batch, network
 
 MODES = ["concat_node", "film", "fuse_pool"]
 Make = Callable[..., HydraModel]

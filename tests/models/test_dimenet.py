@@ -9,14 +9,14 @@ import ase
 import numpy as np
 import pytest
 import torch
-from model_cases import CUTOFF, alloy, as_batch
 from scipy.special import eval_legendre
 from torch import Tensor
 
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.dimenet import DimeNet, DimeNetLayer
-from hydragnn_flow.models.mpnn.dimenet_basis import rows_of, spherical_bessel
+from hydragnn_flow.models.mpnn.dimenet_basis import edge_table, spherical_bessel
+from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch
 
 Make = Callable[..., HydraModel]
 
@@ -42,7 +42,7 @@ def test_rows_hold_every_edge_once(degrees: list[int], countable: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     atoms = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees))
     atoms = atoms[torch.randperm(len(atoms), generator=generator)]
-    rows = rows_of(atoms, len(degrees), countable=countable)
+    rows = edge_table(atoms, len(degrees), countable=countable)
     values = torch.randn(len(atoms), 2, generator=generator)
     filled = rows.fill(values)
     assert torch.equal(rows.read(filled), values)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from geometry_cases import clusters
-from model_cases import alloy, as_batch
 from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE, GATConvolution, GATEdges
-from hydragnn_flow.models.mpnn.neighbours import neighbours
+from hydragnn_flow.testing.networks import alloy, as_batch
 
 
 def test_as_pygs() -> None:
@@ -30,7 +30,7 @@ def test_as_pygs() -> None:
         theirs.bias.zero_()
         theirs.att.copy_(ours.attention)
     nodes = torch.randn(geometry.n_atoms, 5).double()
-    features = GATEdges(None, neighbours(geometry, HEADS))
+    features = GATEdges(None, neighbour_sums(geometry, HEADS))
     edges = torch.stack([geometry.sender, geometry.receiver])
     torch.testing.assert_close(ours(nodes, features, geometry), ours.join(theirs(nodes, edges)))
 
@@ -42,7 +42,7 @@ def test_large_attentions_do_not_overflow() -> None:
     with torch.no_grad():
         layer.attention *= 1e4
     nodes = torch.randn(geometry.n_atoms, 5).double()
-    features = GATEdges(None, neighbours(geometry, HEADS))
+    features = GATEdges(None, neighbour_sums(geometry, HEADS))
     assert layer(nodes, features, geometry).isfinite().all()
 
 
@@ -66,7 +66,7 @@ def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
         geometry.graph,
         geometry.n_graphs,
     )
-    bags = neighbours(some, heads)
+    bags = neighbour_sums(some, heads)
     values = torch.randn(some.n_atoms, heads, 2, generator=generator).double().requires_grad_()
     weights = torch.randn(40, heads, generator=generator).double().requires_grad_()
 

@@ -6,8 +6,8 @@ import torch
 from geometry_cases import clusters
 from torch_geometric.nn import GINConv
 
+from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.gin import GINConvolution
-from hydragnn_flow.models.mpnn.neighbours import neighbours
 
 
 def test_as_pygs() -> None:
@@ -19,7 +19,9 @@ def test_as_pygs() -> None:
     theirs = GINConv(ours.perceptron, eps=0.3)
     nodes = torch.randn(geometry.n_atoms, 6).double()
     edges = torch.stack([geometry.sender, geometry.receiver])
-    torch.testing.assert_close(ours(nodes, neighbours(geometry), geometry), theirs(nodes, edges))
+    torch.testing.assert_close(
+        ours(nodes, neighbour_sums(geometry), geometry), theirs(nodes, edges)
+    )
 
 
 def test_sums_are_scaled_to_the_usual_number_of_neighbours() -> None:
@@ -30,5 +32,5 @@ def test_sums_are_scaled_to_the_usual_number_of_neighbours() -> None:
     layer.perceptron = torch.nn.Sequential()
     nodes = torch.ones(geometry.n_atoms, 6)
     expected = 1.0 + geometry.degree / 4.0
-    found = layer(nodes, neighbours(geometry), geometry)
+    found = layer(nodes, neighbour_sums(geometry), geometry)
     torch.testing.assert_close(found, expected.float().expand(-1, 6))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import COPPER, GOLD, alloy, as_batch, network
 from torch.utils.flop_counter import FlopCounterMode
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, PotentialModel, build_model, network_cost
+from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, network
 
 Make = Callable[..., HydraModel]
 GRAPH_HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}

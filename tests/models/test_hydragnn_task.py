@@ -67,6 +67,7 @@ def _assert_within_a_quarter(
         assert mean_absolute < absolute / 4, name
 
 
+@pytest.mark.parametrize("mpnn", sorted(THRESHOLDS))
 def test_fewer_graphs_and_epochs_are_enough(
     mpnn: str, smaller_task: GraphStore, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_fewer_graphs_and_epochs_are_enough(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mpnn", sorted(THRESHOLDS))
 @pytest.mark.parametrize("multihead", [False, True], ids=["one head", "four heads"])
 def test_a_quarter_of_hydragnns_thresholds(
     mpnn: str, multihead: bool, task: GraphStore, tmp_path: Path

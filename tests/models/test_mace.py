@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from e3nn import o3
-from model_cases import alloy, as_batch
 from torch import Tensor
 
 from hydragnn_flow.data import Manifest
@@ -21,6 +20,7 @@ from hydragnn_flow.models.mpnn.mace import MACE, Degrees, plan
 from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, symmetric_basis
 from hydragnn_flow.models.mpnn.mace_radial import AgnesiTransform, ChebyshevBasis, SoftTransform
 from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
+from hydragnn_flow.testing.networks import alloy, as_batch
 
 Make = Callable[..., HydraModel]
 

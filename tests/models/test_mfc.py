@@ -10,15 +10,14 @@ from geometry_cases import clusters
 from torch_geometric.nn import MFConv
 
 from hydragnn_flow.models import HydraModel
-from hydragnn_flow.models.mpnn import MFC
-from hydragnn_flow.models.mpnn.mfc import BLOCK, MFCEdges, MFConvolution, degree_classes
-from hydragnn_flow.models.mpnn.neighbours import neighbours
+from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
+from hydragnn_flow.models.mpnn.mfc import BLOCK, MFC, MFCEdges, MFConvolution, degree_classes
 
 
 def test_as_pygs() -> None:
     geometry = clusters()
     torch.manual_seed(0)
-    degrees = neighbours(geometry).degrees
+    degrees = neighbour_sums(geometry).degrees
     largest = int(degrees.max()) - 2  # so that some atoms share the last class
     assert len(set(degrees.clamp(max=largest).tolist())) > 2
     ours = MFConvolution(6, largest + 1, 1.0).double()
@@ -30,7 +29,7 @@ def test_as_pygs() -> None:
             theirs.lins_r[degree].weight.copy_(ours.weight[degree, 6:].t())
             theirs.lins_l[degree].bias.copy_(ours.bias[degree])
     nodes = torch.randn(geometry.n_atoms, 6).double()
-    features = MFCEdges(neighbours(geometry), degree_classes(degrees, 0, largest))
+    features = MFCEdges(neighbour_sums(geometry), degree_classes(degrees, 0, largest))
     edges = torch.stack([geometry.sender, geometry.receiver])
     torch.testing.assert_close(ours(nodes, features, geometry), theirs(nodes, edges))
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 from geometry_cases import clusters
-from model_cases import alloy, as_batch, network
 from torch import Tensor
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.models import HydraModel, build_model
 from hydragnn_flow.models.geometry import sum_by
+from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
 from hydragnn_flow.models.mpnn.base import NodeState
-from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.testing.networks import alloy, as_batch, network
 
 Make = Callable[..., HydraModel]
 HALF = torch.bfloat16

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import COPPER, CUTOFF, GOLD, alloy, as_batch, network
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import Manifest, Target, atoms_to_graph, write_store
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, PotentialModel, PropertyModel, build_model
+from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, as_batch, network
 
 Make = Callable[..., HydraModel]
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from model_cases import alloy, as_batch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry, edge_vectors
-from hydragnn_flow.models.mpnn import edge_sums
-from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels import multilinear
+from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.testing.networks import alloy, as_batch
 
 Make = Callable[..., HydraModel]
 WIDTH = 3
@@ -21,12 +21,12 @@ WIDTH = 3
 
 @pytest.fixture
 def geometry(monkeypatch: pytest.MonkeyPatch) -> Geometry:
-    """Of four atoms, whose edges are taken in several parts, the last a small one."""
+    """Of four atoms, whose edges are taken in several slices, the last a small one."""
     batch = as_batch(alloy())
     # As many as a test of second derivatives has time for.
     chosen = torch.arange(0, batch.num_edges, 5)
     batch.edge_index, batch.edge_shifts = batch.edge_index[:, chosen], batch.edge_shifts[chosen]
-    monkeypatch.setattr(edge_sums, "_EDGES_AT_A_TIME", 4)
+    monkeypatch.setattr(multilinear, "EDGES_AT_A_TIME", 4)
     assert batch.num_edges > 8 and batch.num_edges % 4
     vectors = edge_vectors(batch, batch.pos.double())
     sender, receiver = batch.edge_index

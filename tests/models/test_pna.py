@@ -7,11 +7,11 @@ from collections.abc import Callable
 import ase
 import pytest
 import torch
-from model_cases import CUTOFF, energy_and_forces
 
 from hydragnn_flow.models import HydraModel
-from hydragnn_flow.models.extremes import EXTREMES, extreme
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.testing.networks import CUTOFF, energy_and_forces
 
 Make = Callable[..., HydraModel]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import ase
 import numpy as np
 import pytest
-from model_cases import alloy, as_batch, energy_and_forces
 
 from hydragnn_flow.models import HydraModel
+from hydragnn_flow.testing.networks import alloy, as_batch, energy_and_forces
 
 Make = Callable[..., HydraModel]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from ase.calculators.emt import EMT
-from model_cases import CUTOFF, network
 
 from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.models import build_model
+from hydragnn_flow.testing.networks import CUTOFF, network
 
 
 def _rattled(seed: int) -> ase.Atoms:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.models import spline
-from hydragnn_flow.models.spline import Knots, Rows
+from hydragnn_flow.models.kernels import spline
+from hydragnn_flow.models.kernels.spline import KnotRows, Knots
 
 CUTOFF = 5.0
 
@@ -75,7 +75,7 @@ def test_every_edge_adds_to_the_coefficients_it_reads(
 ) -> None:
     """However many lie in one interval; all at the last, or none at all."""
     edges, intervals = len(starts), 7
-    rows = Rows(torch.tensor(starts, dtype=torch.int64), intervals)
+    rows = KnotRows(torch.tensor(starts, dtype=torch.int64), intervals)
     torch.manual_seed(0)
     values, weights = torch.randn(edges, 3).double(), torch.randn(edges, 4).double()
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ def test_forces_compute_no_gradient_of_the_coefficients(
     knots = Knots(20, CUTOFF).double()
     coefficients = torch.cos(knots.lengths.clone().requires_grad_())
     values = knots(lengths.requires_grad_())(coefficients)
-    monkeypatch.setattr(Rows, "spread", spread)
+    monkeypatch.setattr(KnotRows, "spread", spread)
     (slopes,) = torch.autograd.grad(values.sum(), lengths, retain_graph=True)
     assert slopes.abs().min() > 1e-3
     with pytest.raises(AssertionError):

@@ -17,13 +17,13 @@ from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.fd import calculate_numerical_stress
 from ase.stress import full_3x3_to_voigt_6_stress
-from model_cases import CUTOFF, alloy, as_batch, lively, network
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import Manifest, Target, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network
 from hydragnn_flow.training.losses import Counts, Loss
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))

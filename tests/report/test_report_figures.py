@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pytest
 from report_cases import Made, predictions
 
-from hydragnn_flow.config.network.architecture import MpnnType
+from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.report import figures
 from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.html import elements, embed, mpnn_types
@@ -38,7 +36,7 @@ def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
 
 
 def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> None:
-    names = sorted(get_args(MpnnType))
+    names = sorted(MPNN_TYPES)
     states = ("running", "complete", "pruned", "failed")
     trials = [TrialRecord(n, states[n % 4], {}, 1.0 + n, "") for n in range(26)]
     figure = figures.optimisation_history(trials, {n: names[n % 13] for n in range(26)}, {1})

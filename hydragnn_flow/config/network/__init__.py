@@ -4,7 +4,7 @@ A HydraGNN file is accepted as users have it. Keys this package does not honour 
 name, unless they change nothing here or hold the value that switches the feature off.
 """
 
-from hydragnn_flow.config.network.architecture import Activation, Architecture, MpnnType
+from hydragnn_flow.config.network.architecture import Activation, Architecture
 from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
@@ -15,14 +15,15 @@ from hydragnn_flow.config.network.load import (
     read_json,
     write_network,
 )
+from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
 
 __all__ = [
+    "MPNN_TYPES",
     "Activation",
     "Architecture",
     "BatchLimits",
     "GraphHead",
-    "MpnnType",
     "NetworkConfig",
     "NodeHead",
     "Optimizer",

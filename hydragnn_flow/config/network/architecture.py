@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network.heads import OutputHeads
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, drop_unused
+from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY, properties_of
 
-MpnnType = Literal[
-    "SchNet",
-    "EGNN",
-    "PAINN",
-    "PNAEq",
-    "DimeNet",
-    "MACE",
-    "PNA",
-    "PNAPlus",
-    "CGCNN",
-    "GIN",
-    "GAT",
-    "SAGE",
-    "MFC",
-]
 Activation = Literal[
     "relu",
     "silu",
@@ -52,32 +39,15 @@ _MOST_PRODUCTS = 2**17
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""
 _LENGTH = LENGTHS[0]
-READ_BY: dict[str, tuple[MpnnType, ...]] = {
-    "num_gaussians": ("SchNet", "EGNN", "CGCNN", "GAT", "PNA"),
-    "num_filters": ("SchNet",),
-    "num_radial": ("PAINN", "PNAEq", "PNAPlus", "DimeNet", "MACE"),
-    "envelope_exponent": ("PNAPlus", "DimeNet", "MACE"),
-    "num_spherical": ("DimeNet",),
-    "basis_emb_size": ("DimeNet",),
-    "int_emb_size": ("DimeNet",),
-    "out_emb_size": ("DimeNet",),
-    "num_before_skip": ("DimeNet",),
-    "num_after_skip": ("DimeNet",),
-    "radial_type": ("MACE",),
-    "distance_transform": ("MACE",),
-    "max_ell": ("MACE",),
-    "node_max_ell": ("MACE",),
-    "correlation": ("MACE",),
-    "equivariance": ("EGNN", "SchNet"),
-}
-"""Keys that only some message-passing types read; they may stand with every type."""
 
 
 class Architecture(Section):
     """`NeuralNetwork.Architecture`."""
 
-    mpnn_type: MpnnType
-    """Message-passing type."""
+    mpnn_type: str = Field(examples=list(MPNN_TYPES))
+    """Message-passing type. ``module:Class`` names one of your own."""
+    mpnn_options: dict[str, Scalar] = Field(default={})
+    """Options of a message-passing type of your own, by its schema."""
     hidden_dim: int = Field(ge=1, le=_WIDEST)
     """Width of node features."""
     num_conv_layers: int = Field(ge=1, le=_DEEPEST)
@@ -87,7 +57,7 @@ class Architecture(Section):
     max_neighbours: int | None = Field(default=None, ge=1)
     """Nearest neighbours kept per atom. By default all within the radius."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """What happens to a potential if ``max_neighbours`` drops neighbours within the radius: its
+    """Whether ``max_neighbours`` may cut a potential's neighbour lists within the radius. The
     energy then jumps when neighbours change places, and its forces are not the gradient."""
     activation_function: Activation = "relu"
     """Activation of heads and of the node updates of most types. PAINN, PNAEq, DimeNet, MACE and
@@ -98,44 +68,43 @@ class Architecture(Section):
     CGCNN, GIN, GAT and MFC, which HydraGNN normalises over the batch, and for global attention. It
     is ``none`` for the other types."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout rate in GAT's attention and in global attention. HydraGNN uses 0.25."""
+    """Dropout rate of attention weights, of global attention as well. HydraGNN uses 0.25."""
     edge_features: tuple[str, ...] | None = None
     """Edge features, in the order of the store's columns. A column called `lengths` (or `length`,
     `bond_length`) is computed from the positions."""
     equivariance: bool = False
-    """Whether layers of EGNN and SchNet also move the atoms. PAINN, PNAEq and MACE are equivariant
-    by themselves, and the other types do not read this key."""
+    """Whether layers also move the atoms. PAINN, PNAEq and MACE are equivariant without it."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
-    """Number of Gaussians that encode an edge length: SchNet, EGNN, CGCNN, GAT and PNA."""
+    """Number of Gaussians that encode an edge length."""
     num_filters: int | None = Field(default=None, ge=1, le=_WIDEST)
-    """Width of SchNet's filters. By default ``hidden_dim``."""
+    """Width of the filters. By default ``hidden_dim``."""
     num_radial: int = Field(default=6, ge=1, le=1000)
-    """Number of radial functions: PAINN, PNAEq, PNAPlus, DimeNet and MACE."""
+    """Number of radial functions."""
     envelope_exponent: int = Field(default=5, ge=2, le=100)
-    """Exponent of the polynomial cutoff: PNAPlus, DimeNet and MACE."""
+    """Exponent of the polynomial cutoff."""
     num_spherical: int = Field(default=7, ge=2, le=64)
-    """DimeNet: number of angular functions."""
+    """Number of angular functions."""
     basis_emb_size: int = Field(default=8, ge=1, le=_WIDEST)
-    """DimeNet: width of the embedded basis."""
+    """Width of the embedded basis."""
     int_emb_size: int = Field(default=64, ge=1, le=_WIDEST)
-    """DimeNet: width of the messages between edges."""
+    """Width of the messages between edges."""
     out_emb_size: int = Field(default=128, ge=1, le=_WIDEST)
-    """DimeNet: width of the output blocks."""
+    """Width of the output blocks."""
     num_before_skip: int = Field(default=1, ge=0, le=_DEEPEST)
-    """DimeNet: residual layers before the skip connection."""
+    """Residual layers before the skip connection."""
     num_after_skip: int = Field(default=2, ge=0, le=_DEEPEST)
-    """DimeNet: residual layers after the skip connection."""
+    """Residual layers after the skip connection."""
     radial_type: Literal["bessel", "gaussian", "chebyshev"] = "bessel"
-    """MACE: kind of radial functions."""
+    """Kind of radial functions."""
     distance_transform: Literal["Agnesi", "Soft"] | None = None
-    """MACE: transform of the lengths before the radial functions."""
+    """Transform of the lengths before the radial functions."""
     max_ell: int = Field(default=1, ge=1, le=12)
-    """MACE: highest degree of the spherical harmonics of edges."""
+    """Highest degree of the spherical harmonics of edges."""
     node_max_ell: int = Field(default=1, ge=0, le=12)
-    """MACE: highest degree of node features."""
+    """Highest degree of node features."""
     correlation: _Order | tuple[_Order, ...] = 2
-    """MACE: order of the many-body features. One number for all layers, or one for each."""
+    """Order of the many-body features. One number for all layers, or one for each."""
 
     global_attn_engine: Literal["GPS"] | None = None
     """Attention over all atoms of a graph, beside message passing."""
@@ -183,6 +152,14 @@ class Architecture(Section):
         return any(name in LENGTHS for name in self.edge_features or ())
 
     @property
+    def sees_lengths(self) -> bool:
+        """Whether the layers see the lengths of edges."""
+        lengths = properties_of(self.mpnn_type).lengths
+        if lengths == "request":
+            return self.asks_for_lengths or self.enable_interatomic_potential
+        return lengths == "always"
+
+    @property
     def attribute_columns(self) -> tuple[int, ...]:
         """Columns of the store's edge features that `edge_features` asks for beside lengths."""
         names = self.edge_features or ()
@@ -190,15 +167,30 @@ class Architecture(Section):
 
     def unread(self) -> set[str]:
         """Keys that, as the others stand, change nothing."""
-        unread = {key for key, types in READ_BY.items() if self.mpnn_type not in types}
+        properties = properties_of(self.mpnn_type)
+        unread = READ_BY.keys() - set(properties.keys)
+        if properties.options is None:
+            unread.add("mpnn_options")
         if self.global_attn_engine is None:
             unread |= {"global_attn_type", "global_attn_heads", "pe_dim"}
-            unread |= {"dropout"} if self.mpnn_type != "GAT" else set()
+        else:
+            unread.discard("dropout")
         if not self.use_graph_attr_conditioning:
             unread.add("graph_attr_conditioning_mode")
         if not self.enable_interatomic_potential:
             unread.add("truncated_neighbours")
         return unread
+
+    @field_validator("mpnn_type")
+    @classmethod
+    def _known_type(cls, name: str) -> str:
+        unknown = set(properties_of(name).keys) - set(cls.model_fields)
+        if unknown:
+            raise ValueError(
+                f"properties.keys of {name} names {min(unknown)!r}, which is no key of "
+                f"Architecture; correct it, or make it an option"
+            )
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -219,13 +211,25 @@ class Architecture(Section):
         return values
 
     @model_validator(mode="after")
+    def _options_of_the_type(self) -> Architecture:
+        schema = properties_of(self.mpnn_type).options
+        if schema is not None:
+            try:
+                schema.model_validate(self.mpnn_options)
+            except ValidationError as error:
+                raise ValueError(str(explain(error, "mpnn_options"))) from None
+        return self
+
+    @model_validator(mode="after")
     def _edges_of_the_type(self) -> Architecture:
-        blind = self.mpnn_type in ("GIN", "SAGE", "MFC")
-        if blind and self.edge_features:
-            raise ValueError(
-                f"edge_features = {list(self.edge_features)} does not fit mpnn_type = "
-                f"{self.mpnn_type!r}, which reads none; remove the key or choose another type"
-            )
+        properties = properties_of(self.mpnn_type)
+        blind = properties.lengths == "never"
+        for name in self.edge_features or ():
+            if blind if name in LENGTHS else not properties.edge_attributes:
+                raise ValueError(
+                    f"edge_features names {name!r}, which mpnn_type = {self.mpnn_type!r} does not "
+                    f"read; remove it or choose another type"
+                )
         if blind and self.enable_interatomic_potential:
             raise ValueError(
                 f"enable_interatomic_potential does not fit mpnn_type = {self.mpnn_type!r}: it "
@@ -255,7 +259,8 @@ class Architecture(Section):
 
     @model_validator(mode="after")
     def _orders_of_mace(self) -> Architecture:
-        orders = self.correlation if self.mpnn_type == "MACE" else 1
+        read = "correlation" in properties_of(self.mpnn_type).keys
+        orders = self.correlation if read else 1
         if isinstance(orders, tuple) and len(orders) != self.num_conv_layers:
             raise ValueError(
                 f"correlation lists {len(orders)} orders for num_conv_layers = "
@@ -263,7 +268,7 @@ class Architecture(Section):
             )
         highest = max(orders) if isinstance(orders, tuple) else orders
         products = (self.max_ell + 1) ** (2 * highest)
-        if self.mpnn_type == "MACE" and products > _MOST_PRODUCTS:
+        if read and products > _MOST_PRODUCTS:
             raise ValueError(
                 f"correlation = {highest} with max_ell = {self.max_ell} makes {products:,} "
                 f"products of harmonics ((max_ell + 1) to the power of 2 · correlation), and more "

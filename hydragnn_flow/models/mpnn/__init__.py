@@ -1,41 +1,34 @@
 """Message-passing types: one file each, one protocol (:class:`MessagePassing`).
 
-A new type is a file beside these and a line in :data:`MPNN_TYPES`.
+A new type is a file beside these and an entry of
+:data:`~hydragnn_flow.config.network.mpnn_types.MPNN_TYPES`; a type of a user's own needs neither.
 """
 
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.cgcnn import CGCNN
-from hydragnn_flow.models.mpnn.dimenet import DimeNet
-from hydragnn_flow.models.mpnn.egnn import EGNN
-from hydragnn_flow.models.mpnn.gat import GAT
-from hydragnn_flow.models.mpnn.gin import GIN
-from hydragnn_flow.models.mpnn.mace import MACE
-from hydragnn_flow.models.mpnn.mfc import MFC
-from hydragnn_flow.models.mpnn.painn import PAINN
-from hydragnn_flow.models.mpnn.pna import PNA
-from hydragnn_flow.models.mpnn.pnaeq import PNAEq
-from hydragnn_flow.models.mpnn.pnaplus import PNAPlus
-from hydragnn_flow.models.mpnn.sage import SAGE
-from hydragnn_flow.models.mpnn.schnet import SchNet
+from __future__ import annotations
 
-MPNN_TYPES: dict[str, type[MessagePassing]] = {
-    "SchNet": SchNet,
-    "EGNN": EGNN,
-    "PAINN": PAINN,
-    "PNAEq": PNAEq,
-    "DimeNet": DimeNet,
-    "PNA": PNA,
-    "PNAPlus": PNAPlus,
-    "CGCNN": CGCNN,
-    "GIN": GIN,
-    "GAT": GAT,
-    "SAGE": SAGE,
-    "MACE": MACE,
-    "MFC": MFC,
-}
-"""Types by HydraGNN's names, `Architecture.mpnn_type`."""
+from typing import cast
 
-PROPERTIES: dict[str, Properties] = {name: kind.properties for name, kind in MPNN_TYPES.items()}
-"""What each type promises."""
+from hydragnn_flow.config.network.mpnn_types import Properties, class_of
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 
-__all__ = ["MPNN_TYPES", "PROPERTIES", "MessagePassing", "Properties", "TrainingFacts"]
+
+def mpnn_class(name: str) -> type[MessagePassing]:
+    """The class of a message-passing type, `Architecture.mpnn_type`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such type.
+    """
+    return cast("type[MessagePassing]", class_of(name))
+
+
+__all__ = [
+    "DatasetStatistics",
+    "Geometry",
+    "MessagePassing",
+    "NodeState",
+    "Properties",
+    "mpnn_class",
+]

@@ -1,45 +1,22 @@
-"""What all message-passing types have in common, and what each promises."""
+"""Base class of all message-passing types, and the types of its arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.config.network.mpnn_types import Properties
 from hydragnn_flow.models.geometry import Geometry
 
 
 @dataclass(frozen=True)
-class Properties:
-    """What a type promises; the conformance tests hold it to that.
-
-    Attributes
-    ----------
-    lengths
-        Whether edges have lengths ``always``, on ``request`` by `edge_features` (and in every
-        potential), or ``never``; a type that never sees lengths cannot be a potential.
-    continuous_at_cutoff
-        Where edges have lengths, the output changes continuously when an edge appears or vanishes
-        at the cutoff.
-    smooth_forces
-        So do the forces of a potential, and they have no jumps inside the cutoff.
-    sees_angles
-        Two structures that differ in the angles between edges alone are told apart by one layer.
-    """
-
-    lengths: Literal["always", "request", "never"]
-    continuous_at_cutoff: bool
-    smooth_forces: bool
-    sees_angles: bool = False
-
-
-@dataclass(frozen=True)
-class TrainingFacts:
-    """What a type may know of the training split.
+class DatasetStatistics:
+    """Statistics of the training split that a type may use.
 
     Attributes
     ----------
@@ -63,7 +40,7 @@ class TrainingFacts:
 
 
 class NodeState(NamedTuple):
-    """What a layer hands to the next.
+    """Node features between two layers.
 
     Attributes
     ----------
@@ -85,16 +62,16 @@ Layer = Callable[[NodeState, Any, Geometry], NodeState]
 class MessagePassing(nn.Module):
     """A stack of message-passing layers of one type.
 
-    A type subclasses this, sets :attr:`properties`, fills :attr:`layers` and says in
-    :meth:`edge_features` what the layers read of the edges. It must give the same node features
-    whatever the order of atoms and edges, and for an atom whatever other graphs are in the batch;
-    it must see geometry only through :class:`Geometry`, whose vectors respect periodic images.
+    A type subclasses this, fills :attr:`layers` and computes in :meth:`edge_features` what they all
+    read of the edges. Node features must not depend on the order of atoms and edges, nor on the
+    other graphs of the batch. Geometry may be read only from :class:`Geometry`, whose vectors
+    respect periodic images. ``hydragnn_flow.testing`` has tests of all this.
 
     Parameters
     ----------
     architecture
         Parameters of the type.
-    facts
+    statistics
         Of the training split.
     width
         Of the node features that go in and come out.
@@ -103,26 +80,21 @@ class MessagePassing(nn.Module):
     """
 
     properties: ClassVar[Properties]
+    """Properties of a type of a user's own. Those of the types that ship stand in
+    `hydragnn_flow/config/network/mpnn_types.py`."""
     layers: nn.ModuleList
     """Each is a :data:`Layer`."""
 
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__()
         self.checkpointing = False
-        """Whether layers are computed anew in the backward pass instead of keeping what it needs
+        """Whether the backward pass computes layers again instead of keeping their activations
         (Chen et al., arXiv:1604.06174)."""
 
-    @classmethod
-    def sees_lengths(cls, architecture: Architecture) -> bool:
-        """Whether positions enter."""
-        if cls.properties.lengths == "request":
-            return architecture.asks_for_lengths or architecture.enable_interatomic_potential
-        return cls.properties.lengths == "always"
-
     def edge_features(self, geometry: Geometry) -> Any:
-        """What all layers read of the edges, computed once per batch."""
+        """Edge features that all layers read, computed once per batch."""
         raise NotImplementedError
 
     def begin(self, nodes: Tensor, geometry: Geometry) -> NodeState:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,7 +9,7 @@ from torch.nn import functional
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
 
 
@@ -62,21 +60,17 @@ class CGCNN(MessagePassing):
     As wide as `hidden_dim` says; HydraGNN makes it as wide as its input.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="request", continuous_at_cutoff=True, smooth_forces=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        fades = self.sees_lengths(architecture)
-        self.reader = gaussian_reader(architecture, facts, lengths=fades)
+        super().__init__(architecture, statistics, width, depth)
+        fades = architecture.sees_lengths
+        self.reader = gaussian_reader(architecture, statistics, lengths=fades)
         self.layers = convolutions(
             architecture,
             width,
             depth,
-            lambda: CGConvolution(width, self.reader.size, facts.average_neighbours, fades),
+            lambda: CGConvolution(width, self.reader.size, statistics.average_neighbours, fades),
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:

@@ -5,7 +5,7 @@ Gasteiger et al., arXiv:2003.03123 and arXiv:2011.14115.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +13,18 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.dimenet_basis import Rows, rows_of, spherical_bessel
+from hydragnn_flow.models.kernels.spline import Interpolation, Knots
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
+from hydragnn_flow.models.mpnn.dimenet_basis import EdgeTable, edge_table, spherical_bessel
 from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
-from hydragnn_flow.models.spline import Interpolation, Knots
 
 _KNOTS_PER_FUNCTION = 8
 """A spline then follows the fastest oscillation of the radial functions to about a hundredth."""
 
 
 class AngularEdges(NamedTuple):
-    """What the layers read of the edges.
+    """Edge features that all layers read.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class AngularEdges(NamedTuple):
     at_edges: Interpolation
     by_degree: Tensor
     at_places: Interpolation
-    incoming: Rows
-    outgoing: Rows
+    incoming: EdgeTable
+    outgoing: EdgeTable
     harmonics_in: tuple[Tensor, ...]
     harmonics_out: Tensor
     attributes: Tensor | None
@@ -191,28 +191,26 @@ class DimeNetLayer(nn.Module):
 class DimeNet(MessagePassing):
     """DimeNet++ layers; sums are divided by the root of the average number of neighbours."""
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
+        super().__init__(architecture, statistics, width, depth)
         radial, degrees = architecture.num_radial, architecture.num_spherical
         # The paper's exponent is that of the envelope's polynomial, less one.
-        self.cutoff, self.exponent = facts.cutoff, architecture.envelope_exponent + 1
-        self.knots = Knots(_KNOTS_PER_FUNCTION * (radial + degrees), facts.cutoff)
-        self.basis = BesselBasis(radial, facts.cutoff)
+        self.cutoff, self.exponent = statistics.cutoff, architecture.envelope_exponent + 1
+        self.knots = Knots(_KNOTS_PER_FUNCTION * (radial + degrees), statistics.cutoff)
+        self.basis = BesselBasis(radial, statistics.cutoff)
         # As PaiNN's: mean square one where neighbours are equally dense everywhere.
-        self.gain = (facts.cutoff**3 / 3.0) ** 0.5
+        self.gain = (statistics.cutoff**3 / 3.0) ** 0.5
         intervals = self.knots.intervals
-        lengths = [step * facts.cutoff / intervals for step in range(-1, intervals + 2)]
-        self.by_degree = Table(spherical_bessel(lengths, facts.cutoff, degrees, radial))
+        lengths = [step * statistics.cutoff / intervals for step in range(-1, intervals + 2)]
+        self.by_degree = Table(spherical_bessel(lengths, statistics.cutoff, degrees, radial))
         self.harmonics = SphericalHarmonics(degrees - 1)
         self.components = [2 * degree + 1 for degree in range(degrees)]
         self.layers = nn.ModuleList(
-            DimeNetLayer(architecture, width, facts.n_attributes, facts.average_neighbours**-0.5)
+            DimeNetLayer(
+                architecture, width, statistics.n_attributes, statistics.average_neighbours**-0.5
+            )
             for _ in range(depth)
         )
 
@@ -221,8 +219,8 @@ class DimeNet(MessagePassing):
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
         countable = lengths.device.type == "cpu"
-        incoming = rows_of(geometry.receiver, geometry.n_atoms, countable=countable)
-        outgoing = rows_of(geometry.sender, geometry.n_atoms, countable=countable)
+        incoming = edge_table(geometry.receiver, geometry.n_atoms, countable=countable)
+        outgoing = edge_table(geometry.sender, geometry.n_atoms, countable=countable)
         harmonics = self.harmonics(geometry.directions)
         both = incoming.fill(torch.cat([lengths, envelope], dim=1)).flatten(0, 1)
         return AngularEdges(

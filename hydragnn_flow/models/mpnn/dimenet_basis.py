@@ -1,4 +1,4 @@
-"""DimeNet's radial functions by degree, and the harmonics of edges gathered by atom."""
+"""DimeNet's radial functions by degree, and tables of the edges of each atom."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from hydragnn_flow.models.geometry import sum_by
 
 _ROW = 12
-"""Edges in a row of :class:`Rows`: more would leave more places empty, fewer make more rows."""
+"""Edges in a row of :class:`EdgeTable`: more leave more places empty, fewer make more rows."""
 _WASTE = 1.25
 """Places that one long row for each atom may take, of those that rows of twelve take."""
 
@@ -68,7 +68,7 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
     return np.array(zeros)
 
 
-class Rows(NamedTuple):
+class EdgeTable(NamedTuple):
     """The edges of each atom in one or more rows of places, the last filled up with zeros.
 
     Products of matrices then run over the edges of an atom.
@@ -109,7 +109,7 @@ class Rows(NamedTuple):
         return rows if self.owners is None else sum_by(rows, self.owners, self.n_atoms)
 
 
-def rows_of(atoms: Tensor, n_atoms: int, *, countable: bool) -> Rows:
+def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
     """Find the places of edges that belong to atoms [n_edges].
 
     Parameters
@@ -141,7 +141,7 @@ def rows_of(atoms: Tensor, n_atoms: int, *, countable: bool) -> Rows:
     sorted_places = (ends - rows_per_atom).index_select(0, belonging) * n_places + rank
     places = torch.empty_like(order).index_copy(0, order, sorted_places)
     if single:
-        return Rows(places, None, (n_rows, n_places), n_atoms)
+        return EdgeTable(places, None, (n_rows, n_places), n_atoms)
     owners = torch.searchsorted(ends, torch.arange(n_rows, device=device), right=True)
     # Rows left over have nothing but zeros in them, whoever owns them.
-    return Rows(places, owners.clamp(max=max(n_atoms - 1, 0)), (n_rows, n_places), n_atoms)
+    return EdgeTable(places, owners.clamp(max=max(n_atoms - 1, 0)), (n_rows, n_places), n_atoms)

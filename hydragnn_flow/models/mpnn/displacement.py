@@ -31,14 +31,14 @@ class Edges:
         at first, so it must be zero wherever that distance or the present one is the cutoff.
     functions
         Of the present lengths.
-    read
+    reader
         Prepares functions of a geometry's edges, multiplied by a factor.
     """
 
     geometry: Geometry
     envelope: Tensor
     functions: EdgeFunctions
-    read: Callable[[Geometry, Tensor], EdgeFunctions]
+    reader: Callable[[Geometry, Tensor], EdgeFunctions]
 
     def at(self, state: NodeState) -> Edges:
         """The same edges after the displacements in a state."""
@@ -46,7 +46,7 @@ class Edges:
             return self
         geometry = self.geometry.moved(state.tensors)
         envelope = self.envelope * geometry.envelope
-        return Edges(geometry, envelope, self.read(geometry, envelope), self.read)
+        return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)
 
 
 class Displacement(nn.Module):
@@ -59,17 +59,17 @@ class Displacement(nn.Module):
     ----------
     width
         Of the messages.
-    neighbours
-        Average number.
+    average_neighbours
+        Mean number of incoming edges of an atom.
     """
 
-    def __init__(self, width: int, neighbours: float) -> None:
+    def __init__(self, width: int, average_neighbours: float) -> None:
         super().__init__()
         # Smooth whatever the activation of the other layers, like the messages.
         self.size = nn.Sequential(
             nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1, bias=False), nn.Tanh()
         )
-        self.reach = _REACH / neighbours
+        self.reach = _REACH / average_neighbours
 
     def forward(self, state: NodeState, messages: Tensor, edges: Edges) -> Tensor:
         """All displacements so far [n_atoms, 3] in Å, from messages [n_edges, width]."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,24 +10,28 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import gaussian_reader
-from hydragnn_flow.models.filtered_sum import Piece, filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.kernels.filtered_messages import (
+    EdgeSlice,
+    filtered_message_sum,
+    slices_of,
+)
+from hydragnn_flow.models.kernels.silu import smooth_silu
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
-from hydragnn_flow.models.smooth import smooth_silu
 
 
 @dataclass(frozen=True)
 class EGNNEdges(Edges):
-    """Edges that may be taken in pieces.
+    """Edges that may be taken in slices.
 
     Attributes
     ----------
-    pieces
+    slices
         None where messages are needed edge by edge, or edges have more than a length.
     """
 
-    pieces: list[Piece] | None = None
+    slices: list[EdgeSlice] | None = None
 
 
 class EGNNLayer(nn.Module):
@@ -44,7 +47,7 @@ class EGNNLayer(nn.Module):
     """
 
     def __init__(
-        self, width: int, features: int, name: str, neighbours: float, moves: bool
+        self, width: int, features: int, name: str, average_neighbours: float, moves: bool
     ) -> None:
         super().__init__()
         # φ_e's first layer on [h_i | h_j | features], split so that the two node parts are
@@ -56,19 +59,19 @@ class EGNNLayer(nn.Module):
         self.update = nn.Sequential(
             nn.Linear(2 * width, width), activation(name), nn.Linear(width, width)
         )
-        self.scale = neighbours**-0.5
-        self.displacement = Displacement(width, neighbours) if moves else None
+        self.scale = average_neighbours**-0.5
+        self.displacement = Displacement(width, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
         to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
-        if features.pieces is not None and edges.functions.interpolation is not None:
-            shift, filters = (edges.functions.at_knots(part) for part in (self.edge, self.filter))
+        if features.slices is not None and edges.functions.interpolation is not None:
+            shift, filters = (edges.functions.at_knots(layer) for layer in (self.edge, self.filter))
             weights = edges.functions.interpolation.weights
-            received = filtered_sum(
-                to_receivers, to_senders, shift, filters, weights, features.pieces
+            received = filtered_message_sum(
+                to_receivers, to_senders, shift, filters, weights, features.slices
             )
         else:
             # In place: none of the three is needed for a gradient.
@@ -91,22 +94,18 @@ class EGNN(MessagePassing):
     them too.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
+        super().__init__(architecture, statistics, width, depth)
         self.moves = architecture.equivariance
-        self.read = gaussian_reader(architecture, facts)
+        self.reader = gaussian_reader(architecture, statistics)
         self.layers = nn.ModuleList(
             EGNNLayer(
                 width,
-                self.read.size,
+                self.reader.size,
                 architecture.activation_function,
-                facts.average_neighbours,
+                statistics.average_neighbours,
                 moves=self.moves and layer < depth - 1,
             )
             for layer in range(depth)
@@ -115,8 +114,8 @@ class EGNN(MessagePassing):
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
         """Gaussians of the lengths, and the attributes, for functions that fade at the cutoff."""
         envelope = geometry.envelope
-        functions = self.read(geometry, envelope)
-        pieces = None
+        functions = self.reader(geometry, envelope)
+        slices = None
         if functions.interpolation is not None and not self.moves:
-            pieces = pieces_of(geometry, functions.interpolation)
-        return EGNNEdges(geometry, envelope, functions, self.read, pieces)
+            slices = slices_of(geometry, functions.interpolation)
+        return EGNNEdges(geometry, envelope, functions, self.reader, slices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,21 +11,21 @@ from torch.nn import functional
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
-from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 HEADS = 6
 """Number of heads, each as wide as the node features."""
 NEGATIVE_SLOPE = 0.05
-"""Of the leaky rectifier in the attention; both are HydraGNN's."""
+"""Slope of the leaky rectifier in the attention. Both values are HydraGNN's."""
 
 
 class GATEdges(NamedTuple):
     """Functions of the edges, where they have features, and the sums over neighbours."""
 
     functions: EdgeFunctions | None
-    neighbours: Neighbours
+    neighbours: NeighbourSums
 
 
 class GATConvolution(nn.Module):
@@ -102,16 +102,12 @@ class GAT(MessagePassing):
     The leaky rectifier has a kink, so the forces of a potential have small jumps.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="request", continuous_at_cutoff=True, smooth_forces=False
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        fades = self.sees_lengths(architecture)
-        self.reader = gaussian_reader(architecture, facts, lengths=fades)
+        super().__init__(architecture, statistics, width, depth)
+        fades = architecture.sees_lengths
+        self.reader = gaussian_reader(architecture, statistics, lengths=fades)
         self.layers = convolutions(
             architecture,
             width,
@@ -120,6 +116,6 @@ class GAT(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Gaussians of the lengths and the attributes, where there are any, and who sums what."""
+        """Gaussians of the lengths and attributes, if there are any, and sums over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
-        return GATEdges(functions, neighbours(geometry, HEADS))
+        return GATEdges(functions, neighbour_sums(geometry, HEADS))

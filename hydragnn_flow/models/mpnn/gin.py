@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
-from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 
 class GINConvolution(nn.Module):
@@ -30,7 +28,7 @@ class GINConvolution(nn.Module):
         )
         self.scale = average_neighbours**-0.5
 
-    def forward(self, nodes: Tensor, features: Neighbours, geometry: Geometry) -> Tensor:
+    def forward(self, nodes: Tensor, features: NeighbourSums, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
         total = (1.0 + self.epsilon) * nodes + self.scale * features.sum(nodes)
         new: Tensor = self.perceptron(total)
@@ -40,22 +38,18 @@ class GINConvolution(nn.Module):
 class GIN(MessagePassing):
     """GIN's sums over connections."""
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="never", continuous_at_cutoff=False, smooth_forces=False
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
+        super().__init__(architecture, statistics, width, depth)
         name = architecture.activation_function
         self.layers = convolutions(
             architecture,
             width,
             depth,
-            lambda: GINConvolution(width, name, facts.average_neighbours),
+            lambda: GINConvolution(width, name, statistics.average_neighbours),
         )
 
-    def edge_features(self, geometry: Geometry) -> Neighbours:
-        """Who neighbours whom."""
-        return neighbours(geometry)
+    def edge_features(self, geometry: Geometry) -> NeighbourSums:
+        """Sums over the neighbours."""
+        return neighbour_sums(geometry)

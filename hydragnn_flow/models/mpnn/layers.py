@@ -64,15 +64,23 @@ def convolutions(
     return nn.ModuleList(Convolution(make(), width, architecture, default) for _ in range(depth))
 
 
-class Normalised(nn.Module):
-    """A layer whose invariant features are normalised afterwards."""
+class Followed(nn.Module):
+    """A layer whose invariant features then pass through a normalisation or conditioning.
 
-    def __init__(self, layer: nn.Module, kind: str, width: int) -> None:
+    Parameters
+    ----------
+    layer
+        Message passing.
+    after
+        Called as ``after(nodes, geometry)``; gives new nodes [n_atoms, width].
+    """
+
+    def __init__(self, layer: nn.Module, after: nn.Module) -> None:
         super().__init__()
         self.layer = layer
-        self.norm = Normalization(kind, width)
+        self.after = after
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         new: NodeState = self.layer(state, features, geometry)
-        return new._replace(scalars=self.norm(new.scalars, geometry))
+        return new._replace(scalars=self.after(new.scalars, geometry))

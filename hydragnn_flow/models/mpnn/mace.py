@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.mace_couplings import (
     SphericalHarmonics,
     Table,
@@ -30,7 +30,7 @@ SILU_GAIN = 1.6765
 
 
 class EdgeFeatures(NamedTuple):
-    """What the layers read of the edges, and of the atoms beside their state.
+    """Edge features that all layers read, and the elements of the atoms.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class LinearByDegree(nn.Module):
 
     def forward(self, degrees: list[Tensor]) -> list[Tensor]:
         """[n, 2 degree + 1, width] of each degree."""
-        return [linear(part) for linear, part in zip(self.maps, degrees, strict=True)]
+        return [linear(one) for linear, one in zip(self.maps, degrees, strict=True)]
 
 
 class TensorProduct(nn.Module):
@@ -228,7 +228,7 @@ class MACELayer(nn.Module):
             for degree in range(1, self.degrees.nodes + 1):
                 here = components(degree)
                 old.append(state.tensors[:, here.start - 1 : here.stop - 1])
-        senders = [geometry.of_sender(part) for part in self.before(old)]
+        senders = [geometry.of_sender(one) for one in self.before(old)]
         weights = self.radial(features.radial)
         messages = self.product(senders, weights, features.harmonics)
         sums = self.mix([geometry.sum_at_receiver(message) for message in messages])
@@ -236,7 +236,7 @@ class MACELayer(nn.Module):
         products = self.contraction(factors, features.elements)
         new = self.after([product.transpose(0, 1) for product in products])
         # Under autocast these come in bfloat16, and what the layers add up would stay so.
-        new = [part.to(state.scalars.dtype) for part in new]
+        new = [one.to(state.scalars.dtype) for one in new]
         # A degree that is only in one of them stays as it is.
         both = zip_longest(old[: self.degrees.outputs + 1], new)
         scalars, *tensors = [_sum(first, second) for first, second in both]
@@ -244,7 +244,7 @@ class MACELayer(nn.Module):
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
-    """Of what there is; at least one of them is there."""
+    """Sum of two tensors of which one may be missing."""
     if first is None or second is None:
         return cast(Tensor, second if first is None else first)
     return first + second
@@ -256,24 +256,21 @@ class MACE(MessagePassing):
     The last layer makes scalars only, as in the paper.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
-    )
     element_rows: Tensor
 
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        self.cutoff = facts.cutoff
+        super().__init__(architecture, statistics, width, depth)
+        self.cutoff = statistics.cutoff
         self.exponent = architecture.envelope_exponent
-        self.scale = facts.average_neighbours**-0.5
-        self.radial = RadialFeatures(architecture, facts)
+        self.scale = statistics.average_neighbours**-0.5
+        self.radial = RadialFeatures(architecture, statistics)
         self.harmonics = SphericalHarmonics(architecture.max_ell)
         # An element the training split lacks gets the mean of the others' weights, row n_elements.
-        n_elements = max(len(facts.elements), 1)
+        n_elements = max(len(statistics.elements), 1)
         rows = [n_elements] * N_ELEMENTS
-        for row, element in enumerate(facts.elements):
+        for row, element in enumerate(statistics.elements):
             rows[element] = row
         self.register_buffer("element_rows", torch.tensor(rows), persistent=False)
         orders = _orders(architecture, depth)
@@ -285,7 +282,7 @@ class MACE(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
-        """What all layers read of the edges, and each atom's row in the tables by element."""
+        """Radial features and harmonics, and each atom's row in the tables by element."""
         strength = polynomial_envelope(geometry.lengths, self.cutoff, self.exponent) * self.scale
         elements = geometry.elements
         return EdgeFeatures(

@@ -1,4 +1,4 @@
-"""Products of features that turn with the frame: Clebsch-Gordan coefficients and what they make.
+"""Products of features that rotate with the frame, by Clebsch-Gordan coefficients.
 
 A feature of degree l has 2l + 1 components in e3nn's order and sign, and the parity (-1)^l of a
 spherical harmonic. Everything here is a table of numbers in float64, made once.
@@ -47,7 +47,7 @@ class Table(nn.Module):
 
 
 def components(degree: int) -> slice:
-    """Where the components of a degree lie among those of all degrees."""
+    """Slice of the components of a degree among those of all degrees."""
     return slice(degree**2, (degree + 1) ** 2)
 
 
@@ -161,17 +161,17 @@ def _trees(factors: Sequence[int], degree: int) -> list[Array]:
     trees = {factors[0]: [np.eye(2 * factors[0] + 1)]}
     for factor in factors[1:]:
         grown: dict[int, list[Array]] = {}
-        for middle, parts in trees.items():
+        for middle, tensors in trees.items():
             for result in range(abs(middle - factor), middle + factor + 1):
                 table = clebsch_gordan(middle, factor, result)
-                products = [np.tensordot(part, table, axes=1) for part in parts]
+                products = [np.tensordot(tensor, table, axes=1) for tensor in tensors]
                 grown.setdefault(result, []).extend(products)
         trees = grown
     return trees.get(degree, [])
 
 
 def _polynomial(factors: Sequence[int], tree: Array) -> Polynomial:
-    """What a tree makes of factors that are parts of the same feature."""
+    """Polynomial that a tree computes from factors that are all the same feature."""
     found: Polynomial = {}
     for *indices, component in np.argwhere(np.abs(tree) > 1e-12).tolist():
         places = zip(factors, indices, strict=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import TrainingFacts
+from hydragnn_flow.models.mpnn.base import DatasetStatistics
 from hydragnn_flow.models.radial import BesselBasis, GaussianBasis
 
 
@@ -86,19 +86,19 @@ class SoftTransform(nn.Module):
 
 
 class RadialFeatures(nn.Module):
-    """What MACE reads of the edges beside their directions.
+    """Features of the edges beside their directions.
 
     Parameters
     ----------
     architecture
         `radial_type`, `num_radial` and `distance_transform`.
-    facts
+    statistics
         Of the training split.
     """
 
     radii: Tensor
 
-    def __init__(self, architecture: Architecture, facts: TrainingFacts) -> None:
+    def __init__(self, architecture: Architecture, statistics: DatasetStatistics) -> None:
         super().__init__()
         size, kind = architecture.num_radial, architecture.radial_type
         if kind == "gaussian" and size < 2:
@@ -107,7 +107,7 @@ class RadialFeatures(nn.Module):
             )
         self.transform: nn.Module | None = None
         if architecture.distance_transform is not None:
-            if not facts.elements:
+            if not statistics.elements:
                 raise InputError(
                     f"network: Architecture.distance_transform = "
                     f"{architecture.distance_transform!r} needs the node feature 'atomic_number' "
@@ -116,12 +116,12 @@ class RadialFeatures(nn.Module):
             radii = torch.tensor(ase.data.covalent_radii.tolist())[:, None]
             self.register_buffer("radii", radii, persistent=False)
             transforms = {"Agnesi": AgnesiTransform, "Soft": SoftTransform}
-            self.transform = transforms[architecture.distance_transform](facts.cutoff)
+            self.transform = transforms[architecture.distance_transform](statistics.cutoff)
         bases = {"bessel": BesselBasis, "gaussian": GaussianBasis, "chebyshev": ChebyshevBasis}
-        self.basis = bases[kind](size, facts.cutoff)
+        self.basis = bases[kind](size, statistics.cutoff)
         # Bessel functions are small; with this their mean square within the cutoff is one.
-        self.factor = (facts.cutoff**3 / 3) ** 0.5 if kind == "bessel" else 1.0
-        self.size = size + facts.n_attributes
+        self.factor = (statistics.cutoff**3 / 3) ** 0.5 if kind == "bessel" else 1.0
+        self.size = size + statistics.n_attributes
 
     def forward(self, geometry: Geometry) -> Tensor:
         """Features [n_edges, size]: the basis, then the attributes of the edges."""

@@ -83,8 +83,8 @@ class SymmetricContraction(nn.Module):
         ):
             table = torch.cat([weight, weight.mean(dim=1, keepdim=True)], dim=1)
             of_atom = table.index_select(1, elements)[:, None]
-            parts = product.view(features, size, *factors.shape[1:])
-            sums.append((parts * of_atom).sum(dim=0))
+            by_feature = product.view(features, size, *factors.shape[1:])
+            sums.append((by_feature * of_atom).sum(dim=0))
         return sums
 
 

@@ -4,23 +4,23 @@ arXiv:1509.09292.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry, sum_by
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
-from hydragnn_flow.models.mpnn.neighbours import Neighbours, neighbours
 
 BLOCK = 32
 """Atoms that are multiplied with a class's weights at once."""
 
 
 class DegreeClasses(NamedTuple):
-    """Where atoms go so that those of a class fill whole blocks of :data:`BLOCK` rows.
+    """Rows of the atoms, so that those of a class fill whole blocks of :data:`BLOCK` rows.
 
     There are as many blocks as any batch of this many atoms can need, so that no shape depends on
     the degrees and an accelerator need not wait for them.
@@ -66,9 +66,9 @@ def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasse
 
 
 class MFCEdges(NamedTuple):
-    """Who neighbours whom, and the classes of the atoms."""
+    """Sums over the neighbours, and the classes of the atoms."""
 
-    neighbours: Neighbours
+    neighbours: NeighbourSums
     classes: DegreeClasses
 
 
@@ -112,15 +112,11 @@ class MFC(MessagePassing):
     leaves the weights of degrees that never occur untrained.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="never", continuous_at_cutoff=False, smooth_forces=False
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        seen = [degree for degree, n in enumerate(facts.degree_histogram) if n]
+        super().__init__(architecture, statistics, width, depth)
+        seen = [degree for degree, n in enumerate(statistics.degree_histogram) if n]
         most = architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)
         self.smallest = min(min(seen, default=0), most)
@@ -129,11 +125,11 @@ class MFC(MessagePassing):
             width,
             depth,
             lambda: MFConvolution(
-                width, self.largest - self.smallest + 1, facts.average_neighbours
+                width, self.largest - self.smallest + 1, statistics.average_neighbours
             ),
         )
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:
-        """Who neighbours whom, and the classes of the atoms."""
-        edges = neighbours(geometry)
+        """Sums over the neighbours, and the classes of the atoms."""
+        edges = neighbour_sums(geometry)
         return MFCEdges(edges, degree_classes(edges.degrees, self.smallest, self.largest))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,13 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.radial import BesselBasis
 
 
 class VectorEdges(NamedTuple):
-    """What equivariant layers read of the edges.
+    """Edge features that equivariant layers read.
 
     Attributes
     ----------
@@ -37,29 +37,29 @@ class VectorEdgeReader(nn.Module):
     ----------
     size
         Number of Bessel functions.
-    facts
+    statistics
         Of the training split.
     scale
         What to multiply all but the directions by.
     """
 
-    def __init__(self, size: int, facts: TrainingFacts, scale: float) -> None:
+    def __init__(self, size: int, statistics: DatasetStatistics, scale: float) -> None:
         super().__init__()
-        self.basis = BesselBasis(size, facts.cutoff)
+        self.basis = BesselBasis(size, statistics.cutoff)
         # Makes the mean square of each one where neighbours are as dense everywhere in the sphere:
         # the functions are normalised over it to one, and its volume is 4π c³ / 3.
-        self.gain = (facts.cutoff**3 / 3.0) ** 0.5
+        self.gain = (statistics.cutoff**3 / 3.0) ** 0.5
         self.scale = scale
-        self.size = size + 1 + facts.n_attributes
+        self.size = size + 1 + statistics.n_attributes
         """Width of the radial features."""
 
     def forward(self, geometry: Geometry) -> VectorEdges:
         """Read the edges of a batch."""
         lengths = geometry.lengths
-        parts = [self.basis(lengths) * self.gain, torch.ones_like(lengths)]
+        features = [self.basis(lengths) * self.gain, torch.ones_like(lengths)]
         if geometry.attributes is not None:
-            parts.append(geometry.attributes)
-        radial = torch.cat(parts, dim=1) * (geometry.envelope * self.scale)
+            features.append(geometry.attributes)
+        radial = torch.cat(features, dim=1) * (geometry.envelope * self.scale)
         return VectorEdges(radial, geometry.directions)
 
 
@@ -166,22 +166,18 @@ class PAINN(MessagePassing):
     Sums of messages are divided by the root of the average number of neighbours.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=True, sees_angles=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        scale = facts.average_neighbours**-0.5
-        self.read = VectorEdgeReader(architecture.num_radial, facts, scale)
+        super().__init__(architecture, statistics, width, depth)
+        scale = statistics.average_neighbours**-0.5
+        self.reader = VectorEdgeReader(architecture.num_radial, statistics, scale)
         self.layers = nn.ModuleList(
-            PAINNLayer(width, self.read.size, first=number == 0, last=number == depth - 1)
+            PAINNLayer(width, self.reader.size, first=number == 0, last=number == depth - 1)
             for number in range(depth)
         )
 
     def edge_features(self, geometry: Geometry) -> VectorEdges:
         """Radial features and directions."""
-        edges: VectorEdges = self.read(geometry)
+        edges: VectorEdges = self.reader(geometry)
         return edges

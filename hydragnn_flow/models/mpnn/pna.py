@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
-from hydragnn_flow.models.extremes import EXTREMES, extreme
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
 
 N_AGGREGATORS = 4
@@ -147,28 +147,24 @@ def _deviation(mean: Tensor, squares: Tensor) -> Tensor:
     return ((squares - mean * mean).relu() + 1e-5).sqrt()
 
 
-def mean_log_degree(facts: TrainingFacts) -> float:
+def mean_log_degree(statistics: DatasetStatistics) -> float:
     """Mean of ln(degree + 1) over the atoms of the training split."""
-    logs = sum(n * math.log(degree + 1) for degree, n in enumerate(facts.degree_histogram))
+    logs = sum(n * math.log(degree + 1) for degree, n in enumerate(statistics.degree_histogram))
     # Below ln 2, where hardly an atom has a neighbour, the scalers would explode.
-    return max(logs / max(sum(facts.degree_histogram), 1), math.log(2.0))
+    return max(logs / max(sum(statistics.degree_histogram), 1), math.log(2.0))
 
 
 class PNA(MessagePassing):
     """PNA over connections; over lengths too where asked for, and always as a potential."""
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="request", continuous_at_cutoff=True, smooth_forces=False
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        self.fades = self.sees_lengths(architecture)
-        reader = gaussian_reader(architecture, facts, lengths=self.fades)
-        self.read = reader if reader.size else None
-        logs = mean_log_degree(facts)
+        super().__init__(architecture, statistics, width, depth)
+        self.fades = architecture.sees_lengths
+        reader = gaussian_reader(architecture, statistics, lengths=self.fades)
+        self.reader = reader if reader.size else None
+        logs = mean_log_degree(statistics)
         self.layers = convolutions(
             architecture,
             width,
@@ -182,10 +178,10 @@ class PNA(MessagePassing):
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
         """Gaussians of the lengths and the attributes, where there are any."""
-        if self.read is None:
+        if self.reader is None:
             return None
         if self.fades:
             envelope, coordination = geometry.envelope, geometry.coordination
         else:
             envelope, coordination = torch.ones_like(geometry.vectors[:, :1]), geometry.degree
-        return WeightedEdges(self.read(geometry), envelope, coordination + 1.0)
+        return WeightedEdges(self.reader(geometry), envelope, coordination + 1.0)

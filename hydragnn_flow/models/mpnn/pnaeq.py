@@ -5,17 +5,17 @@ HydraGNN's own type; see Schütt et al., arXiv:2102.03150, and Corso et al., arX
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.extremes import EXTREMES, extreme
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
-from hydragnn_flow.models.mpnn.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.painn import Filter, VectorEdgeReader, VectorEdges, VectorUpdate
 from hydragnn_flow.models.mpnn.pna import N_AGGREGATORS, mean_log_degree
 
@@ -23,7 +23,7 @@ N_SCALERS = 5
 
 
 class CountedEdges(NamedTuple):
-    """What the layers read of the edges.
+    """Edge features that all layers read.
 
     Attributes
     ----------
@@ -66,11 +66,11 @@ class Aggregation(nn.Module):
         # With much less under the root its slope is so steep that training on forces diverges.
         deviation = ((squares - mean.square()).relu() + 1e-2).sqrt()
         aggregates = [mean, lowest, highest, deviation]
-        parts = self.aggregate(torch.cat(aggregates, dim=1)).chunk(N_SCALERS, dim=1)
+        scaled = self.aggregate(torch.cat(aggregates, dim=1)).chunk(N_SCALERS, dim=1)
         amplification = torch.log(degree + 1.0) / self.logarithm
         linear = degree / self.degree
-        total = parts[0] + parts[1] * amplification + parts[2] / amplification
-        new: Tensor = (total + parts[3] * linear + parts[4] / linear) * N_SCALERS**-0.5
+        total = scaled[0] + scaled[1] * amplification + scaled[2] / amplification
+        new: Tensor = (total + scaled[3] * linear + scaled[4] / linear) * N_SCALERS**-0.5
         return new
 
 
@@ -142,20 +142,16 @@ class PNAEqLayer(nn.Module):
 class PNAEq(MessagePassing):
     """PNAEq over Bessel functions of the edge length, with a cosine cutoff."""
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=False, sees_angles=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        self.read = VectorEdgeReader(architecture.num_radial, facts, 1.0)
-        logarithm, neighbours = mean_log_degree(facts), facts.average_neighbours
+        super().__init__(architecture, statistics, width, depth)
+        self.reader = VectorEdgeReader(architecture.num_radial, statistics, 1.0)
+        logarithm, neighbours = mean_log_degree(statistics), statistics.average_neighbours
         self.layers = nn.ModuleList(
             PNAEqLayer(
                 width,
-                self.read.size,
+                self.reader.size,
                 Aggregation(width, logarithm, neighbours),
                 neighbours**-0.5,
                 first=number == 0,
@@ -166,4 +162,4 @@ class PNAEq(MessagePassing):
 
     def edge_features(self, geometry: Geometry) -> CountedEdges:
         """Radial features, directions and degrees."""
-        return CountedEdges(self.read(geometry), geometry.coordination + 1.0)
+        return CountedEdges(self.reader(geometry), geometry.coordination + 1.0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.edge_functions import EdgeReader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
 from hydragnn_flow.models.mpnn.pna import (
     WeightedEdges,
@@ -27,33 +25,29 @@ class PNAPlus(MessagePassing):
     envelope in the mean, the deviation and the degree.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=False
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
+        super().__init__(architecture, statistics, width, depth)
         size = architecture.num_radial
         self.exponent = architecture.envelope_exponent
-        self.read = EdgeReader(
-            BesselBasis(size, facts.cutoff),
+        self.reader = EdgeReader(
+            BesselBasis(size, statistics.cutoff),
             size,
             _KNOTS_PER_FUNCTION * size,
-            facts.n_attributes,
-            facts.cutoff,
+            statistics.n_attributes,
+            statistics.cutoff,
         )
-        logs = mean_log_degree(facts)
+        logs = mean_log_degree(statistics)
         self.layers = convolutions(
             architecture,
             width,
             depth,
-            lambda: WeightedPNAConvolution(width, self.read.size, logs, gated=True),
+            lambda: WeightedPNAConvolution(width, self.reader.size, logs, gated=True),
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
         """Bessel functions of the lengths, the attributes, and the polynomial envelope."""
         envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
         degree = geometry.sum_at_receiver(envelope) + 1.0
-        return WeightedEdges(self.read(geometry), envelope, degree)
+        return WeightedEdges(self.reader(geometry), envelope, degree)

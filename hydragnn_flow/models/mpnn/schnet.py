@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,7 +11,7 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import MessagePassing, NodeState, Properties, TrainingFacts
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
 
@@ -32,7 +31,13 @@ class SchNetLayer(nn.Module):
     """
 
     def __init__(
-        self, width: int, filters: int, features: int, name: str, neighbours: float, moves: bool
+        self,
+        width: int,
+        filters: int,
+        features: int,
+        name: str,
+        average_neighbours: float,
+        moves: bool,
     ) -> None:
         super().__init__()
         self.filter = nn.Sequential(
@@ -42,8 +47,8 @@ class SchNetLayer(nn.Module):
         self.after = nn.Sequential(
             nn.Linear(filters, width), activation(name), nn.Linear(width, width)
         )
-        self.scale = neighbours**-0.5
-        self.displacement = Displacement(filters, neighbours) if moves else None
+        self.scale = average_neighbours**-0.5
+        self.displacement = Displacement(filters, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
         """The state after this layer."""
@@ -64,22 +69,18 @@ class SchNet(MessagePassing):
     move them too.
     """
 
-    properties: ClassVar[Properties] = Properties(
-        lengths="always", continuous_at_cutoff=True, smooth_forces=True
-    )
-
     def __init__(
-        self, architecture: Architecture, facts: TrainingFacts, width: int, depth: int
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
-        super().__init__(architecture, facts, width, depth)
-        self.read = gaussian_reader(architecture, facts)
+        super().__init__(architecture, statistics, width, depth)
+        self.reader = gaussian_reader(architecture, statistics)
         self.layers = nn.ModuleList(
             SchNetLayer(
                 width,
                 architecture.num_filters or width,
-                self.read.size,
+                self.reader.size,
                 architecture.activation_function,
-                facts.average_neighbours,
+                statistics.average_neighbours,
                 moves=architecture.equivariance and layer < depth - 1,
             )
             for layer in range(depth)
@@ -88,4 +89,4 @@ class SchNet(MessagePassing):
     def edge_features(self, geometry: Geometry) -> Edges:
         """Gaussians of the lengths, and the attributes, for filters that fade at the cutoff."""
         envelope = geometry.envelope
-        return Edges(geometry, envelope, self.read(geometry, envelope), self.read)
+        return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)

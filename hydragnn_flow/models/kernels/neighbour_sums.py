@@ -7,7 +7,6 @@ that is ten times slower on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.multilinear import derivative
 
 
 class Bags(NamedTuple):
@@ -40,11 +39,11 @@ class Bags(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbourSums:
     """For each head and atom a bag of the senders, and the opposite: a bag of the receivers.
 
-    Rows and bags are numbered head by head, and by atom within a head. What only gradients read is
-    made when they first do.
+    Rows and bags are numbered head by head, and by atom within a head. Tensors that only gradients
+    read are computed when they first do.
 
     Attributes
     ----------
@@ -82,7 +81,7 @@ class Neighbours:
 
     def sum(self, nodes: Tensor) -> Tensor:
         """Sum of the senders' rows at each receiver, for one head: [n_atoms, d] to [n_atoms, d]."""
-        return _sum(nodes, None, _Way(self))
+        return derivative(self._plain, 0, nodes)
 
     def weighted_sum(self, values: Tensor, weights: Tensor) -> Tensor:
         """Sums of the senders' values at each receiver [n_atoms, heads, d].
@@ -96,7 +95,7 @@ class Neighbours:
         """
         by_head = values.transpose(0, 1).to(weights.dtype)
         entries = weights.index_select(0, self.edges).t().reshape(-1)
-        total = _sum(by_head.flatten(0, 1), entries, _Way(self))
+        total = derivative(self._weighted, 0, by_head.flatten(0, 1), entries)
         return total.view(by_head.shape).transpose(0, 1)
 
     @cached_property
@@ -104,14 +103,21 @@ class Neighbours:
         """Which incoming entry each outgoing one is, int64 [n_entries]."""
         return self._numbered(self._by_sender[1], len(self.edges))
 
-    @cached_property
-    def to_incoming(self) -> Tensor:
-        """Which outgoing entry each incoming one is, int64 [n_entries]."""
-        order = self._by_sender[1]
-        numbers = torch.arange(len(order), device=order.device)
-        return self._numbered(
-            torch.empty_like(order).index_copy(0, order, numbers), len(self.edges)
-        )
+    def _plain(self, of: int, operands: list[Any]) -> Tensor:
+        """Derivatives of Σ_ij receivers_i · senders_j."""
+        receivers, senders = operands
+        if of == 0:
+            return _sums(self.incoming, senders, None)
+        return _sums(self.outgoing, receivers, None)
+
+    def _weighted(self, of: int, operands: list[Any]) -> Tensor:
+        """Derivatives of Σ_ij weights_ij receivers_i · senders_j."""
+        receivers, senders, weights = operands
+        if of == 0:
+            return _sums(self.incoming, senders, weights)
+        if of == 1:
+            return _sums(self.outgoing, receivers, weights.index_select(0, self.to_outgoing))
+        return _dots(self.incoming, receivers, senders)
 
     @cached_property
     def _by_sender(self) -> tuple[Tensor, Tensor]:
@@ -124,14 +130,14 @@ class Neighbours:
         return Bags(self._numbered(rows, self.n_atoms), owners, torch.searchsorted(owners, bags))
 
     def _numbered(self, numbers: Tensor, each: int) -> Tensor:
-        """Repeated for every head, which has so many."""
+        """Numbers repeated for every head, which has ``each`` of them."""
         if self.heads == 1:
             return numbers
         head = torch.arange(self.heads, device=numbers.device)[:, None]
         return (numbers + head * each).flatten()
 
 
-def neighbours(geometry: Geometry, heads: int = 1) -> Neighbours:
+def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
     """The bags of a batch; they are found faster where the edges are sorted by receiver."""
     receivers, edges = geometry.receiver, None
     # Looking costs a CPU much less than sorting; an accelerator's host would have to wait.
@@ -140,7 +146,7 @@ def neighbours(geometry: Geometry, heads: int = 1) -> Neighbours:
     senders = geometry.sender if edges is None else geometry.sender.index_select(0, edges)
     if edges is None:
         edges = torch.arange(len(receivers))
-    return Neighbours(edges, senders, receivers, geometry.n_atoms, heads)
+    return NeighbourSums(edges, senders, receivers, geometry.n_atoms, heads)
 
 
 def _sorted(numbers: Tensor, below: int) -> tuple[Tensor, Tensor]:
@@ -153,76 +159,22 @@ def _sorted(numbers: Tensor, below: int) -> tuple[Tensor, Tensor]:
     return numbers.index_select(0, order), order
 
 
-class _Way(NamedTuple):
-    """From the senders to the receivers, or back."""
-
-    neighbours: Neighbours
-    is_back: bool = False
-
-    @property
-    def back(self) -> _Way:
-        return _Way(self.neighbours, not self.is_back)
-
-    @property
-    def bags(self) -> Bags:
-        return self.neighbours.outgoing if self.is_back else self.neighbours.incoming
-
-    @property
-    def order(self) -> Tensor:
-        """Which entry of the way back each one is."""
-        return self.neighbours.to_outgoing if self.is_back else self.neighbours.to_incoming
+def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
+    """Σ weight * row over each bag; without weights they are one."""
+    return functional.embedding_bag(
+        bags.rows,
+        table.contiguous(),
+        bags.starts,
+        mode="sum",
+        include_last_offset=True,
+        per_sample_weights=weights,
+    )
 
 
-class _Sum(Function):
-    """Σ weight * row over each bag; all weights are one where there are none.
-
-    With :class:`_Dots` it is closed under differentiation, so forces can be learnt through it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, weights: Tensor | None, way: _Way) -> Tensor:
-        ctx.save_for_backward(table if weights is not None else None, weights)
-        ctx.way = way
-        return functional.embedding_bag(
-            way.bags.rows,
-            table.contiguous(),
-            way.bags.starts,
-            mode="sum",
-            include_last_offset=True,
-            per_sample_weights=weights,
-        )
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        table, weights = ctx.saved_tensors
-        way: _Way = ctx.way
-        if weights is None:
-            return _sum(gradient, None, way.back), None, None
-        of_table = _sum(gradient, weights.index_select(0, way.back.order), way.back)
-        return of_table, _dots(gradient, table, way), None
-
-
-class _Dots(Function):
+def _dots(bags: Bags, ours: Tensor, table: Tensor) -> Tensor:
     """Product of the bag's row of one table with the entry's row of another [n_entries]."""
-
-    @staticmethod
-    def forward(ctx: Any, ours: Tensor, table: Tensor, way: _Way) -> Tensor:
-        ctx.save_for_backward(ours, table)
-        ctx.way = way
-        bags = way.bags
-        # The gradient of embedding_bag with respect to its weights; mode 0 is the sum.
-        dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
-        )
-        return dots
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        ours, table = ctx.saved_tensors
-        way: _Way = ctx.way
-        entries = gradient.index_select(0, way.back.order)
-        return _sum(table, gradient, way), _sum(ours, entries, way.back), None
-
-
-_sum: Callable[..., Tensor] = _Sum.apply
-_dots: Callable[..., Tensor] = _Dots.apply
+    # The gradient of embedding_bag with respect to its weights; mode 0 is the sum.
+    dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+        ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
+    )
+    return dots

@@ -1,4 +1,4 @@
-"""Sums of filtered messages, computed piece by piece and anew in each backward pass.
+"""Sums of filtered messages, computed slice by slice and again in each backward pass.
 
 Forces are trained through the second derivative of the messages. Written with torch's operations,
 each of a few dozen steps writes a tensor over all edges, which is kept. They are larger than a
@@ -18,13 +18,15 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.spline import Interpolation, Rows, apply_function, wanted
+from hydragnn_flow.models.kernels.multilinear import (
+    apply_function,
+    edge_slices,
+    needed_gradients,
+)
+from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows
 
-_PIECE = 2048
-"""Edges that a processor takes at a time, so that what it computes of them stays in its cache."""
 
-
-class Piece(NamedTuple):
+class EdgeSlice(NamedTuple):
     """Some edges.
 
     Attributes
@@ -44,7 +46,7 @@ class Piece(NamedTuple):
     span: slice
     sender: Tensor
     receiver: Tensor
-    rows: Rows
+    rows: KnotRows
     summands: Tensor
     first: Tensor
 
@@ -56,47 +58,44 @@ class Piece(NamedTuple):
         )
 
 
-def pieces_of(geometry: Geometry, interpolation: Interpolation) -> list[Piece]:
-    """All edges, in pieces where that is faster."""
-    n, n_atoms = geometry.sender.shape[0], geometry.n_atoms
-    all_rows = interpolation.rows
-    size = _PIECE if geometry.sender.device.type == "cpu" else max(n, 1)
-    pieces = []
-    for first in range(0, n, size):
-        span = slice(first, min(first + size, n))
+def slices_of(geometry: Geometry, interpolation: Interpolation) -> list[EdgeSlice]:
+    """All edges, in slices where that is faster."""
+    n_atoms, all_rows = geometry.n_atoms, interpolation.rows
+    slices = []
+    for span in edge_slices(geometry.sender):
         sender, receiver = geometry.sender[span], geometry.receiver[span]
-        rows = Rows(all_rows.start[span], all_rows.intervals)
+        rows = KnotRows(all_rows.start[span], all_rows.intervals)
         ends = [receiver[:, None], sender[:, None] + n_atoms]
         index = torch.cat([*ends, rows.of_edge + 2 * n_atoms], dim=1)
         starts = torch.arange(0, index.numel(), index.shape[1], device=index.device)
-        pieces.append(Piece(span, sender, receiver, rows, index.view(-1), starts))
-    return pieces
+        slices.append(EdgeSlice(span, sender, receiver, rows, index.view(-1), starts))
+    return slices
 
 
-def filtered_sum(
+def filtered_message_sum(
     receiver: Tensor,
     sender: Tensor,
     shift: Tensor,
     filters: Tensor,
     weights: Tensor,
-    pieces: list[Piece],
+    slices: list[EdgeSlice],
 ) -> Tensor:
     """Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij) at each atom [n_atoms, width].
 
     Parameters
     ----------
     receiver, sender
-        What the atoms at the two ends of an edge put in [n_atoms, width].
+        Contributions of the atoms at the two ends of an edge [n_atoms, width].
     shift, filters
         Functions of the length by their values at knots [n_knots, width].
     weights
         Of the interpolation between the knots [n_edges, 4].
-    pieces
+    slices
         The edges.
     """
     precise = shift.dtype
     total: Tensor = apply_function(
-        _Sum, receiver.to(precise), sender.to(precise), shift, filters, weights, pieces
+        _Sum, receiver.to(precise), sender.to(precise), shift, filters, weights, slices
     )
     return total
 
@@ -104,20 +103,22 @@ def filtered_sum(
 class _Sum(Function):
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Tensor:
-        *tensors, ctx.pieces = operands
+        *tensors, ctx.slices = operands
         ctx.save_for_backward(*tensors)
         receiver, sender, shift, filters, weights = _detached(tensors)
         table = torch.cat([receiver, sender, shift])
         total = torch.zeros_like(receiver)
-        for piece in ctx.pieces:
-            w = weights[piece.span]
-            value = functional.silu(piece.argument(table, w))
-            total.index_add_(0, piece.receiver, value.mul_(piece.rows.read(filters, w)))
+        for some in ctx.slices:
+            w = weights[some.span]
+            value = functional.silu(some.argument(table, w))
+            total.index_add_(0, some.receiver, value.mul_(some.rows.read(filters, w)))
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        slopes = apply_function(_Slopes, gradient, *ctx.saved_tensors, ctx.pieces, wanted(ctx))
+        slopes = apply_function(
+            _Slopes, gradient, *ctx.saved_tensors, ctx.slices, needed_gradients(ctx)
+        )
         return *slopes, None
 
 
@@ -126,22 +127,22 @@ class _Slopes(Function):
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Any:
-        *tensors, ctx.pieces, needs = operands
+        *tensors, ctx.slices, needs = operands
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         gradient, receiver, sender, shift, filters, weights = _detached(tensors)
         table = torch.cat([receiver, sender, shift])
         both = torch.cat([shift, filters], dim=1)
         to = _Gradients(tensors[1:], needs)
-        for piece in ctx.pieces:
-            rows, w = piece.rows, weights[piece.span]
-            x = piece.argument(table, w)
-            g = gradient.index_select(0, piece.receiver)
+        for some in ctx.slices:
+            rows, w = some.rows, weights[some.span]
+            x = some.argument(table, w)
+            g = gradient.index_select(0, some.receiver)
             dx = torch.ops.aten.silu_backward(rows.read(filters, w).mul_(g), x)
             db = functional.silu(x).mul_(g)
-            to.add(piece, dx, db, w)
+            to.add(some, dx, db, w)
             if to.weights is not None:
-                to.weights[piece.span] = rows.compare(torch.cat([dx, db], dim=1), both)
+                to.weights[some.span] = rows.compare(torch.cat([dx, db], dim=1), both)
         return to.all()
 
     @staticmethod
@@ -152,18 +153,18 @@ class _Slopes(Function):
         tensors = ctx.saved_tensors
         gradient, receiver, sender, shift, filters, weights = _detached(tensors)
         *by_ends, by_shift, by_filters, by_weights = directions
-        needs = wanted(ctx)
+        needs = needed_gradients(ctx)
         table = torch.cat([receiver, sender, shift])
         ends = [torch.zeros_like(receiver) if by is None else by for by in by_ends]
         table_along = torch.cat([*ends, shift])
         both = torch.cat([shift, filters], dim=1)
         to = _Gradients(tensors[1:], needs[1:])
         to_gradient = torch.zeros_like(gradient)
-        for piece in ctx.pieces:
-            rows, w = piece.rows, weights[piece.span]
-            by_w = torch.zeros_like(w) if by_weights is None else by_weights[piece.span]
-            x, b = piece.argument(table, w), rows.read(filters, w)
-            dx, db = piece.argument(table_along, by_w), rows.read(filters, by_w)
+        for some in ctx.slices:
+            rows, w = some.rows, weights[some.span]
+            by_w = torch.zeros_like(w) if by_weights is None else by_weights[some.span]
+            x, b = some.argument(table, w), rows.read(filters, w)
+            dx, db = some.argument(table_along, by_w), rows.read(filters, by_w)
             if by_shift is not None:
                 dx += rows.read(by_shift, w)
             if by_filters is not None:
@@ -175,21 +176,21 @@ class _Slopes(Function):
             # silu'' = s (1 - s) (2 + x - 2 silu), in the place of x.
             curvature = x.add_(value, alpha=-2.0).add_(2.0).mul_(s.addcmul_(s, s, value=-1.0))
             growth = torch.mul(slope, b, out=s).mul_(dx).addcmul_(value, db)
-            to_gradient.index_add_(0, piece.receiver, growth)
-            g = gradient.index_select(0, piece.receiver)
+            to_gradient.index_add_(0, some.receiver, growth)
+            g = gradient.index_select(0, some.receiver)
             slope.mul_(g)
             ddx = curvature.mul_(b).mul_(g).mul_(dx).addcmul_(slope, db)
             ddb = dx.mul_(slope)
-            to.add(piece, ddx, ddb, w)
+            to.add(some, ddx, ddb, w)
             first_dx, first_db = slope.mul_(b), value.mul_(g)
-            to.add_to_splines(piece, first_dx, first_db, by_w)
+            to.add_to_splines(some, first_dx, first_db, by_w)
             if to.weights is not None:
                 to_w = rows.compare(torch.cat([ddx, ddb], dim=1), both)
                 if by_shift is not None:
                     to_w += rows.compare(first_dx, by_shift)
                 if by_filters is not None:
                     to_w += rows.compare(first_db, by_filters)
-                to.weights[piece.span] = to_w
+                to.weights[some.span] = to_w
         return to_gradient, *to.all(), None, None
 
 
@@ -202,21 +203,21 @@ class _Gradients:
             for operand, need in zip(operands, needed, strict=False)
         )
 
-    def add(self, piece: Piece, dx: Tensor, db: Tensor, weights: Tensor) -> None:
-        """Gradients of what the function is applied to and of the filters, of some edges."""
+    def add(self, some: EdgeSlice, dx: Tensor, db: Tensor, weights: Tensor) -> None:
+        """Add the gradients of some edges, from those of silu's argument and of the filters."""
         if self.receiver is not None:
-            self.receiver.index_add_(0, piece.receiver, dx)
+            self.receiver.index_add_(0, some.receiver, dx)
         if self.sender is not None:
-            self.sender.index_add_(0, piece.sender, dx)
-        self.add_to_splines(piece, dx, db, weights)
+            self.sender.index_add_(0, some.sender, dx)
+        self.add_to_splines(some, dx, db, weights)
 
-    def add_to_splines(self, piece: Piece, dx: Tensor, db: Tensor, weights: Tensor) -> None:
+    def add_to_splines(self, some: EdgeSlice, dx: Tensor, db: Tensor, weights: Tensor) -> None:
         if self.shift is None and self.filters is None:
             return
-        weights = piece.rows.sort(weights)
+        weights = some.rows.sort(weights)
         for spline, values in ((self.shift, dx), (self.filters, db)):
             if spline is not None:
-                piece.rows.add_spread(spline, values, weights)
+                some.rows.add_spread(spline, values, weights)
 
     def all(self) -> tuple[Tensor | None, ...]:
         """In the order of the operands."""

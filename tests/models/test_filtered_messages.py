@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hydragnn_flow.models import filtered_sum as module
-from hydragnn_flow.models import spline
-from hydragnn_flow.models.filtered_sum import filtered_sum, pieces_of
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.spline import Knots
+from hydragnn_flow.models.kernels import multilinear, spline
+from hydragnn_flow.models.kernels.filtered_messages import filtered_message_sum, slices_of
+from hydragnn_flow.models.kernels.spline import Knots
 
 ATOMS, WIDTH, CUTOFF = 4, 2, 5.0
 
@@ -41,8 +40,8 @@ def operands(geometry: Geometry) -> list[Tensor]:
 def fused(geometry: Geometry, *operands: Tensor) -> Tensor:
     receiver, sender, shift, filters, lengths = operands
     read = Knots(6, CUTOFF).double()(lengths, torch.cos(lengths))
-    pieces = pieces_of(geometry, read)
-    return filtered_sum(receiver, sender, shift, filters, read.weights, pieces)
+    slices = slices_of(geometry, read)
+    return filtered_message_sum(receiver, sender, shift, filters, read.weights, slices)
 
 
 def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
@@ -52,15 +51,15 @@ def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
     return geometry.sum_at_receiver(functional.silu(x) * read(filters))
 
 
-@pytest.mark.parametrize(("piece", "longest"), [(3, None), (100, None), (100, 2)])
+@pytest.mark.parametrize(("at_a_time", "longest"), [(3, None), (100, None), (100, 2)])
 def test_equals_the_plain_sum_with_two_derivatives(
     geometry: Geometry,
     operands: list[Tensor],
     monkeypatch: pytest.MonkeyPatch,
-    piece: int,
+    at_a_time: int,
     longest: int | None,
 ) -> None:
-    monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(multilinear, "EDGES_AT_A_TIME", at_a_time)
     monkeypatch.setattr(spline, "longest_bag", lambda device: longest)
     torch.testing.assert_close(fused(geometry, *operands), plain(geometry, *operands))
     assert torch.autograd.gradcheck(lambda *x: fused(geometry, *x), operands)

@@ -10,6 +10,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hydragnn_flow.models.kernels.multilinear import apply_function
+
 
 def smooth_silu(x: Tensor) -> Tensor:
     """x sigmoid(x), element by element.
@@ -17,13 +19,8 @@ def smooth_silu(x: Tensor) -> Tensor:
     torch's own backward pass is one kernel only where nothing will be differentiated again;
     otherwise it is half a dozen, each of which keeps a tensor and has a derivative of its own.
     """
-    value: Tensor = _apply(_Value, x)
+    value: Tensor = apply_function(_Value, x)
     return value
-
-
-def _apply(function: Any, *operands: Any) -> Any:
-    """``function.apply``, which torch has left without types."""
-    return function.apply(*operands)
 
 
 class _Value(Function):
@@ -34,7 +31,7 @@ class _Value(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return _apply(_Slope, gradient, *ctx.saved_tensors)
+        return apply_function(_Slope, gradient, *ctx.saved_tensors)
 
 
 class _Slope(Function):

@@ -7,8 +7,7 @@ gradient of the energy: the spline is the model, not an approximation made after
 
 An edge reads four coefficients. Written with torch's gathers and sums that takes longer than the
 network's products; here it is one kernel, ``embedding_bag``, which torch cannot differentiate
-twice. Hence the three functions below: what they compute is one form, linear in the coefficients,
-the weights and a gradient, so that the derivative of each is made of the other two.
+twice.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn import functional
+
+from hydragnn_flow.models.kernels.multilinear import derivative
 
 _PER_EDGE = 4
 """Coefficients that a cubic spline reads."""
-# Not among what torch promises; without it some gradients are computed for nothing.
-_CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 
 class Knots(nn.Module):
@@ -71,7 +69,7 @@ class Knots(nn.Module):
         basis = [v * v * v, 4.0 + u * u * (3.0 * u - 6.0), 4.0 + v * v * (3.0 * v - 6.0), u * u * u]
         weights = torch.cat(basis, dim=1)
         weights = weights * (1.0 / 6.0 if factor is None else factor / 6.0)
-        return Interpolation(Rows(start[:, 0].long(), self.intervals), weights)
+        return Interpolation(KnotRows(start[:, 0].long(), self.intervals), weights)
 
 
 class Interpolation:
@@ -85,17 +83,16 @@ class Interpolation:
         What it multiplies them by [n_edges, 4].
     """
 
-    def __init__(self, rows: Rows, weights: Tensor) -> None:
+    def __init__(self, rows: KnotRows, weights: Tensor) -> None:
         self.rows = rows
         self.weights = weights
 
     def __call__(self, coefficients: Tensor) -> Tensor:
         """Values [n_edges, width] of functions from their values at the knots [n_knots, width]."""
-        values: Tensor = apply_function(_Read, coefficients, self.weights, self.rows)
-        return values
+        return derivative(self.rows, 0, coefficients, self.weights)
 
 
-class Bags(NamedTuple):
+class KnotBags(NamedTuple):
     """Edges that are added up, four times: for each of the coefficients that an edge reads.
 
     Attributes
@@ -122,15 +119,23 @@ def longest_bag(device: torch.device) -> int | None:
     return None if device.type == "cpu" else 64
 
 
-class Rows:
+class KnotRows:
     """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it.
 
-    The methods are what torch does not differentiate: they are for autograd functions.
+    Called, it computes the derivatives of Σ_em values_e · weights_em coefficients_[start_e + m].
+    torch does not differentiate the methods: they are for autograd functions.
     """
 
     def __init__(self, start: Tensor, intervals: int) -> None:
         self.start = start
         self.intervals = intervals
+
+    def __call__(self, of: int, operands: list[Any]) -> Tensor:
+        """See :data:`~hydragnn_flow.models.kernels.multilinear.Form`."""
+        values, coefficients, weights = operands
+        if of == 0:
+            return self.read(coefficients, weights)
+        return self.spread(values, weights) if of == 1 else self.compare(values, coefficients)
 
     @cached_property
     def of_edge(self) -> Tensor:
@@ -139,7 +144,7 @@ class Rows:
 
     @cached_property
     def first(self) -> Tensor:
-        """Where an edge begins in what it reads [n_edges]."""
+        """Start of each edge in the flattened :attr:`of_edge` [n_edges]."""
         n = self.start.shape[0]
         return torch.arange(0, n * _PER_EDGE, _PER_EDGE, device=self.start.device)
 
@@ -156,23 +161,23 @@ class Rows:
         return in_order, edges
 
     @cached_property
-    def bags(self) -> Bags:
-        """What is summed for the gradient of the coefficients."""
+    def bags(self) -> KnotBags:
+        """Bags of edges whose sums are the gradient of the coefficients."""
         in_order, edges = self.by_interval
         n, device = edges.shape[0], edges.device
         begins = torch.searchsorted(in_order, torch.arange(self.intervals, device=device))
         owners = torch.arange(self.intervals, device=device)
         if (longest := longest_bag(device)) is not None:
             counts = begins.diff(append=begins.new_full((1,), n))
-            pieces = torch.div(counts + (longest - 1), longest, rounding_mode="floor")
-            ends = pieces.cumsum(0)
+            n_bags = torch.div(counts + (longest - 1), longest, rounding_mode="floor")
+            ends = n_bags.cumsum(0)
             # As many as there may be, so that the host need not wait for their number. Those left
             # over are empty.
             number = torch.arange(n // longest + self.intervals, device=device)
             owners = torch.searchsorted(ends, number, right=True).clamp(max=self.intervals - 1)
-            nth = number - (ends - pieces).index_select(0, owners)
+            nth = number - (ends - n_bags).index_select(0, owners)
             begins = (begins.index_select(0, owners) + nth * longest).clamp(max=n)
-        return Bags(
+        return KnotBags(
             edges.repeat(_PER_EDGE),
             torch.cat([begins + n * which for which in range(_PER_EDGE)]),
             torch.cat([owners + which for which in range(_PER_EDGE)]),
@@ -199,7 +204,7 @@ class Rows:
         return coefficients
 
     def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
-        """Add that gradient to what there is already."""
+        """Add the gradient of :meth:`spread` to ``coefficients`` in place."""
         sums = functional.embedding_bag(
             self.bags.edges,
             values.detach().contiguous(),
@@ -210,7 +215,7 @@ class Rows:
         coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
-        """Gradient of the weights [n_edges, 4]: products of values with what they read."""
+        """Gradient of the weights [n_edges, 4]: of values with the coefficients they read."""
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),
@@ -220,88 +225,3 @@ class Rows:
             0,  # the sum
         )
         return weights.view(-1, _PER_EDGE)
-
-
-def apply_function(function: Any, *operands: Any) -> Any:
-    """``function.apply``, which torch has left without types."""
-    return function.apply(*operands)
-
-
-def wanted(ctx: Any) -> list[bool]:
-    """Which gradients of an autograd function's operands are needed, in its backward pass.
-
-    The operands that are tensors must be its first.
-
-    Of operands that require a gradient, torch's ``needs_input_grad`` counts those too whose
-    gradient leads to nothing that was asked for: that of the coefficients, in the pass that makes
-    the forces.
-    """
-    if not _CAN_ASK:
-        return list(ctx.needs_input_grad)
-    nodes = [node for node, _ in ctx.next_functions]
-    return [
-        needed
-        # torch cannot say it of a leaf, which is rarely an operand.
-        and (node.name().endswith("AccumulateGrad") or torch._C._will_engine_execute_node(node))
-        for needed, node in zip(ctx.needs_input_grad, nodes, strict=False)
-    ]
-
-
-class _Read(Function):
-    """See :meth:`Rows.read`."""
-
-    @staticmethod
-    def forward(ctx: Any, coefficients: Tensor, weights: Tensor, rows: Rows) -> Tensor:
-        ctx.save_for_backward(coefficients, weights)
-        ctx.rows = rows
-        return rows.read(coefficients, weights)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        coefficients, weights = ctx.saved_tensors
-        needs, rows = wanted(ctx), ctx.rows
-        return (
-            apply_function(_Spread, gradient, weights, rows) if needs[0] else None,
-            apply_function(_Compare, gradient, coefficients, rows) if needs[1] else None,
-            None,
-        )
-
-
-class _Spread(Function):
-    """See :meth:`Rows.spread`."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor, rows: Rows) -> Tensor:
-        ctx.save_for_backward(values, weights)
-        ctx.rows = rows
-        return rows.spread(values, weights)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        values, weights = ctx.saved_tensors
-        needs, rows = wanted(ctx), ctx.rows
-        return (
-            apply_function(_Read, gradient, weights, rows) if needs[0] else None,
-            apply_function(_Compare, values, gradient, rows) if needs[1] else None,
-            None,
-        )
-
-
-class _Compare(Function):
-    """See :meth:`Rows.compare`."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, coefficients: Tensor, rows: Rows) -> Tensor:
-        ctx.save_for_backward(values, coefficients)
-        ctx.rows = rows
-        return rows.compare(values, coefficients)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        values, coefficients = ctx.saved_tensors
-        needs, rows = wanted(ctx), ctx.rows
-        return (
-            apply_function(_Read, coefficients, gradient, rows) if needs[0] else None,
-            apply_function(_Spread, values, gradient, rows) if needs[1] else None,
-            None,
-        )

@@ -1,4 +1,4 @@
-"""Sums over neighbours: whatever the order of the edges, and nothing made for no one."""
+"""Sums over neighbours: whatever the order of the edges, and nothing computed for no one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from geometry_cases import clusters
 
-from hydragnn_flow.models.mpnn.neighbours import _sorted, neighbours
+from hydragnn_flow.models.kernels.neighbour_sums import _sorted, neighbour_sums
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -23,7 +23,7 @@ def test_the_order_of_the_edges_is_nothing_to_the_sums(heads: int) -> None:
     for order in (torch.argsort(geometry.receiver), torch.randperm(n, generator=generator)):
         some = replace(geometry, sender=geometry.sender[order], receiver=geometry.receiver[order])
         values.requires_grad_()
-        total = neighbours(some, heads).weighted_sum(values, weights[order])
+        total = neighbour_sums(some, heads).weighted_sum(values, weights[order])
         (gradient,) = torch.autograd.grad(total.square().sum(), values)
         found.append((total, gradient))
     torch.testing.assert_close(*found)
@@ -33,9 +33,9 @@ def test_a_prediction_makes_nothing_that_only_gradients_read() -> None:
     """Finding the receivers of each atom is a third of the time of a small network."""
     geometry = clusters()
     nodes = torch.randn(geometry.n_atoms, 3, requires_grad=True)
-    bags = neighbours(geometry)
+    bags = neighbour_sums(geometry)
     total = bags.sum(nodes)
-    assert set(vars(bags)) & {"outgoing", "to_outgoing", "to_incoming", "_by_sender"} == set()
+    assert set(vars(bags)) & {"outgoing", "to_outgoing", "_by_sender"} == set()
     total.sum().backward()
     assert "outgoing" in vars(bags)
 

@@ -1,0 +1,291 @@
+"""Message-passing types: the table of those that ship, and types of a user's own.
+
+What a configuration is checked against stands here, not beside the layers, because it must be
+known before torch is imported. A type that ships is a file of ``hydragnn_flow/models/mpnn`` and an
+entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``, a subclass of
+:class:`~hydragnn_flow.models.mpnn.MessagePassing` with an attribute ``properties``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.user_classes import import_class
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Promises of a type, and the keys it reads; the conformance suite tests both.
+
+    Attributes
+    ----------
+    lengths
+        Whether edges have lengths ``always``, on ``request`` by `edge_features` (and in every
+        potential), or ``never``; a type that never sees lengths cannot be a potential.
+    edge_attributes
+        Whether the type reads the other columns of `edge_features`.
+    continuous_at_cutoff
+        Where edges have lengths, the output changes continuously when an edge appears or vanishes
+        at the cutoff.
+    smooth_forces
+        So do the forces of a potential, and they have no jumps inside the cutoff.
+    sees_angles
+        One layer distinguishes two structures that differ only in the angles between edges.
+    vectors
+        Whether atoms have features that rotate with the frame ``always``, on ``request`` by
+        `equivariance`, or ``never``.
+    keys
+        Keys of `Architecture` that the type reads, of those that only some types read.
+    options
+        Schema of `Architecture.mpnn_options`; None where the type has no options of its own.
+    """
+
+    lengths: Literal["always", "request", "never"]
+    edge_attributes: bool = False
+    continuous_at_cutoff: bool = False
+    smooth_forces: bool = False
+    sees_angles: bool = False
+    vectors: Literal["always", "request", "never"] = "never"
+    keys: tuple[str, ...] = ()
+    options: type[Section] | None = None
+
+
+class MpnnType(NamedTuple):
+    """A type that ships.
+
+    Attributes
+    ----------
+    home
+        Its class, as ``module:Class``.
+    properties
+        What it promises and reads.
+    layer
+        What a layer does, in the words of the documentation.
+    source
+        Where the type was published.
+    """
+
+    home: str
+    properties: Properties
+    layer: str
+    source: str
+
+
+MPNN_TYPES: dict[str, MpnnType] = {
+    "SchNet": MpnnType(
+        "hydragnn_flow.models.mpnn.schnet:SchNet",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            vectors="request",
+            keys=("num_gaussians", "num_filters", "equivariance"),
+        ),
+        "multiplies neighbours' features by filters, functions of the length",
+        "Schütt et al., [arXiv:1706.08566](https://arxiv.org/abs/1706.08566)",
+    ),
+    "EGNN": MpnnType(
+        "hydragnn_flow.models.mpnn.egnn:EGNN",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            vectors="request",
+            keys=("num_gaussians", "equivariance"),
+        ),
+        "messages from both atoms and the length",
+        "Satorras et al., [arXiv:2102.09844](https://arxiv.org/abs/2102.09844)",
+    ),
+    "PAINN": MpnnType(
+        "hydragnn_flow.models.mpnn.painn:PAINN",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            sees_angles=True,
+            vectors="always",
+            keys=("num_radial",),
+        ),
+        "scalars and vectors that turn with the frame, filtered by the length",
+        "Schütt et al., [arXiv:2102.03150](https://arxiv.org/abs/2102.03150)",
+    ),
+    "PNAEq": MpnnType(
+        "hydragnn_flow.models.mpnn.pnaeq:PNAEq",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            sees_angles=True,
+            vectors="always",
+            keys=("num_radial",),
+        ),
+        "PaiNN's vectors, with PNA's aggregation of the scalars",
+        "HydraGNN's own",
+    ),
+    "DimeNet": MpnnType(
+        "hydragnn_flow.models.mpnn.dimenet:DimeNet",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            sees_angles=True,
+            keys=(
+                "num_radial",
+                "num_spherical",
+                "envelope_exponent",
+                "basis_emb_size",
+                "int_emb_size",
+                "out_emb_size",
+                "num_before_skip",
+                "num_after_skip",
+            ),
+        ),
+        "messages between edges, weighted by lengths and angles (DimeNet++)",
+        "Gasteiger et al., [arXiv:2003.03123](https://arxiv.org/abs/2003.03123), "
+        "[arXiv:2011.14115](https://arxiv.org/abs/2011.14115)",
+    ),
+    "MACE": MpnnType(
+        "hydragnn_flow.models.mpnn.mace:MACE",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            sees_angles=True,
+            vectors="always",
+            keys=(
+                "num_radial",
+                "radial_type",
+                "distance_transform",
+                "envelope_exponent",
+                "max_ell",
+                "node_max_ell",
+                "correlation",
+            ),
+        ),
+        "products of several neighbours' features, up to a given order and degree",
+        "Batatia et al., [arXiv:2206.07697](https://arxiv.org/abs/2206.07697)",
+    ),
+    "PNA": MpnnType(
+        "hydragnn_flow.models.mpnn.pna:PNA",
+        Properties(
+            lengths="request",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            keys=("num_gaussians",),
+        ),
+        "mean, minimum, maximum and deviation over the neighbours, scaled by their number",
+        "Corso et al., [arXiv:2004.05718](https://arxiv.org/abs/2004.05718)",
+    ),
+    "PNAPlus": MpnnType(
+        "hydragnn_flow.models.mpnn.pnaplus:PNAPlus",
+        Properties(
+            lengths="always",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            keys=("num_radial", "envelope_exponent"),
+        ),
+        "PNA whose messages are multiplied by functions of the length",
+        "HydraGNN's own",
+    ),
+    "CGCNN": MpnnType(
+        "hydragnn_flow.models.mpnn.cgcnn:CGCNN",
+        Properties(
+            lengths="request",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            smooth_forces=True,
+            keys=("num_gaussians",),
+        ),
+        "a sum of gated messages",
+        "Xie and Grossman, [arXiv:1710.10324](https://arxiv.org/abs/1710.10324)",
+    ),
+    "GIN": MpnnType(
+        "hydragnn_flow.models.mpnn.gin:GIN",
+        Properties(lengths="never"),
+        "a perceptron of the atom's features plus the sum of its neighbours'",
+        "Xu et al., [arXiv:1810.00826](https://arxiv.org/abs/1810.00826)",
+    ),
+    "GAT": MpnnType(
+        "hydragnn_flow.models.mpnn.gat:GAT",
+        Properties(
+            lengths="request",
+            edge_attributes=True,
+            continuous_at_cutoff=True,
+            keys=("num_gaussians", "dropout"),
+        ),
+        "six heads that average the neighbours by attention (version 2)",
+        "Brody et al., [arXiv:2105.14491](https://arxiv.org/abs/2105.14491)",
+    ),
+    "SAGE": MpnnType(
+        "hydragnn_flow.models.mpnn.sage:SAGE",
+        Properties(lengths="never"),
+        "a linear map of the atom's features and its neighbours' mean",
+        "Hamilton et al., [arXiv:1706.02216](https://arxiv.org/abs/1706.02216)",
+    ),
+    "MFC": MpnnType(
+        "hydragnn_flow.models.mpnn.mfc:MFC",
+        Properties(lengths="never"),
+        "a linear map of the atom's features and its neighbours' sum, another for each number of "
+        "neighbours",
+        "Duvenaud et al., [arXiv:1509.09292](https://arxiv.org/abs/1509.09292)",
+    ),
+}
+"""Types by HydraGNN's names, the values of `Architecture.mpnn_type`."""
+
+READ_BY: dict[str, tuple[str, ...]] = {
+    key: tuple(name for name, kind in MPNN_TYPES.items() if key in kind.properties.keys)
+    for key in dict.fromkeys(key for kind in MPNN_TYPES.values() for key in kind.properties.keys)
+}
+"""Keys that only some types read, and which types do; they may stand with every type."""
+
+
+def class_of(name: str) -> Any:
+    """The class of a type, imported, and torch with it.
+
+    Parameters
+    ----------
+    name
+        A name of :data:`MPNN_TYPES`, or ``module:Class``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such type.
+    """
+    return import_class(MPNN_TYPES[name].home if name in MPNN_TYPES else name)
+
+
+@lru_cache(maxsize=64)
+def properties_of(name: str) -> Properties:
+    """Properties of a type; a type that ships is not imported for them.
+
+    Parameters
+    ----------
+    name
+        As for :func:`class_of`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such type.
+    """
+    if name in MPNN_TYPES:
+        return MPNN_TYPES[name].properties
+    if ":" not in name:
+        known = ", ".join(map(repr, MPNN_TYPES))
+        raise ValueError(f"must be one of {known}, or module:Class, got {name!r}")
+    properties = getattr(class_of(name), "properties", None)
+    if not isinstance(properties, Properties):
+        raise ValueError(
+            f"{name} is no message-passing type: derive it from "
+            f"hydragnn_flow.models.mpnn.MessagePassing and give it `properties`"
+        )
+    return properties

@@ -1,0 +1,389 @@
+"""Tests that every message-passing type passes, shipped or a user's own, in float64.
+
+Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that sees lengths::
+
+    import pytest
+    from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
+
+    class TestMine(PropertySuite):
+        @pytest.fixture
+        def mpnn_type(self) -> str:
+            return "my_package.my_module:Mine"
+
+    class TestMyPotential(PotentialSuite):
+        @pytest.fixture
+        def mpnn_type(self) -> str:
+            return "my_package.my_module:Mine"
+
+A type is held to what its :class:`~hydragnn_flow.models.mpnn.Properties` promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import ase.build
+import numpy as np
+import pytest
+import torch
+from ase.geometry import minkowski_reduce
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.network import Architecture, load_network
+from hydragnn_flow.config.network.mpnn_types import READ_BY, Properties, properties_of
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.models.mpnn import DatasetStatistics, mpnn_class
+from hydragnn_flow.testing.networks import (
+    CUTOFF,
+    GOLD,
+    alloy,
+    as_batch,
+    build,
+    energy_and_forces,
+    lively,
+    manifest,
+    network,
+    outputs,
+)
+
+Make = Callable[..., HydraModel]
+# Graphs are stored in float32, so a structure that was moved is not quite the same: this share of
+# the largest number.
+_STORED = 2e-5
+
+
+def _trimer(distance: float) -> ase.Atoms:
+    return ase.Atoms("CuAuCu", [[0, 0, 0], [distance, 0, 0], [0, 2.5, 0]])
+
+
+def _pair(distance: float) -> ase.Atoms:
+    return ase.Atoms([GOLD, GOLD], [[0, 0, 0], [distance, 0, 0]])
+
+
+class _Suite:
+    """Tests of one kind of network, :attr:`potential` or not."""
+
+    potential: ClassVar[bool]
+    architecture: ClassVar[dict[str, Any]] = {}
+    """Keys of `Architecture` that all networks have, such as ``mpnn_options``."""
+
+    @pytest.fixture
+    def mpnn_type(self) -> str:
+        """Name of the type, to be overridden; a fixture with ``params`` gives several."""
+        raise NotImplementedError("override the fixture mpnn_type")
+
+    @pytest.fixture
+    def properties(self, mpnn_type: str) -> Properties:
+        """Properties of the type."""
+        return properties_of(mpnn_type)
+
+    @pytest.fixture
+    def make(self, mpnn_type: str) -> Make:
+        """Builds a network from seed 0; keywords are keys of `Architecture`."""
+
+        def make(**options: Any) -> HydraModel:
+            return build(mpnn_type, **{"potential": self.potential, **self.architecture, **options})
+
+        return make
+
+    @pytest.fixture
+    def model(self, properties: Properties, make: Make) -> HydraModel:
+        """A network that sees lengths if it can, in float64, ready to predict."""
+        asks = not self.potential and properties.lengths != "never"
+        return lively(make(edge_features=["lengths"] if asks else None))
+
+    def test_structures_are_told_apart(self, model: HydraModel) -> None:
+        """The other tests would pass for a constant too."""
+        # A network without lengths sees only who is whose neighbour: one atom more, elsewhere.
+        first, second = alloy(0), alloy(1, spacing=3.3)
+        del second[0]
+        for name, values in outputs(model, first, second).items():
+            if len(values) == 2:
+                assert np.abs(values[0] - values[1]).max() > 1e-3, name
+            assert np.ptp(values) > 1e-3, name
+
+    def test_batch_mates_do_not_matter(self, model: HydraModel) -> None:
+        structures = [alloy(0), alloy(1).repeat((2, 1, 1)), alloy(2, spacing=3.5), ase.Atoms("Au")]
+        together = outputs(model, *structures)
+        alone = [outputs(model, structure) for structure in structures]
+        for name in together:
+            expected = np.concatenate([values[name] for values in alone])
+            np.testing.assert_allclose(
+                together[name], expected, rtol=1e-10, atol=1e-10, err_msg=name
+            )
+
+    def test_atom_order_does_not_matter(self, model: HydraModel) -> None:
+        atoms = alloy().repeat((2, 1, 1))
+        order = np.random.default_rng(1).permutation(len(atoms))
+        plain, permuted = outputs(model, atoms), outputs(model, atoms[order])
+        by_atom = {name for name, values in plain.items() if len(values) == len(atoms)}
+        expected = {name: v[order] if name in by_atom else v for name, v in plain.items()}
+        _same(permuted, expected)
+
+    def test_edge_order_does_not_matter(self, model: HydraModel) -> None:
+        """HydraGNN's files hold edges in any order."""
+        batch, shuffled = as_batch(alloy()), as_batch(alloy())
+        order = torch.randperm(batch.num_edges, generator=torch.Generator().manual_seed(0))
+        shuffled.edge_index = batch.edge_index[:, order]
+        shuffled.edge_shifts, shuffled.edge_attr = batch.edge_shifts[order], batch.edge_attr[order]
+        expected = {name: value.detach().numpy() for name, value in model(batch).items()}
+        found = {name: value.detach().numpy() for name, value in model(shuffled).items()}
+        _same(found, expected)
+
+    @pytest.mark.parametrize("far", [2, 3000], ids=["near", "far"])
+    def test_choice_of_periodic_image_does_not_matter(self, model: HydraModel, far: int) -> None:
+        """Nor does it for trajectories of molecular dynamics without wrapped atoms."""
+        atoms, moved = alloy(exact=False), alloy(exact=False)
+        images = np.random.default_rng(2).integers(-far, far + 1, (len(atoms), 3))
+        moved.positions += images @ atoms.cell.array
+        _same(outputs(model, moved), outputs(model, atoms), _STORED)
+
+    def test_choice_of_cell_vectors_does_not_matter(self, model: HydraModel) -> None:
+        atoms, sheared = alloy(), alloy()
+        sheared.set_cell([[1, 1, 0], [0, 1, 0], [2, 0, 1]] @ atoms.cell.array)
+        assert not np.allclose(minkowski_reduce(sheared.cell)[0], sheared.cell.array)
+        _same(outputs(model, sheared), outputs(model, atoms), _STORED)
+
+    @pytest.mark.parametrize(
+        "pbc", [True, (True, True, False), False], ids=["bulk", "slab", "cluster"]
+    )
+    def test_translation_does_not_matter(
+        self, model: HydraModel, pbc: bool | tuple[bool, bool, bool]
+    ) -> None:
+        atoms = alloy(exact=False)
+        atoms.pbc = pbc
+        moved = atoms.copy()
+        moved.positions += [1234.567, -9876.543, 10101.01]
+        _same(outputs(model, moved), outputs(model, atoms), _STORED)
+
+    @pytest.mark.parametrize("mirror", [1, -1], ids=["rotation", "reflection"])
+    def test_vectors_turn_with_the_frame_and_nothing_else_does(
+        self, model: HydraModel, mirror: int
+    ) -> None:
+        frame, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
+        turn = torch.from_numpy(frame * mirror * np.linalg.det(frame)).t()
+        batch, turned = as_batch(alloy()), as_batch(alloy())
+        # In float64: stored in float32, a turned structure is not quite the same.
+        turned.pos, turned.edge_shifts = (
+            batch.pos.double() @ turn,
+            batch.edge_shifts.double() @ turn,
+        )
+        expected, found = model(batch), model(turned)
+        for name, value in expected.items():
+            wanted = value @ turn if name == "forces" else value
+            atol = 1e-9 * float(wanted.detach().abs().max())
+            torch.testing.assert_close(found[name], wanted, rtol=1e-9, atol=atol)
+
+    def test_gradient_reaches_every_parameter(self, make: Make) -> None:
+        _check_gradients(make())
+
+    def test_costs_the_same_without_numbers(self, mpnn_type: str, make: Make) -> None:
+        """The cost of a trial is counted on the meta device before it runs."""
+        section = network(mpnn_type, potential=self.potential, **self.architecture)
+        with torch.device("meta"):
+            empty = build_model(section, manifest())
+        assert network_cost(empty, 100, 2000, 4) == network_cost(make(), 100, 2000, 4)
+
+
+class PropertySuite(_Suite):
+    """Tests of networks with several targets, for every type."""
+
+    potential = False
+
+    def test_supercell_has_the_same_properties(self, model: HydraModel) -> None:
+        """Outputs pooled by the mean do not depend on the number of copies of the cell."""
+        cell, supercell = outputs(model, alloy()), outputs(model, alloy().repeat(2))
+        np.testing.assert_allclose(supercell["gap"], cell["gap"], rtol=1e-10)
+        np.testing.assert_allclose(supercell["charge"], np.tile(cell["charge"], (8, 1)), rtol=1e-9)
+
+    @pytest.mark.parametrize("features", [None, ["lengths"], ["area"]])
+    def test_lengths_matter_where_the_type_sees_them(
+        self, properties: Properties, make: Make, features: list[str] | None
+    ) -> None:
+        lengths, attributes = properties.lengths != "never", properties.edge_attributes
+        if (features == ["lengths"] and not lengths) or (features == ["area"] and not attributes):
+            with pytest.raises(InputError, match=f"edge_features names {features[0]!r}"):
+                make(edge_features=features)
+            return
+        model = make(edge_features=features).eval()
+        batch = as_batch(alloy())
+        before = model(batch)["charge"]
+        batch.pos = batch.pos + 0.1 * torch.randn_like(batch.pos)
+        moved = not torch.equal(model(batch)["charge"], before)
+        asked = {"always": True, "request": features == ["lengths"], "never": False}
+        assert moved == asked[properties.lengths]
+
+    def test_attributes_of_edges_matter_where_the_type_reads_them(
+        self, properties: Properties, make: Make
+    ) -> None:
+        if not properties.edge_attributes:
+            pytest.skip("the type reads none; the test above sees them refused")
+        model = make(edge_features=["area"]).eval()
+        batch = as_batch(alloy())
+        batch.edge_attr = torch.rand(batch.num_edges, 1)
+        before = model(batch)["charge"]
+        batch.edge_attr = batch.edge_attr + 0.5
+        assert not torch.equal(model(batch)["charge"], before)
+
+    @pytest.mark.parametrize("kind", ["none", "layer", "graph"])
+    def test_every_normalisation_learns_from_its_graph_alone(self, make: Make, kind: str) -> None:
+        model = make(normalization=kind).double()
+        _check_gradients(model)
+        first, second = alloy(0), alloy(1).repeat((2, 1, 1))
+        together, alone = model.eval()(as_batch(first, second)), model(as_batch(first))
+        torch.testing.assert_close(together["gap"][:1], alone["gap"], rtol=1e-10, atol=1e-10)
+
+    def test_it_reads_the_keys_it_promises_and_no_other(
+        self, mpnn_type: str, properties: Properties
+    ) -> None:
+        features = None if properties.lengths == "never" else ["lengths"]
+        section = network(mpnn_type, potential=False, edge_features=features, **self.architecture)
+        architecture = load_network(section).Architecture
+        watched = _Watched(architecture)
+        statistics = DatasetStatistics(5.0, 8.0, (0, 2, 5, 3), elements=(1, 6, 8))
+        mpnn_class(mpnn_type)(cast("Architecture", watched), statistics, 8, 2)
+        assert watched.read & set(READ_BY) == set(properties.keys)
+        assert not watched.read & architecture.unread()
+
+    def test_vectors_are_as_promised(self, properties: Properties, make: Make) -> None:
+        """Whether the first of two layers passes on features that rotate with the frame."""
+        batch, has = as_batch(alloy()), []
+        for equivariance in (False, True):
+            model = make(equivariance=equivariance, num_conv_layers=2)
+            stack, geometry = model.encoder.layers, model.encoder.geometry(batch, batch.pos)
+            nodes = model.encoder.embedding(batch.x, batch.pos.dtype)
+            layer, state = stack.layers[0], stack.begin(nodes, geometry)
+            has.append(layer(state, stack.edge_features(geometry), geometry).tensors is not None)
+        promised = {"always": [True, True], "request": [False, True], "never": [False, False]}
+        assert has == promised[properties.vectors]
+
+    def test_same_seed_same_numbers(self, make: Make) -> None:
+        batch = as_batch(alloy(0), alloy(1))
+        first, second = (make().eval()(batch) for _ in range(2))
+        for name in first:
+            assert torch.equal(first[name], second[name])
+
+
+class PotentialSuite(_Suite):
+    """Tests of potentials, for types that see lengths."""
+
+    potential = True
+
+    @pytest.mark.parametrize("head", ["node", "graph"])
+    def test_supercell_has_eight_times_the_energy(self, make: Make, head: str) -> None:
+        pooling = {"graph_pooling": "add"} if head == "graph" else {}
+        model = make(head=head, **pooling).double().eval()
+        cell, forces = energy_and_forces(model, alloy())
+        supercell, all_forces = energy_and_forces(model, alloy().repeat(2))
+        np.testing.assert_allclose(supercell, 8 * cell, rtol=1e-12)
+        np.testing.assert_allclose(all_forces, np.tile(forces, (8, 1)), atol=1e-10)
+
+    def test_forces_are_the_gradient_of_the_energy(self, model: HydraModel) -> None:
+        batch = as_batch(alloy())
+        batch.pos = batch.pos.double()
+        forces = model(batch)["forces"].clone()
+        # Short, because the extremes of PNA have kinks that a long step would straddle.
+        step = 1e-5
+        numeric = torch.zeros_like(forces)
+        for index in np.ndindex(*forces.shape):
+            up, down = batch.clone(), batch.clone()
+            up.pos[index] += step
+            down.pos[index] -= step
+            difference = model(up)["energy"] - model(down)["energy"]
+            numeric[index] = -difference.item() / (2 * step)
+        torch.testing.assert_close(forces, numeric, rtol=0, atol=1e-6 * float(forces.abs().max()))
+
+    def test_forces_sum_to_zero(self, model: HydraModel) -> None:
+        _, forces = energy_and_forces(model, alloy())
+        np.testing.assert_allclose(forces.sum(axis=0), 0.0, atol=1e-11 * np.abs(forces).max())
+
+    @pytest.mark.parametrize("structure", [_trimer, _pair])
+    def test_energy_is_continuous_at_the_cutoff(
+        self, properties: Properties, model: HydraModel, structure: Callable[[float], ase.Atoms]
+    ) -> None:
+        if not properties.continuous_at_cutoff:
+            pytest.skip("the type does not promise it")
+        steps = []
+        for gap in (3e-4, 3e-5):
+            inside, outside = structure(CUTOFF - gap), structure(CUTOFF + gap)
+            assert as_batch(inside).num_edges > as_batch(outside).num_edges
+            energies, forces = energy_and_forces(model, inside, outside)
+            n = len(inside)
+            steps.append((abs(energies[0] - energies[1]), np.abs(forces[:n] - forces[n:]).max()))
+        (far, far_force), (near, near_force) = steps
+        # An edge that entered with its full weight would change it by about 1 eV, however near.
+        assert near < 1e-3 and near < 0.2 * far + 1e-9
+        if properties.smooth_forces:
+            assert near_force < 0.2 * far_force + 1e-9
+
+    def test_angles_matter_where_the_type_sees_them(
+        self, properties: Properties, make: Make
+    ) -> None:
+        """Two neighbours of one atom, too far from each other to be neighbours themselves."""
+        model = lively(make(num_conv_layers=1))
+
+        def bent(angle: float) -> ase.Atoms:
+            end = 2.5 * np.array([np.cos(angle), np.sin(angle), 0.0])
+            return ase.Atoms("AuCuAu", [[2.5, 0, 0], [0, 0, 0], end])
+
+        energies, _ = energy_and_forces(model, bent(np.pi), bent(2.2))
+        assert (abs(energies[0] - energies[1]) > 1e-4) == properties.sees_angles
+
+    def test_a_lone_atom_has_an_energy(self, model: HydraModel) -> None:
+        energies, forces = energy_and_forces(model, ase.Atoms("Cu"))
+        assert np.isfinite(energies).all()
+        np.testing.assert_array_equal(forces, np.zeros((1, 3)))
+
+    def test_ideal_lattices_and_coinciding_atoms_train(self, make: Make) -> None:
+        """Zero forces and zero lengths are where roots have infinite slopes."""
+        model = make()
+        ideal = ase.build.bulk("Cu", "fcc", a=3.75, cubic=True)
+        batch = as_batch(ideal, ase.Atoms("Cu2", [[0, 0, 0], [1, 0, 0]]))
+        batch.pos[5] = batch.pos[4]  # as only graphs that were not made of atoms can have it
+        outputs = model(batch)
+        (outputs["energy"].square().sum() + outputs["forces"].square().sum()).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+    def test_recomputed_layers_give_the_same_gradients(self, make: Make) -> None:
+        batch = as_batch(alloy(0), alloy(1))
+        gradients = []
+        for checkpointing in (False, True):
+            model = make().double()
+            model.encoder.checkpointing = checkpointing
+            outputs = model(batch)
+            (outputs["energy"].sum() + outputs["forces"].square().sum()).backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+        for plain, again in zip(*gradients, strict=True):
+            torch.testing.assert_close(again, plain, rtol=1e-9, atol=1e-9)
+
+
+def _check_gradients(model: HydraModel) -> None:
+    outputs = model(as_batch(alloy(0), alloy(1)))
+    sum(value.float().square().sum() for value in outputs.values()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def _same(
+    found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], share: float | None = None
+) -> None:
+    """Compare outputs closely, or to within a share of the largest number of each."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        rtol, atol = (1e-10, 1e-10) if share is None else (0.0, share * np.abs(values).max())
+        np.testing.assert_allclose(found[name], values, rtol=rtol, atol=atol, err_msg=name)
+
+
+class _Watched:
+    """An `Architecture` that records which keys were read."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self._architecture = architecture
+        self.read: set[str] = set()
+
+    def __getattr__(self, key: str) -> Any:
+        self.read.add(key)
+        return getattr(self._architecture, key)

@@ -1,0 +1,164 @@
+"""A message-passing type from outside the package: the one of docs/models.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG, write_config
+from driver_cases import TWO_CORES
+from page_cases import REPOSITORY
+from segment_cases import NETWORK, make_spec, network_with
+
+from hydragnn_flow.config import load_network, resolve_config
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.workers.binding import bound_to
+from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
+from hydragnn_flow.training.runner import run_segment
+
+NAME = "my_package.my_module:MyType"
+SLOPE = "Architecture.mpnn_options.slope"
+EXAMPLE = re.search(
+    r"## A type of your own.*?```python\n(.*?)```",
+    (REPOSITORY / "docs" / "models.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the user's package, where Python finds it."""
+    assert EXAMPLE is not None
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "my_module.py").write_text(EXAMPLE[1])
+    (folder / "my_package" / "broken.py").write_text("1 / 0\n")
+    (folder / "my_package" / "others.py").write_text(OTHERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder
+    for name in [name for name in sys.modules if name.startswith("my_package")]:
+        del sys.modules[name]
+
+
+OTHERS = """
+from hydragnn_flow.models.mpnn import MessagePassing, Properties
+
+class NotAType: pass
+class Undescribed(MessagePassing): pass
+class Blind(MessagePassing): properties = Properties(lengths="never")
+class Misspelt(MessagePassing): properties = Properties(lengths="never", keys=("num_gausians",))
+"""
+
+
+class TestMyType(PropertySuite):
+    @pytest.fixture
+    def mpnn_type(self) -> str:
+        return NAME
+
+
+class TestMyPotential(PotentialSuite):
+    @pytest.fixture
+    def mpnn_type(self) -> str:
+        return NAME
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("MyType", "must be one of 'SchNet', .* or module:Class, got 'MyType'"),
+        ("my_packag.my_module:MyType", "no module 'my_packag'; install it"),
+        ("my_package.my_modul:MyType", "no module 'my_package.my_modul'; install it"),
+        ("my_package.my_module:MyTyp", "my_package.my_module has no 'MyTyp'; correct the name"),
+        ("my_package.broken:MyType", "cannot be imported: division by zero"),
+        ("my_package.others:NotAType", "is no message-passing type: derive it from"),
+        ("my_package.others:Undescribed", "give it `properties`"),
+        ("my_package.others:Blind", "it sees no lengths"),
+        ("my_package.others:Misspelt", "'num_gausians', which is no key of Architecture"),
+        (":", "cannot be imported"),
+    ],
+)
+def test_a_wrong_name_is_told_in_one_sentence(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"Architecture.*: .*{said}") as error:
+        load_network(network_with(Architecture__mpnn_type=name))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"slop": 2.0}, "mpnn_options: unknown key 'slop'; did you mean 'slope'"),
+        ({"slope": -1.0}, "mpnn_options: slope: must be greater than 0, got -1.0"),
+    ],
+)
+def test_wrong_options_are_told_in_one_sentence(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_network(network_with(Architecture__mpnn_type=NAME, Architecture__mpnn_options=options))
+
+
+def _searched(folder: Path, space: dict[str, Any]) -> Any:
+    search = CONFIG["search"] | {"space": space}
+    return resolve_config({**CONFIG, "search": search}, folder / "small.yaml")
+
+
+def test_it_may_be_searched_with_its_options(tmp_path: Path) -> None:
+    types = {"Architecture.mpnn_type": {"choices": ["SchNet", NAME]}}
+    slope: dict[str, Any] = {"float": [0.5, 2.0]}
+    config = _searched(
+        tmp_path, types | {SLOPE: slope | {"when": {"Architecture.mpnn_type": [NAME]}}}
+    )
+    network = config.network_with({"Architecture.mpnn_type": NAME, SLOPE: 0.7})
+    assert network.Architecture.mpnn_options == {"slope": 0.7}
+    with pytest.raises(InputError, match="slope: changes nothing here"):
+        _searched(
+            tmp_path, types | {SLOPE: slope | {"when": {"Architecture.mpnn_type": ["SchNet"]}}}
+        )
+    with pytest.raises(InputError, match="no module 'mine'"):
+        _searched(tmp_path, {"Architecture.mpnn_type": {"choices": ["SchNet", "mine:Type"]}})
+
+
+def test_options_change_the_network(tmp_path: Path, alloy_store: GraphStore) -> None:
+    losses = []
+    for number, slope in enumerate((0.5, 2.0)):
+        network = network_with(
+            Architecture__mpnn_type=NAME, Architecture__mpnn_options={"slope": slope}
+        )
+        spec = make_spec(tmp_path / str(number), alloy_store, 1, network=network)
+        result = run_segment(spec)
+        assert result.status == "ok", result.reason
+        losses.append(result.best_val_loss)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_campaign_searches_trains_and_predicts_with_it(package: Path, tmp_path: Path) -> None:
+    network = NETWORK | {"Architecture": NETWORK["Architecture"] | {"mpnn_type": NAME}}
+    search = {"trials": 2, "min_epochs": 1, "space": {SLOPE: {"float": [0.5, 2.0]}}}
+    training = NETWORK["Training"] | {"num_epoch": 2}
+    config = write_config(
+        tmp_path,
+        network=network | {"Training": training},
+        search=search,
+        ensemble={"size": 2, "epochs": 2, "level": 0.9},
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}"}
+    flow = [sys.executable, "-m", "hydragnn_flow.cli"]
+    for command in (
+        ["run", config, "--run-dir", "run"],
+        ["predict", "run", "run/store.gs", "-o", "predictions.csv"],
+        ["report", "run"],
+    ):
+        with bound_to(TWO_CORES):
+            done = subprocess.run(
+                [*flow, *command], capture_output=True, text=True, cwd=tmp_path, env=environment
+            )
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert (tmp_path / "predictions.csv").read_text().count("\n") > 10
