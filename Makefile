@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 
 # Packages whose names are public: those of their `__all__`.
 PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
-	execution models models.mpnn placement report search)
+	execution models models.mpnn placement report search testing)
 
 # `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, and the directory
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.

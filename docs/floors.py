@@ -27,10 +27,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("execution", "ensemble"),
     ("training",),
     ("models",),
-    ("data", "search"),
+    ("data", "search", "segment"),
     ("config", "placement"),
-    ("locks",),
-    ("errors", "files", "lazy", "signals", "versions"),
+    ("locks", "processes", "retries"),
+    ("errors", "files", "lazy", "log", "signals", "versions"),
 )
 """Rooms from the top floor to the ground."""
 
@@ -116,7 +116,8 @@ def render() -> str:
     """The picture, as SVG."""
     shapes: list[str] = []
     top = _MARGIN
-    for floor in FLOORS:
+    there = rooms()
+    for floor in ([name for name in names if name in there] for names in FLOORS):
         width = (_WIDTH - 2 * _MARGIN - (len(floor) - 1) * _GAP) / len(floor)
         boxes = [_lines(Room(name), width) for name in floor]
         height = _LINE * max(len(lines) for lines in boxes) + 14

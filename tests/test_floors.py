@@ -1,0 +1,52 @@
+"""Rooms of the package import from lower floors only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+# Each of these rooms can be read, tested and simulated without these libraries.
+APART = {
+    "config": {"torch", "parsl"},
+    "placement": {"torch", "parsl", "optuna"},
+    "search": {"torch", "parsl"},
+    "data": {"parsl", "optuna"},
+    "models": {"parsl", "optuna"},
+    "training": {"parsl", "optuna"},
+}
+
+
+@pytest.fixture(scope="module")
+def floors() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        import floors
+
+        yield floors
+    sys.modules.pop("floors")
+
+
+def test_every_room_is_on_one_floor(floors: ModuleType) -> None:
+    placed = [name for floor in floors.FLOORS for name in floor]
+    assert len(placed) == len(set(placed))
+    assert floors.rooms() <= set(placed)
+
+
+def test_rooms_import_from_lower_floors_only(floors: ModuleType) -> None:
+    upward = []
+    for number, floor in enumerate(floors.FLOORS):
+        lower = {name for below in floors.FLOORS[number + 1 :] for name in below}
+        for name in floors.rooms() & set(floor):
+            upward += [f"{name} imports {other}" for other in floors.Room(name).rooms - lower]
+    assert upward == []
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_a_room_does_without_some_libraries(name: str, floors: ModuleType) -> None:
+    packages = {imported.partition(".")[0] for imported in floors.Room(name).imports}
+    assert not packages & APART[name]
