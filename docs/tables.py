@@ -20,6 +20,7 @@ from hydragnn_flow.config.network import Architecture, NetworkConfig
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.config.run import EnsembleConfig
+from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.search import (
     Failures,
     LearningCurve,
@@ -31,8 +32,8 @@ from hydragnn_flow.config.sources import FORMATS, section_class
 from hydragnn_flow.execution.sites.options import NodeOptions, Options
 
 PAGES = [
-    Path(__file__).with_name(name)
-    for name in ("configuration.md", "data.md", "models.md", "sites.md")
+    Path(__file__).with_name(f"{name}.md")
+    for name in ("configuration", "data", "models", "search", "sites")
 ]
 _TRAINING = ("Optimizer", "Batching")
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -144,6 +145,16 @@ def properties() -> str:
     return "\n".join([f"| {head} |", "|" + "---|" * 8, *rows])
 
 
+def samplers() -> str:
+    """The samplers that have a short name."""
+    rows = [
+        f"| `{name}`{' (default)' if name == SearchConfig.model_fields['sampler'].default else ''} "
+        f"| {sampler.about} |"
+        for name, sampler in SAMPLERS.items()
+    ]
+    return "\n".join(["| `sampler` | |", "|---|---|", *rows])
+
+
 def _path(section: str) -> str:
     return f"Training.{section}" if section in _TRAINING else section
 
@@ -154,6 +165,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "properties": properties,
     "ignored": ignored,
     "refused": refused,
+    "samplers": samplers,
     "search": lambda: _rows(SearchConfig),
     "domain": lambda: _rows(Parameter),
     "patience": lambda: _rows(Patience),

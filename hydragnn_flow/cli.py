@@ -174,18 +174,6 @@ def status(run_dir: RunDir) -> None:
         console.print(status_table(run_dir))
 
 
-@app.command()
-def rebuild(run_dir: RunDir) -> None:
-    """Make a lost or damaged study or ledger anew from the other.
-
-    The damaged file is kept beside it, with `.damaged` after its name.
-    """
-    from hydragnn_flow.campaign.rebuild import rebuild_records
-
-    with using(run_dir):
-        say(rebuild_records(run_dir))
-
-
 def _finished(run_dir: Path) -> Path:
     from hydragnn_flow.ensemble.summary import read_summary
 

@@ -44,6 +44,15 @@ class RunDirectory:
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the search has begun; its study may be lost, and is then made anew."""
+        return any(is_there(path) for path in (self.journal, self.segments, self.path / "trials"))
+
+    def warm_start(self) -> tuple[Path, ...]:
+        """Earlier searches that the study began with."""
+        return tuple(map(Path, self._before()["search"]["warm_start"]))
+
     def check(self, config: RunConfig) -> None:
         """Refuse a directory that belongs to another configuration, and earlier searches to start
         from that are not there.
@@ -61,7 +70,7 @@ class RunDirectory:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
-        if not self.journal.exists():
+        if not self.has_begun:
             check_earlier(config.search.warm_start)
         if not file.exists():
             content = self.path.iterdir() if self.path.is_dir() else []
@@ -85,7 +94,7 @@ class RunDirectory:
             free = {"data.path", "search.warm_start"}
             if self.is_extended(config):
                 free |= {"search.trials", "ensemble"}
-        elif self.journal.exists():
+        elif self.has_begun:
             free = {"data.path", "search.trials", "search.warm_start", "ensemble"}
         elif self.store.exists():
             # Of the network the store has the neighbour lists; prepare_store compares them.
@@ -142,8 +151,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
         values, before = _resolved(config), self._before()
-        if self.journal.exists():
-            # To rebuild the study takes what it started from, whatever is asked for by now.
+        if self.has_begun:
+            # To make the study anew takes what it started from, whatever is asked for by now.
             begun = {**values["search"], **before.get("search", {})}
             values["search"]["warm_start"] = begun["warm_start"]
         about = {"versions": versions(), STARTED: [*before.get(STARTED, []), time.time()]}
@@ -216,7 +225,7 @@ class RunDirectory:
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "
-                    f"a copy, or make it anew with `hydragnn-flow rebuild {self.path}`"
+                    f"a copy, or name {self.path} in search.warm_start of another run"
                 ) from None
             yield result
 

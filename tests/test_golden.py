@@ -25,7 +25,7 @@ from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import JOURNAL, Search, read_trials
-from hydragnn_flow.search.reading import STUDY
+from hydragnn_flow.search.storage import STUDY
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.segment import SegmentSpec

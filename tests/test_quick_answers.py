@@ -100,7 +100,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["importance", "taken"], "run.yaml"),
     (["dashboard", "taken"], "run.yaml"),
     (["profile", "taken"], "run.yaml"),
-    (["rebuild", "taken"], "run.yaml"),
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
     (["predict", "taken", "x.xyz"], "no finished ensemble"),
     (["store", "info", "nowhere"], "nowhere"),

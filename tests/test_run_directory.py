@@ -193,7 +193,7 @@ def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) 
         directory.check(later)
         directory.claim(later)
         values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
-        assert values["search"]["warm_start"] == [str(earlier)]  # for `hydragnn-flow rebuild`
+        assert values["search"]["warm_start"] == [str(earlier)]  # to make the study anew
     directory.ensemble.mkdir()
     directory.check(CONFIG)
 

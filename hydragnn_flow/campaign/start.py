@@ -149,7 +149,7 @@ def _refused_in_a_sentence(path: Path) -> Iterator[None]:
 def _check_sampler(config: RunConfig) -> None:
     """Let a sampler that was chosen by its class propose; it needs Optuna, and some need torch."""
     if not isinstance(config.search.sampler, str):
-        from hydragnn_flow.search.samplers.make import rehearse
+        from hydragnn_flow.search.rehearsal import rehearse
 
         rehearse(config.search)
 

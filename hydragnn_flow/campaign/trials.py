@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import is_final, times_too_large
 from hydragnn_flow.campaign.objectives import check_errors, outcome_of
+from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
@@ -40,6 +41,10 @@ class TrialPhase:
         self.context = context
         config = context.config
         check_errors(config.search, context.history, context.store.manifest)
+        remade = rebuild_study(context.directory, config, context.history)
+        if remade:
+            study, ledger = context.directory.journal, context.directory.segments
+            context.view.say(f"{study}: was missing; made anew from {ledger.name}, {remade} trials")
         self.search = Search(
             context.directory.journal,
             config.search,
@@ -244,16 +249,17 @@ class TrialPhase:
     def _check_records(self) -> None:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""
         directory = self.context.directory
+        study, ledger = directory.journal, directory.segments
         if not self._results.keys() <= {trial.number for trial in self.search.records}:
-            lost, other = directory.journal, directory.segments
-        elif not self._results and self.search.best is not None:
-            lost, other = directory.segments, directory.journal
-        else:
-            return
-        raise InputError(
-            f"{lost}: has lost the trials that {other.name} records; restore it from a copy, or "
-            f"make it anew with `hydragnn-flow rebuild {directory.path}`"
-        )
+            raise InputError(
+                f"{study}: lacks trials that {ledger.name} records; move it away, and the same "
+                f"command makes it anew"
+            )
+        if not self._results and self.search.best is not None:
+            raise InputError(
+                f"{ledger}: has lost the trials that {study.name} records; restore it from a copy, "
+                f"or name {directory.path} in search.warm_start of another run"
+            )
 
     def _take_up(self) -> None:
         """After a restart: report what is recorded but not judged, and make the rest ready."""

@@ -1,4 +1,4 @@
-"""What a search may vary: domains of hyper-parameters and the conditions they exist under."""
+"""Domains of the hyper-parameters of a search, and the conditions they exist under."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """What both ask for; no value where they contradict each other."""
+    """Values that both allow; none where they contradict each other."""
     shared = {
         name: tuple(value for value in one[name] if value in other[name])
         for name in one

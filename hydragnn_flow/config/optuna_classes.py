@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from hydragnn_flow.config.domain import did_you_mean
+from hydragnn_flow.config.domain import Parameter, did_you_mean
+from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.user_classes import import_class, one_line
 
 if TYPE_CHECKING:
@@ -42,23 +43,31 @@ def build_pruner(options: Mapping[str, Any]) -> BasePruner:
     return cast("BasePruner", _built("pruner", "BasePruner", options, {}))
 
 
-def build_sampler(options: Mapping[str, Any], seed: int) -> BaseSampler:
+def build_sampler(
+    chosen: str | Mapping[str, Any], space: Mapping[str, Parameter], seed: int
+) -> BaseSampler:
     """The sampler a configuration asks for.
 
     Parameters
     ----------
-    options
-        As for `build_pruner`, of `optuna.samplers`.
+    chosen
+        One of :data:`~hydragnn_flow.config.samplers.SAMPLERS`; or options as for `build_pruner`, of
+        `optuna.samplers`, whose ``type`` may be such a name too.
+    space
+        Dotted path → domain; given to every class that has this parameter.
     seed
-        Given to every class that takes one.
+        Of the random numbers; given to every class that takes one.
 
     Raises
     ------
     ValueError
         If there is no such sampler, or it does not take these options.
     """
+    given = {"type": chosen} if isinstance(chosen, str) else chosen
+    named = SAMPLERS.get(str(given.get("type")))
+    options = {**named.options, **given, "type": named.options["type"]} if named else given
     # Conditional parameters are drawn on their own, which is no news to who chose the sampler.
-    supplied = {"seed": seed, "warn_independent_sampling": False}
+    supplied = {"space": space, "seed": seed, "warn_independent_sampling": False}
     return cast("BaseSampler", _built("sampler", "BaseSampler", options, supplied))
 
 
@@ -85,8 +94,8 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
     }
     given = {argument: value for argument, value in options.items() if argument != "type"}
     for argument, value in given.items():
-        if argument == "seed" and argument in supplied:
-            raise ValueError(f"{key}.seed follows from the run's seed; remove it")
+        if argument in ("seed", "space") and argument in supplied:
+            raise ValueError(f"{key}.{argument} follows from the run's {argument}; remove it")
         if argument not in takes:
             hint = did_you_mean(argument, takes)
             known = ", ".join(name for name in takes if name not in supplied)
@@ -94,7 +103,7 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
             raise ValueError(f"{key}.{argument} is not an option of {name}{hint}")
         given[argument] = _argument(f"{key}.{argument}", takes[argument], value, supplied)
     for argument, parameter in takes.items():
-        if parameter.default is inspect.Parameter.empty and argument not in given:
+        if parameter.default is inspect.Parameter.empty and argument not in {**supplied, **given}:
             raise ValueError(f"{key}: {name} needs {argument}; give it beside type")
     more = {argument: value for argument, value in supplied.items() if argument in takes}
     try:

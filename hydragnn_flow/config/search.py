@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
 from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
+from hydragnn_flow.config.samplers import SAMPLERS
 
 __all__ = ["Failures", "LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
 
-Sampler = Literal["auto", "batched_tpe", "tpe", "gp", "nsga2", "qmc", "random"]
+if TYPE_CHECKING:
+    SamplerName = str
+else:
+    SamplerName = Literal[tuple(SAMPLERS)]
 LOSSES = ("val_loss", "train_loss")
 COSTS = ("seconds", "joules")
 MOST_OBJECTIVES = 3
@@ -39,34 +43,35 @@ class LearningCurve(Section):
 
 
 class Failures(Section):
-    """`search.failures`: what happens to a trial that cannot be judged.
+    """`search.failures`: treatment of a trial that cannot be judged.
 
-    ``record`` ends it as failed, with the reason; ``retry`` trains its segment again, until it has
-    ended so three times without getting further, or ten times with its node or job.
+    ``record`` ends the trial as failed, with the reason. ``retry`` trains its segment again; the
+    trial fails at the third such end without progress, or at the tenth where its node or job was
+    lost.
     """
 
     diverged: Literal["record", "retry"] = "record"
-    """What happens when the loss is no longer finite."""
+    """Treatment of a loss that is no longer finite."""
     out_of_memory: Literal["resize", "retry", "record"] = "resize"
-    """What happens when memory runs out. ``resize`` trains the segment again with twice as many
-    micro-batches, which takes less memory and gives the same gradient."""
+    """Treatment of a segment that runs out of memory. ``resize`` trains the segment again with
+    twice as many micro-batches, which takes less memory and gives the same gradient."""
     lost: Literal["retry", "record"] = "retry"
-    """What happens when the segment ends in any other way: its worker, node or job was lost, or an
+    """Treatment of a segment that ends in any other way: its worker, node or job was lost, or an
     error occurred."""
 
 
 class SearchConfig(Section):
-    """What is tried, in which order, how it is judged and when it ends."""
+    """`search`: the space, the sampler, the objectives and the rungs."""
 
     trials: int = Field(ge=1)
     """Number of configurations to try."""
-    sampler: Sampler | dict[str, Any] = "auto"
-    """What proposes configurations: ``auto`` and ``batched_tpe`` are this package's own, the others
-    Optuna's. ``{type: CmaEsSampler, with_margin: true}`` is any class of ``optuna.samplers`` with
-    its arguments, ``{type: "module:Class"}`` one of your own. ``auto`` begins with points spread
-    evenly and goes on with a Gaussian process, and with ``batched_tpe`` where no proposal is ready;
-    beyond 2,000 trials (those of ``warm_start`` among them), with several objectives or with
-    constraints it is ``batched_tpe``."""
+    sampler: SamplerName | dict[str, Any] = "auto"
+    """Method that proposes configurations: ``auto`` and ``batched_tpe`` are this package's own, the
+    others Optuna's. ``{type: CmaEsSampler, with_margin: true}`` is any class of ``optuna.samplers``
+    with its arguments, ``{type: "module:Class"}`` one of your own. ``auto`` begins with points
+    spread evenly, continues with a Gaussian process, and uses ``batched_tpe`` where no proposal of
+    the process is ready. ``auto`` is ``batched_tpe`` beyond 2,000 trials (those of ``warm_start``
+    included), with several objectives, and with constraints."""
     objectives: tuple[str, ...] = ("val_loss",)
     """Quantities to minimise, at most three: ``val_loss``, ``train_loss``, ``val.TARGET``,
     ``seconds``, ``joules``. ``val.TARGET`` is the mean absolute validation error of one target, per
@@ -98,7 +103,7 @@ class SearchConfig(Section):
     """Stop trials whose learning curve is not promising. Judged at the rungs, in addition to the
     rule."""
     failures: Failures = Failures()
-    """What happens to trials that diverge, run out of memory or are lost."""
+    """Treatment of trials that diverge, run out of memory or are lost."""
     warm_start: tuple[Path, ...] = ()
     """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
     their trials; ``trials`` does not count them."""
@@ -110,14 +115,10 @@ class SearchConfig(Section):
 
     @field_validator("sampler", mode="before")
     @classmethod
-    def _a_sampler(cls, name: object) -> object:
-        if isinstance(name, dict):
-            build_sampler(name, seed=0)
-            return name
-        known = get_args(Sampler)
-        if name not in known:
-            hint = did_you_mean(name, known) or (
-                f"; known are {', '.join(known)}, and {{type: Class}} for any of Optuna's"
+    def _a_known_sampler(cls, name: object) -> object:
+        if not isinstance(name, dict) and str(name) not in SAMPLERS:
+            hint = did_you_mean(name, SAMPLERS) or (
+                f"; known are {', '.join(SAMPLERS)}, and {{type: Class}} for any of Optuna's"
             )
             raise ValueError(f"{name!r} is not a sampler{hint}")
         return name
@@ -159,6 +160,8 @@ class SearchConfig(Section):
 
     @model_validator(mode="after")
     def _one_rule(self) -> SearchConfig:
+        if not isinstance(self.sampler, str):
+            build_sampler(self.sampler, self.space, seed=0)
         if self.brackets is not None and self.rungs != "hyperband":
             raise ValueError(
                 f"brackets = {self.brackets} belongs to rungs: hyperband, but rungs is "

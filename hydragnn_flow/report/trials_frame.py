@@ -15,9 +15,8 @@ from optuna.trial import FrozenTrial
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
-from hydragnn_flow.search.journal import read_journal
-from hydragnn_flow.search.reading import STUDY
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
+from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.training.segment import SegmentResult
 
 UNITS = {"seconds": "s", "joules": "J"}

@@ -1,4 +1,4 @@
-"""What to try next: search space, samplers, durable study, rungs."""
+"""Search: its space, its samplers, the durable study, and the rungs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.search.reading import read_trials
     from hydragnn_flow.search.records import Outcome, TrialRecord
     from hydragnn_flow.search.samplers import BatchedTPESampler
+    from hydragnn_flow.search.storage import read_trials
     from hydragnn_flow.search.study import Search
 else:
     __getattr__, __dir__ = lazily(
@@ -20,7 +20,7 @@ else:
             "Outcome": "records",
             "Search": "study",
             "TrialRecord": "records",
-            "read_trials": "reading",
+            "read_trials": "storage",
         },
     )
 

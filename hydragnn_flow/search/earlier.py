@@ -1,4 +1,4 @@
-"""A study that begins with what earlier ones found, or with given configurations."""
+"""Trials that a study begins with: of earlier searches, and given configurations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.journal import read_journal
 from hydragnn_flow.search.records import FIXED, ORIGIN
 from hydragnn_flow.search.space import active, distributions
+from hydragnn_flow.search.storage import read_journal
 
 BEGUN = "begun"
-"""User attribute of a study that has all it was to begin with: the names of its objectives."""
+"""User attribute of a study that has all earlier trials: the names of its objectives."""
 LIMITS = "limits"
 """User attribute of a study: the limits that its trials' excesses are told from."""
 
@@ -62,11 +62,11 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     study.set_user_attr(BEGUN, list(config.objectives))
 
 
-def enqueue(study: optuna.Study, wanted: Sequence[Mapping[str, Any]]) -> None:
+def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
     """Have the next trials begin with given configurations, each once in the life of the study."""
-    there = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
-    for parameters in wanted:
-        if dict(parameters) not in there:
+    enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
+    for parameters in configurations:
+        if dict(parameters) not in enqueued:
             study.enqueue_trial(dict(parameters))
 
 
@@ -97,7 +97,7 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
 
 def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    # Those it had learnt from itself are named by whoever wants them.
+    # Trials that it learnt from itself are left to the configuration to name.
     return [trial for trial in ended if ORIGIN not in trial.user_attrs]
 
 

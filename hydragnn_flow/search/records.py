@@ -1,8 +1,8 @@
-"""What the study knows of trials, as plain values."""
+"""Records of trials, as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,7 +30,7 @@ WORDS: dict[TrialState, TrialWord] = {
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """What the study knows of a trial."""
+    """A trial as the study records it."""
 
     number: int
     state: TrialWord
@@ -54,7 +54,7 @@ def best_first(record: TrialRecord) -> tuple[bool, bool, float, int]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial has come to so far.
+    """Objectives, limits and curve of a trial so far.
 
     Attributes
     ----------
@@ -71,6 +71,15 @@ class Outcome:
     curve: Sequence[Sequence[float]] = ()
 
 
+def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials that the study has asked for itself."""
+    return [
+        trial
+        for trial in trials
+        if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING
+    ]
+
+
 def waits(trial: FrozenTrial) -> bool:
     """Whether a trial of a study that promotes waits: Optuna calls it running, but nothing runs."""
     reported = len(trial.intermediate_values)
@@ -78,7 +87,7 @@ def waits(trial: FrozenTrial) -> bool:
 
 
 def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """A copy of a trial that waits, as if it had ended where it does."""
+    """A copy of a trial that waits, as if it had been pruned there."""
     pruned = copy(trial)
     pruned.state = TrialState.PRUNED
     pruned.value = trial.intermediate_values[max(trial.intermediate_values)]

@@ -1,30 +1,112 @@
-"""A study in memory whose changes are put on disk together."""
+"""The study's file: an Optuna journal, whose records are put on disk together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import optuna
 from optuna.distributions import BaseDistribution
-from optuna.storages import InMemoryStorage
-from optuna.storages.journal._storage import JournalOperation
-from optuna.study import StudyDirection
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState
 
+from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there
-from hydragnn_flow.search.journal import Distributions, creation, fill, record, utc
+from hydragnn_flow.search.records import TrialRecord, own, record_of
+
+STUDY = "search"
+"""Name of the study in a run's journal."""
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class StudyStorage(InMemoryStorage):
-    """Optuna's storage in memory, with a journal that all of Optuna's tools read.
+class GroupCommitBackend(BaseJournalBackend):
+    """The records of one storage: read from the file once, appended to it together.
 
-    Every change is seen at once and is on disk after :meth:`commit`, which is one append and one
-    fsync however many there were. A trial that was created since the last one is a single record
-    with all it has by then. What is acted on must be committed before.
+    Parameters
+    ----------
+    path
+        The journal. A last line without its newline is still being written and is left out.
+    """
 
-    It is the journal's only writer: who opens it holds the run directory's lock.
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.line = 0
+        """Number of the line read last."""
+        self.none_waiting: set[int] = set()
+        """Studies in which no trial waits to be asked for."""
+        self._file = AppendOnly(path)
+        self._unread: Iterable[dict[str, Any]] = self._stored()
+        self._pending: list[dict[str, Any]] = []
+        self._created: dict[int, dict[str, Any]] = {}
+
+    def _stored(self) -> Iterator[dict[str, Any]]:
+        if not is_there(self.path):
+            return
+        with self.path.open("rb") as file:
+            for line in file:
+                self.line += 1
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
+        """Records that the storage has not read yet; it reads each once."""
+        unread, self._unread = self._unread, ()
+        return unread
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Keep records for the next commit.
+
+        Raises
+        ------
+        TypeError
+            If a value cannot be written as JSON.
+        """
+        for log in logs:
+            _encode(log)  # as long as it can fail
+            if log.get("state") == TrialState.WAITING:
+                self.none_waiting.clear()
+        self._pending += logs
+        self._unread = logs
+
+    def created(self, trial_id: int) -> None:
+        """Say which trial the last record has created."""
+        self._created[trial_id] = self._pending[-1]
+
+    def fold_parameter(self, trial_id: int) -> None:
+        """Move the last record, a parameter, into that of the trial's creation if it is pending."""
+        creation = self._created.get(trial_id)
+        if creation is not None:
+            parameter = self._pending.pop()
+            name = parameter["param_name"]
+            creation.setdefault("params", {})[name] = parameter["param_value_internal"]
+            creation.setdefault("distributions", {})[name] = parameter["distribution"]
+
+    def commit(self) -> None:
+        """Put the pending records on disk: one append and one fsync, however many there are.
+
+        Raises
+        ------
+        OSError
+            If the disk does not take them. The file is then as it was before, the records are
+            kept, and the next commit tries again.
+        """
+        if self._pending:
+            self._file.append("".join(f"{_encode(log)}\n" for log in self._pending).encode())
+            self._pending.clear()
+            self._created.clear()
+
+
+class StudyStorage(JournalStorage):
+    """Optuna's journal storage for one writer, whose changes are on disk after :meth:`commit`.
+
+    Every change is seen at once. What is acted on must be committed before. Who opens it holds the
+    run directory's lock.
 
     Parameters
     ----------
@@ -38,15 +120,10 @@ class StudyStorage(InMemoryStorage):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         drop_torn_record(path)
-        self._file = AppendOnly(path)
-        self._distributions = Distributions()
-        # Lines, and the ids of trials whose line is written as late as possible.
-        self._collected: list[str | int] = []
-        self._new: set[int] = set()
-        if is_there(path):
-            fill(self, path, self._distributions)
+        self._journal = GroupCommitBackend(path)
+        with _damage_named(self._journal):
+            super().__init__(self._journal)
 
     def __reduce__(self) -> str:
         raise TypeError("a study's journal has one writer: its storage stays with the driver")
@@ -63,68 +140,13 @@ class StudyStorage(InMemoryStorage):
         self.commit()
 
     def commit(self) -> None:
-        """Put everything since the last commit on disk.
-
-        Raises
-        ------
-        OSError
-            If the disk does not take it. The journal is then as it was before, what was to be
-            written is kept, and the next commit tries again.
-        """
-        with self._lock:
-            if not self._collected:
-                return
-            lines = [self._line(change) for change in self._collected]
-            self._file.append("".join(f"{line}\n" for line in lines).encode())
-            self._collected.clear()
-            self._new.clear()
-
-    def create_new_study(
-        self, directions: Sequence[StudyDirection], study_name: str | None = None
-    ) -> int:
-        with self._lock:
-            study_id = super().create_new_study(directions, study_name)
-            self._collected.append(
-                record(
-                    JournalOperation.CREATE_STUDY,
-                    study_name=self._studies[study_id].name,
-                    directions=[int(direction) for direction in directions],
-                )
-            )
-            return study_id
-
-    def delete_study(self, study_id: int) -> None:
-        with self._lock:
-            # Later there is no trial to make a line of, but its number is taken all the same.
-            self._collected = [self._line(change) for change in self._collected]
-            self._new.clear()
-            super().delete_study(study_id)
-            self._collected.append(record(JournalOperation.DELETE_STUDY, study_id=study_id))
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        operation = JournalOperation.SET_STUDY_USER_ATTR
-        with self._lock:
-            line = record(operation, study_id=study_id, user_attr={key: value})
-            super().set_study_user_attr(study_id, key, value)
-            self._collected.append(line)
-
-    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        operation = JournalOperation.SET_STUDY_SYSTEM_ATTR
-        with self._lock:
-            line = record(operation, study_id=study_id, system_attr={key: value})
-            super().set_study_system_attr(study_id, key, value)
-            self._collected.append(line)
+        """Put everything since the last commit on disk; errors as `GroupCommitBackend.commit`."""
+        self._journal.commit()
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        with self._lock:
-            if template_trial is not None:
-                creation(study_id, template_trial, self._distributions)  # as long as it can fail
-            trial_id = super().create_new_trial(study_id, template_trial)
-            if template_trial is not None:
-                self._share_distributions(study_id, trial_id)
-            self._new.add(trial_id)
-            self._collected.append(trial_id)
-            return trial_id
+        trial_id = super().create_new_trial(study_id, template_trial)
+        self._journal.created(trial_id)
+        return trial_id
 
     def set_trial_param(
         self,
@@ -133,90 +155,67 @@ class StudyStorage(InMemoryStorage):
         param_value_internal: float,
         distribution: BaseDistribution,
     ) -> None:
-        with self._lock:
-            distribution = self._distributions.shared(distribution)
-            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
-            if trial_id not in self._new:
-                self._collected.append(
-                    record(
-                        JournalOperation.SET_TRIAL_PARAM,
-                        trial_id=trial_id,
-                        param_name=param_name,
-                        param_value_internal=param_value_internal,
-                        distribution=self._distributions.text(distribution),
-                    )
-                )
+        super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+        self._journal.fold_parameter(trial_id)
 
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
-        with self._lock:
-            if not super().set_trial_state_values(trial_id, state, values):
-                return False
-            if trial_id not in self._new:
-                fields: dict[str, Any] = {}
-                trial = self._get_trial(trial_id)
-                if state == TrialState.RUNNING:
-                    fields["datetime_start"] = utc(trial.datetime_start)
-                elif state.is_finished():
-                    fields["datetime_complete"] = utc(trial.datetime_complete)
-                self._collected.append(
-                    record(
-                        JournalOperation.SET_TRIAL_STATE_VALUES,
-                        trial_id=trial_id,
-                        state=int(state),
-                        values=None if values is None else list(values),
-                        **fields,
-                    )
-                )
-            return True
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        # Study.ask searches all trials for waiting ones each time, 4 ms among 8,000.
+        waiting = states == (TrialState.WAITING,)
+        if waiting and study_id in self._journal.none_waiting:
+            return []
+        found = super().get_all_trials(study_id, deepcopy, states)
+        if waiting and not found:
+            self._journal.none_waiting.add(study_id)
+        return found
 
-    def set_trial_intermediate_value(
-        self, trial_id: int, step: int, intermediate_value: float
-    ) -> None:
-        with self._lock:
-            super().set_trial_intermediate_value(trial_id, step, intermediate_value)
-            if trial_id not in self._new:
-                self._collected.append(
-                    record(
-                        JournalOperation.SET_TRIAL_INTERMEDIATE_VALUE,
-                        trial_id=trial_id,
-                        step=step,
-                        intermediate_value=intermediate_value,
-                    )
-                )
 
-    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        operation = JournalOperation.SET_TRIAL_USER_ATTR
-        with self._lock:
-            # Made even where it is not needed: a value that is no JSON must not spoil a commit.
-            line = record(operation, trial_id=trial_id, user_attr={key: value})
-            super().set_trial_user_attr(trial_id, key, value)
-            if trial_id not in self._new:
-                self._collected.append(line)
+def read_journal(path: Path) -> JournalStorage:
+    """What a journal holds at this moment; somebody else may be appending to it.
 
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        operation = JournalOperation.SET_TRIAL_SYSTEM_ATTR
-        with self._lock:
-            line = record(operation, trial_id=trial_id, system_attr={key: value})
-            super().set_trial_system_attr(trial_id, key, value)
-            if trial_id not in self._new:
-                self._collected.append(line)
+    Changes to what is returned stay in memory.
 
-    def _line(self, change: str | int) -> str:
-        if isinstance(change, str):
-            return change
-        study_id, _ = self._trial_id_to_study_id_and_number[change]
-        return creation(study_id, self._get_trial(change), self._distributions)
+    Raises
+    ------
+    InputError
+        If a complete record cannot be read.
+    """
+    backend = GroupCommitBackend(path)
+    with _damage_named(backend):
+        return JournalStorage(backend)
 
-    def _share_distributions(self, study_id: int, trial_id: int) -> None:
-        """Let a ready-made trial's distributions count as those of a suggestion do.
 
-        Optuna judges later suggestions by them as soon as the trial comes from a file.
-        """
-        trial, known = self._get_trial(trial_id), self._studies[study_id].param_distribution
-        trial.distributions = {
-            name: self._distributions.shared(domain) for name, domain in trial.distributions.items()
-        }
-        for name, domain in trial.distributions.items():
-            known.setdefault(name, domain)
+def read_trials(run_directory: Path) -> list[TrialRecord]:
+    """The trials of a run directory, without writing to it; none before the search began."""
+    path = run_directory / JOURNAL
+    if not path.exists():
+        return []
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = read_journal(path)
+    if not storage.get_all_studies():
+        return []
+    study = optuna.load_study(study_name=STUDY, storage=storage)
+    return [record_of(trial) for trial in own(study.get_trials(deepcopy=False))]
+
+
+@contextmanager
+def _damage_named(backend: GroupCommitBackend) -> Iterator[None]:
+    try:
+        yield
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+    ) as error:
+        raise InputError(
+            f"{backend.path}: line {backend.line} is damaged ({type(error).__name__}: {error}); "
+            f"restore the file from a copy, or move it away: the next start of the run makes it "
+            f"anew from segments.jsonl"
+        ) from None

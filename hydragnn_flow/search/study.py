@@ -1,4 +1,4 @@
-"""Ask and tell: which trial next, and what became of it."""
+"""Ask and tell: the next trial, and the verdict on a report."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's a
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.search.earlier import BEGUN, add_earlier, enqueue
-from hydragnn_flow.search.reading import STUDY, has_study, own
 from hydragnn_flow.search.records import (
     PASSED,
     PROMOTES,
@@ -23,18 +23,18 @@ from hydragnn_flow.search.records import (
     Outcome,
     TrialRecord,
     TrialWord,
+    own,
     record_of,
 )
 from hydragnn_flow.search.rules import Verdict, make_rungs
-from hydragnn_flow.search.samplers import make_sampler
 from hydragnn_flow.search.space import active, suggest
-from hydragnn_flow.search.storage import StudyStorage
+from hydragnn_flow.search.storage import STUDY, StudyStorage
 
 
 class Search:
     """A durable Optuna study with rungs; the driver is its only writer.
 
-    What its methods change is on disk after :meth:`commit`, and only then may it be acted on.
+    Changes are on disk after :meth:`commit`, and only then may they be acted on.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Search:
             trials = self._study.get_trials(deepcopy=False)
             # A resumed driver must not draw the numbers of the first one again.
             asked = sum(trial.state != TrialState.WAITING for trial in trials)
-            self._sampler = make_sampler(
+            self._sampler = build_sampler(
                 config.sampler, config.space, (seed * 100_003 + asked) % 2**32
             )
         self._study.sampler = self._sampler
@@ -86,7 +86,7 @@ class Search:
 
     def _open(self) -> optuna.Study:
         study = None
-        if has_study(self._storage):
+        if self._storage.get_all_studies():
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
             if not study.user_attrs.get(BEGUN) and not own(study.get_trials(deepcopy=False)):
                 # Cut short before all earlier trials were in it.
@@ -121,7 +121,7 @@ class Search:
             if epoch not in trial.intermediate_values:
                 break
             value = trial.intermediate_values[epoch]
-            self._note(value)
+            self._update_best(value)
             went_on = True if rung <= passed else None if running else False
             self.rungs.restore(trial.number, rung, value, went_on)
         if trial.state == TrialState.FAIL:
@@ -149,7 +149,7 @@ class Search:
         return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
 
     def record(self, number: int) -> TrialRecord:
-        """What is known of a trial."""
+        """The record of a trial."""
         return record_of(self._trial(number))
 
     def report(self, number: int, rung: int, outcome: Outcome) -> Verdict:
@@ -162,7 +162,7 @@ class Search:
         rung
             Position in ``rungs.epochs(number)``.
         outcome
-            What it has come to so far.
+            Its objectives, excesses and curve so far.
 
         Returns
         -------
@@ -176,10 +176,10 @@ class Search:
             return "goes_on"
         identity, value = trial._trial_id, outcome.objectives[0]
         verdict = self.rungs.report(number, rung, value, outcome.curve)
-        # Optuna lets nobody report to a trial of several objectives, but shows what was.
+        # Optuna rejects Trial.report with several objectives, but displays stored values.
         epoch = self.rungs.epochs(number)[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
-        self._note(value)
+        self._update_best(value)
         if verdict == "goes_on":
             self._storage.set_trial_user_attr(identity, PASSED, rung)
             return verdict
@@ -230,14 +230,12 @@ class Search:
         self._storage.commit()
 
     def close(self) -> None:
-        """Commit, and end what works for the search beside the driver."""
-        self._end_helpers()
+        """Commit, and end the sampler's process beside the driver."""
+        self._close_sampler()
         self.commit()
 
-    def _end_helpers(self) -> None:
-        close = getattr(self._sampler, "close", None)
-        if close is not None:
-            close()
+    def _close_sampler(self) -> None:
+        getattr(self._sampler, "close", lambda: None)()
 
     def __enter__(self) -> Search:
         return self
@@ -251,9 +249,9 @@ class Search:
         if error is None:
             self.close()
             return
-        # The disk may be away, or a newer driver in charge. Nothing is lost: what is not committed
-        # has not been acted on, or is in the ledger.
-        self._end_helpers()
+        # The disk may be away, or a newer driver in charge. Changes that are not committed have not
+        # been acted on, or are in the ledger.
+        self._close_sampler()
 
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None
@@ -262,7 +260,7 @@ class Search:
         self._count["running"] -= 1
         self._count[WORDS[state]] += 1
 
-    def _note(self, value: float) -> None:
+    def _update_best(self, value: float) -> None:
         self.best = value if self.best is None else min(self.best, value)
 
     def _trial(self, number: int) -> FrozenTrial:

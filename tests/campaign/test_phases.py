@@ -25,7 +25,6 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.foresight import Foresight
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.rebuild import study_from_ledger
 from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
@@ -550,8 +549,7 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     assert again.search.record(0).state == state
     again.search.close()
     directory.journal.unlink()
-    study_from_ledger(directory.path)
-    assert [trial.state for trial in read_trials(directory.path)] == [state]
+    assert TrialPhase(campaign(**changes)).search.record(0).state == state
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
@@ -938,6 +936,31 @@ def test_of_a_root_of_squares_no_parts_are_made(campaign: Campaign) -> None:
     assert trials[2].state == "failed" and trials[2].reason.startswith("out_of_memory")
 
 
+def test_a_search_goes_on_without_its_study(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.number == 4:
+            raise KeyboardInterrupt
+        return well(spec)
+
+    context = campaign()
+    with pytest.raises(KeyboardInterrupt):
+        run(context, machine)
+    known = read_trials(context.directory.path)
+    context.directory.journal.unlink()
+    again, said = campaign(), list[str]()
+    monkeypatch.setattr(again.view, "say", said.append)
+    trials, pools = run(again, well)
+    ran = [trial for trial in known if trial.number < 4]
+    assert [trial.parameters for trial in trials[:4]] == [trial.parameters for trial in ran]
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert len(trials) == TRIALS
+    assert {spec.number for spec in pools.sent if spec.rung == 0} == {4, 5}
+    journal = context.directory.journal
+    assert said[0] == (f"{journal}: was missing; made anew from segments.jsonl, 4 trials")
+
+
 def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
     context = campaign()
     journal = context.directory.journal
@@ -947,10 +970,7 @@ def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
     old = journal.read_bytes()
     run(campaign(), well)
     journal.write_bytes(old)
-    with pytest.raises(InputError, match="rebuild"):
-        TrialPhase(campaign())
-    journal.unlink()
-    with pytest.raises(InputError, match="rebuild"):
+    with pytest.raises(InputError, match="move it away"):
         TrialPhase(campaign())
 
 

@@ -1,4 +1,4 @@
-"""The study and the ledger, each made anew from the other."""
+"""A lost study is made anew from the ledger."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import optuna
 import pytest
 from campaign_cases import CONFIG, write_config
 
+from hydragnn_flow.campaign import rebuild
 from hydragnn_flow.campaign.objectives import outcome_of
-from hydragnn_flow.campaign.rebuild import (
-    ledger_from_study,
-    rebuild_records,
-    study_from_ledger,
-)
+from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.config import RunConfig, load_config
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
-from hydragnn_flow.search.journal import read_journal
-from hydragnn_flow.search.storage import StudyStorage
+from hydragnn_flow.search.storage import read_journal
 from hydragnn_flow.training.segment import SegmentResult
 
 SPACE = {
@@ -47,6 +43,17 @@ def searched(folder: Path, finish: bool = False, **changes: Any) -> RunDirectory
         driver.step()
     driver.search.close()
     return directory
+
+
+def remade(directory: RunDirectory) -> int:
+    """As the next driver begins; its configuration names no earlier searches any more."""
+    config = load_config(directory.path.parent / "small.yaml")
+    config = config.model_copy(
+        update={"search": config.search.model_copy(update={"warm_start": ()})}
+    )
+    directory.check(config)
+    directory.claim(config)
+    return rebuild_study(directory, config, list(directory.results()))
 
 
 class Driver:
@@ -136,7 +143,7 @@ def test_the_study_of_a_killed_driver_is_what_its_ledger_says(
     before, ledger = trials(directory), directory.segments.read_bytes()
     assert {trial["state"].name for trial in before} >= {"COMPLETE", "FAIL", "RUNNING"}
     directory.journal.unlink()
-    assert study_from_ledger(directory.path) == len(before) == 24
+    assert remade(directory) == len(before) == 24
     assert trials(directory) == before
     assert directory.segments.read_bytes() == ledger
     assert not list(directory.path.glob(".study*"))
@@ -148,7 +155,7 @@ def test_trials_that_wait_for_promotion_still_do(tmp_path: Path) -> None:
     waiting = [trial for trial in before if trial["state"].name == "RUNNING"]
     assert waiting
     directory.journal.unlink()
-    study_from_ledger(directory.path)
+    remade(directory)
     assert trials(directory) == before
 
 
@@ -162,7 +169,7 @@ def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path: Path) 
     directory.record(results)
     (directory.trial(3) / "config.json").unlink()
     directory.journal.unlink()
-    study_from_ledger(directory.path)
+    remade(directory)
     after = trials(directory)
     assert after[:3] + after[4:] == before[:3] + before[4:]
     assert read_trials(directory.path)[3].state == "failed"
@@ -178,138 +185,54 @@ def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path: Path) -
     )
     before = trials(directory)
     directory.journal.unlink()
-    assert study_from_ledger(directory.path) == 20
+    assert remade(directory) == 20
     assert trials(directory) == before
     config = load_config(tmp_path / "small.yaml")
     Search(directory.journal, config.search, config.num_epoch, config.seed).close()
     assert trials(directory) == before  # nothing was enqueued again
 
 
-def test_a_damaged_study_is_kept_aside_and_a_whole_one_is_left_alone(tmp_path: Path) -> None:
+def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(
+    tmp_path: Path,
+) -> None:
     directory = searched(tmp_path)
-    before, whole = trials(directory), directory.journal.read_bytes()
-    with pytest.raises(InputError, match="is whole"):
-        study_from_ledger(directory.path)
-    with pytest.raises(InputError, match="is whole"):
-        ledger_from_study(directory.path)
+    whole = directory.journal.read_bytes()
+    assert remade(directory) == 0
     assert directory.journal.read_bytes() == whole
-    damaged = whole.replace(b'"op_code":4', b'"op_code":"', 1)
-    directory.journal.write_bytes(damaged)
-    study_from_ledger(directory.path)
-    assert trials(directory) == before
-    assert directory.journal.with_name("study.journal.damaged").read_bytes() == damaged
+    new = RunDirectory(tmp_path / "new")
+    new.claim(load_config(tmp_path / "small.yaml"))
+    assert remade(new) == 0
+    assert not new.journal.exists()
 
 
-def test_nothing_is_changed_where_both_are_damaged(tmp_path: Path) -> None:
-    directory = searched(tmp_path)
-    files = (directory.journal, directory.segments)
-    for file in files:
-        file.write_bytes(b"damaged\n" + file.read_bytes())
-    before = {file.name: file.read_bytes() for file in directory.path.glob("*") if file.is_file()}
-    for rebuild in (study_from_ledger, ledger_from_study):
-        with pytest.raises(InputError, match="line 1 is damaged"):
-            rebuild(directory.path)
-    after = {file.name: file.read_bytes() for file in directory.path.glob("*") if file.is_file()}
-    assert after == before
+def test_a_rebuilding_that_was_killed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
 
+    def killed(*arguments: Any) -> None:
+        raise Killed
 
-def test_a_study_of_nothing_is_no_study(tmp_path: Path) -> None:
     directory = searched(tmp_path)
     before = trials(directory)
     directory.journal.unlink()
-    with StudyStorage(directory.journal) as storage:
-        optuna.create_study(study_name="search", storage=storage)
-    study_from_ledger(directory.path)
+    with monkeypatch.context() as killing:
+        killing.setattr(rebuild, "_judge", killed)
+        killing.setattr(Path, "unlink", lambda *arguments, **options: None)
+        with pytest.raises(Killed):
+            remade(directory)
+    assert not directory.journal.exists()
+    assert list(directory.path.glob(".study*"))
+    assert remade(directory) == 24
     assert trials(directory) == before
+    assert not list(directory.path.glob(".study*"))
 
 
-def test_a_study_begun_anew_or_older_than_its_ledger_is_made_from_it(tmp_path: Path) -> None:
-    """As a driver leaves it that has found the journal gone: with what is enqueued, and no more."""
-    directory = searched(tmp_path, enqueue=[{"Architecture.hidden_dim": 7}])
-    before, ledger = trials(directory), directory.segments.read_bytes()
-    config = load_config(tmp_path / "small.yaml")
-    directory.journal.unlink()
-    Search(directory.journal, config.search, config.num_epoch, config.seed).close()
-    assert len(trials(directory)) == 1
-    assert rebuild_records(directory.path).endswith("study.journal: made anew, 24 trials")
-    assert trials(directory) == before
-    directory.journal.unlink()
-    search = Search(directory.journal, config.search, config.num_epoch, config.seed)
-    search.ask()
-    search.close()
-    rebuild_records(directory.path)
-    assert trials(directory) == before
-    assert directory.segments.read_bytes() == ledger
-
-
-@pytest.mark.parametrize("rule", ["stopping", "hyperband"])
-def test_a_lost_ledger_has_a_line_per_report_again(tmp_path: Path, rule: str) -> None:
-    directory = searched(tmp_path, **RULES[rule])
-    before = trials(directory)
-
-    def told(result: SegmentResult) -> tuple[Any, ...]:
-        span = (result.from_epoch, result.to_epoch)
-        parameters = tuple(sorted(result.parameters.items()))
-        return (result.number, result.rung, *span, result.best_val_loss, parameters)
-
-    original = [told(result) for result in directory.results() if result.status == "ok"]
-    directory.segments.unlink()
-    made = ledger_from_study(directory.path)
-    results = list(directory.results())
-    assert made == len(results)
-    assert sorted(told(result) for result in results if result.status == "ok") == sorted(original)
-    assert all("rebuilt from the study" in result.reason for result in results)
-    diverged = [result for result in results if result.status == "diverged"]
-    failed = [trial["number"] for trial in before if trial["state"].name == "FAIL"]
-    assert sorted(result.number for result in diverged) == failed != []
-    assert {result.reason for result in diverged} == {"loss is NaN (rebuilt from the study)"}
-
-
-def test_of_a_damaged_ledger_the_whole_lines_stay(tmp_path: Path) -> None:
+def test_another_search_is_refused_though_the_study_is_lost(tmp_path: Path) -> None:
     directory = searched(tmp_path)
-    member = SegmentResult("member", 0, 0, from_epoch=0, to_epoch=8, status="ok")
-    directory.record([member])
-    lines = directory.segments.read_bytes().splitlines(keepends=True)
-    before = list(directory.results())
-    lost = [n for n, result in enumerate(before) if result.status == "ok"][3]
-    lines[lost] = b"{" + lines[lost]
-    directory.segments.write_bytes(b"".join(lines))
-    assert ledger_from_study(directory.path) == 1
-    after = list(directory.results())
-    assert after[-1] == member
-    assert all(result in after for result in before if result != before[lost])
-    mended = [result for result in after if result not in before]
-    assert [(result.number, result.rung) for result in mended] == [
-        (before[lost].number, before[lost].rung)
-    ]
-    for number in range(24):
-        rungs = [result.rung for result in after[:-1] if result.number == number]
-        assert rungs == sorted(rungs)
-    assert directory.segments.with_name("segments.jsonl.damaged").read_bytes() == b"".join(lines)
-
-
-def test_a_ledger_that_the_study_cannot_tell_is_refused(tmp_path: Path) -> None:
-    directory = searched(tmp_path)
-    config = (directory.path / "run.yaml").read_text()
-    (directory.path / "run.yaml").write_text(config.replace("- val_loss", "- train_loss"))
-    directory.segments.unlink()
-    with pytest.raises(InputError, match="'train_loss'"):
-        ledger_from_study(directory.path)
     directory.journal.unlink()
-    (directory.path / "run.yaml").write_text(config)
-    with pytest.raises(InputError, match=r"study\.journal: is missing"):
-        ledger_from_study(directory.path)
-    assert not directory.segments.exists()
-
-
-def test_the_command_makes_what_is_lost(tmp_path: Path) -> None:
-    directory = searched(tmp_path)
-    known = read_trials(directory.path)
-    directory.journal.unlink()
-    assert "study.journal: made anew, " in rebuild_records(directory.path)
-    assert len(read_trials(directory.path)) == len(known)
-    directory.segments.unlink()
-    assert "segments.jsonl: made anew, " in rebuild_records(directory.path)
-    assert {result.number for result in directory.results()} <= {t.number for t in known}
-    with pytest.raises(InputError, match="is whole"):
-        rebuild_records(directory.path)
+    directory.store.mkdir()
+    write_config(tmp_path, search={**CONFIG["search"], "space": SPACE, "trials": 24})
+    with pytest.raises(InputError, match="belongs to another configuration"):
+        remade(directory)

@@ -21,7 +21,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return tables
 
 
-@pytest.mark.parametrize("name", ["configuration.md", "data.md", "models.md", "sites.md"])
+@pytest.mark.parametrize(
+    "name", ["configuration.md", "data.md", "models.md", "search.md", "sites.md"]
+)
 def test_no_page_is_stale(name: str, tables: ModuleType) -> None:
     page = (DOCS / name).read_text(encoding="utf-8")
     assert page == tables.render(page), "run `make docs`"

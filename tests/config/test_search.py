@@ -352,7 +352,7 @@ def test_a_sampler_has_its_options_and_the_seed() -> None:
             "mutation": "PolynomialMutation",
         },
     }
-    first, again = (vars(build_sampler(options, seed=5))["_base_sampler"] for _ in range(2))
+    first, again = (vars(build_sampler(options, {}, seed=5))["_base_sampler"] for _ in range(2))
     assert vars(first)["_population_size"] == 7
     assert first._rng.rng.random() == again._rng.rng.random()
 

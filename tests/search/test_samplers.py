@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,27 @@ from typing import Any
 import optuna
 import psutil
 import pytest
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import (
+    BasicSamplerTestCase,
+    MultiObjectiveSamplerTestCase,
+    RelativeSamplerTestCase,
+)
 from optuna.trial import TrialState
 
 from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.config.optuna_classes import build_sampler
+from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.records import PASSED, PROMOTES
+from hydragnn_flow.search.rehearsal import rehearse
 from hydragnn_flow.search.samplers import auto, supply
 from hydragnn_flow.search.samplers.auto import AutoSampler
 from hydragnn_flow.search.samplers.background import BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-from hydragnn_flow.search.samplers.make import make_sampler, rehearse
 from hydragnn_flow.search.samplers.proposer import Proposer
-from hydragnn_flow.search.space import active, suggest
+from hydragnn_flow.search.space import suggest
+from hydragnn_flow.testing.samplers import SamplerSuite
 
 SPACE = {
     "kind": Parameter(choices=("wide", "deep")),
@@ -35,7 +44,6 @@ SPACE = {
     "width": Parameter(int=(8, 512), log=True, when={"kind": ("wide",)}),
     "depth": Parameter(int=(1, 9), step=2, when={"kind": ("deep",)}),
 }
-NAMES = ("auto", "batched_tpe", "tpe", "gp", "nsga2", "qmc", "random")
 
 
 def loss(trial: dict[str, Any]) -> float:
@@ -61,39 +69,40 @@ def automatic(**settings: Any) -> Iterator[AutoSampler]:
         sampler.close()
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-@pytest.mark.parametrize("name", NAMES)
-def test_every_sampler_serves_a_conditional_space(name: str) -> None:
-    sampler = make_sampler(name, SPACE, seed=3)
-    try:
-        for trial in run(optuna.create_study(sampler=sampler), 13):
-            assert list(trial) == active(SPACE, trial)
-            assert all(SPACE[path].contains(value) for path, value in trial.items())
-    finally:
-        if isinstance(sampler, AutoSampler):
-            sampler.close()
-
-
 CLASSES: list[dict[str, Any]] = [
     {"type": "CmaEsSampler", "sigma0": 0.3},
     {"type": "NSGAIISampler", "population_size": 4, "crossover": "UniformCrossover"},
     {"type": "QMCSampler", "qmc_type": "halton"},
-    {"type": "PartialFixedSampler", "fixed_params": {"kind": "deep"}, "base_sampler": "TPESampler"},
+    {
+        "type": "PartialFixedSampler",
+        "fixed_params": {"only": "one value"},
+        "base_sampler": "TPESampler",
+    },
     {"type": "hydragnn_flow:BatchedTPESampler", "n_ei_candidates": 8},
 ]
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-@pytest.mark.parametrize("options", CLASSES, ids=lambda options: options["type"])
-def test_every_class_serves_a_conditional_space(options: dict[str, Any]) -> None:
-    config = SearchConfig(trials=1, space=SPACE, sampler=options)
-    rehearse(config)
-    trials = [
-        run(optuna.create_study(sampler=make_sampler(config.sampler, SPACE, seed=3)), 16)
-        for _ in range(2)
-    ]
-    assert trials[0] == trials[1]
-    assert all(list(trial) == active(SPACE, trial) for trial in trials[0])
+class TestSamplers(SamplerSuite):
+    @pytest.fixture(params=[*SAMPLERS, *CLASSES], ids=str)
+    def sampler(self, request: pytest.FixtureRequest) -> Any:
+        # A proposal of the process beside the driver depends on when it is ready.
+        return {"type": "auto", "wait": True} if request.param == "auto" else request.param
+
+
+class TestBatchedTPEAsOptunaAsks(
+    BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase
+):
+    """Optuna's own tests of a sampler."""
+
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: BatchedTPESampler(n_startup_trials=0, seed=1)
+
+
+def test_a_named_sampler_takes_further_arguments() -> None:
+    sampler = build_sampler({"type": "tpe", "multivariate": False, "group": False}, SPACE, seed=1)
+    assert vars(sampler)["_multivariate"] is False
+    assert vars(build_sampler("tpe", SPACE, seed=1))["_multivariate"] is True
 
 
 GRID = {"kind": ["wide"], "rate": [0.1]}
@@ -318,6 +327,8 @@ _DRIVER = """
 import os
 import time
 from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.config.optuna_classes import build_sampler
+from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.samplers.background import BackgroundProposer
 proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})

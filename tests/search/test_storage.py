@@ -1,4 +1,4 @@
-"""The study's storage: Optuna's in memory, on disk in groups, whole after any accident."""
+"""The study's storage: Optuna's, on disk in groups, whole after any accident."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.journal import read_journal
-from hydragnn_flow.search.storage import StudyStorage
+from hydragnn_flow.search.storage import StudyStorage, read_journal
 
 DOMAINS: dict[str, list[BaseDistribution]] = {
     "type": [CategoricalDistribution(("SchNet", "EGNN", None, True))],
@@ -180,7 +179,13 @@ def take(storage: BaseStorage, step: tuple[Any, ...], study_id: int) -> Any:
                 return getattr(storage, method)(study_id, key, value)
             case (method, *arguments):
                 return getattr(storage, method)(*arguments)
-    except (KeyError, ValueError, RuntimeError, optuna.exceptions.OptunaError) as error:
+    except (
+        KeyError,
+        ValueError,
+        RuntimeError,
+        AssertionError,  # Optuna's, of a trial that is not there
+        optuna.exceptions.OptunaError,
+    ) as error:
         return type(error)
 
 
@@ -204,7 +209,7 @@ def test_any_sequence_of_changes_is_what_optuna_makes_of_it(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)  # hundreds of commits
         path = Path(folder) / "study.journal"
-        ours, plain = StudyStorage(path), InMemoryStorage()
+        ours, plain = StudyStorage(path), optunas(Path(folder) / "optuna.journal")
         take(ours, ("new study",), 0)
         take(plain, ("new study",), 0)
         for step in sequence:
@@ -221,15 +226,12 @@ def test_any_sequence_of_changes_is_what_optuna_makes_of_it(
         assert content(StudyStorage(path)) == content(ours)
         assert content(optunas(path)) == content(ours)
         for study in plain.get_all_studies():
-            best = [_best(storage, study._study_id) for storage in (StudyStorage(path), plain)]
-            assert best[0] == best[1]
-
-
-def _best(storage: BaseStorage, study_id: int) -> int | None:
-    try:
-        return storage.get_best_trial(study_id).number
-    except ValueError:
-        return None
+            waiting = [
+                storage.get_all_trials(study._study_id, states=(TrialState.WAITING,))
+                for storage in (ours, ours, StudyStorage(path), plain)
+            ]
+            numbers = [[trial.number for trial in trials] for trials in waiting]
+            assert numbers == [numbers[-1]] * 4
 
 
 def test_a_journal_cut_at_any_byte_opens_with_all_complete_records(
@@ -318,7 +320,6 @@ def test_two_records_a_trial_and_one_fsync_a_commit(
     for trial in trials:
         trial.suggest_int("width", 1, 9)
         trial.suggest_float("rate", 0, 1)
-        trial.set_user_attr("of", "the suggestion")
     assert committed() == (32, 1)
     for trial in trials:
         trial.report(1.0, 2)
@@ -327,7 +328,7 @@ def test_two_records_a_trial_and_one_fsync_a_commit(
         study.tell(trial, 1.0)
     assert committed() == (32, 1)
     study.tell(study.ask(), 1.0)
-    assert committed() == (1, 1)
+    assert committed() == (2, 1)
     calls.clear()
     storage.commit()
     assert calls == []
@@ -435,7 +436,8 @@ def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(p
         storage.commit()
         before = path.read_bytes()
         broken = HalfBroken(path, "ab")
-        storage._file._open = lambda: broken if broken.failures > -1 else FileIO(path, "ab")  # type: ignore[method-assign]
+        file = storage._journal._file
+        file._open = lambda: broken if broken.failures > -1 else FileIO(path, "ab")  # type: ignore[method-assign]
         study.ask()
         with pytest.raises(OSError):
             storage.commit()

@@ -1,4 +1,4 @@
-"""What becomes of a trial at a rung."""
+"""Verdicts on trials at the rungs."""
 
 from hydragnn_flow.search.rules.rungs import Rungs, Verdict, make_rungs
 

@@ -1,4 +1,4 @@
-"""What a validation curve says about the rest of a training."""
+"""Extrapolation of a validation curve to the end of the training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEWEST = 5
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float) -> bool:
-    """Whether the smallest validation loss has not fallen for so long.
+    """Whether the smallest validation loss has not fallen for a number of epochs.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from hydragnn_flow.config.optuna_classes import build_pruner
 class PrunerRule:
     """Asks the Optuna pruner of a configuration; a rung is a report.
 
-    The pruner sees the study itself, so what it notes about a trial (successive halving and
-    Hyperband do) is as durable as the trial.
+    The pruner has the study itself, so attributes that it gives a trial (successive halving and
+    Hyperband do) are as durable as the trial.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What becomes of a trial at a rung: it goes on, waits, stops or is complete.
+"""Verdicts on trials at the rungs: a trial goes on, waits, stops or is complete.
 
 Everything is in memory and costs a binary search per report, whatever the number of trials.
 """
@@ -272,7 +272,7 @@ def make_rungs(
     num_epoch
         Epochs of a trial that no rung ends, `Training.num_epoch`.
     study
-        What an Optuna pruner judges by, if the configuration names one: trials with the value
+        Judged by an Optuna pruner, if the configuration names one: trials with the value
         of each rung as the intermediate value of its epoch.
     ensemble_size
         Trials that the search is to find: the learning-curve rule stops a trial that will hardly

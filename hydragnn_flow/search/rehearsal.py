@@ -1,65 +1,28 @@
-"""The samplers a search can name."""
+"""Rehearsal of a sampler before a search, so that a run it cannot serve is rejected at once."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import optuna
-from optuna import samplers
-from optuna.samplers import BaseSampler
+from optuna.samplers import RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.samplers.auto import AutoSampler
-from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.space import suggest
 
-_MAKERS: dict[str, Callable[[int], BaseSampler]] = {
-    "batched_tpe": lambda seed: BatchedTPESampler(seed=seed),
-    "tpe": lambda seed: samplers.TPESampler(
-        multivariate=True, group=True, constant_liar=True, seed=seed
-    ),
-    # Conditional parameters are drawn at random, which is no news to who chose it.
-    "gp": lambda seed: samplers.GPSampler(seed=seed, warn_independent_sampling=False),
-    "nsga2": lambda seed: samplers.NSGAIISampler(seed=seed),
-    "qmc": lambda seed: samplers.QMCSampler(
-        scramble=True, seed=seed, warn_independent_sampling=False
-    ),
-    "random": lambda seed: samplers.RandomSampler(seed=seed),
-}
 _REHEARSED = 15
 """Trials that a sampler is shown in a rehearsal: Optuna's are at random for the first ten."""
-
-
-def make_sampler(
-    chosen: str | Mapping[str, Any], space: Mapping[str, Parameter], seed: int
-) -> BaseSampler:
-    """The sampler of `search.sampler`.
-
-    Parameters
-    ----------
-    chosen
-        ``auto``; ``batched_tpe``; one of Optuna's: ``tpe``, ``gp``, ``nsga2``, ``qmc`` and
-        ``random``; or ``type`` and arguments of any class.
-    space
-        Dotted path -> domain.
-    seed
-        Of its random numbers.
-    """
-    if not isinstance(chosen, str):
-        return build_sampler(chosen, seed)
-    return AutoSampler(space, seed=seed) if chosen == "auto" else _MAKERS[chosen](seed)
 
 
 def rehearse(config: SearchConfig) -> None:
     """Let a sampler that was chosen by its class propose for a made-up history of this search.
 
-    What it cannot do, such as several objectives or this space, is told before anything is trained.
+    A sampler that cannot serve the objectives, constraints or space is rejected before anything is
+    trained.
 
     Parameters
     ----------
@@ -76,7 +39,7 @@ def rehearse(config: SearchConfig) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     objectives = len(config.objectives)
     study = optuna.create_study(
-        directions=[StudyDirection.MINIMIZE] * objectives, sampler=samplers.RandomSampler(seed=0)
+        directions=[StudyDirection.MINIMIZE] * objectives, sampler=RandomSampler(seed=0)
     )
 
     def run(number: int) -> None:
@@ -94,7 +57,7 @@ def rehearse(config: SearchConfig) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            study.sampler = make_sampler(config.sampler, config.space, 0)
+            study.sampler = build_sampler(config.sampler, config.space, seed=0)
             run(_REHEARSED)
             run(_REHEARSED + 1)
     except Exception as error:  # of whatever class a user named
@@ -104,3 +67,5 @@ def rehearse(config: SearchConfig) -> None:
         raise InputError(
             f"search.sampler: {config.sampler['type']} cannot propose for this search: {reason}"
         ) from error
+    finally:
+        getattr(study.sampler, "close", lambda: None)()

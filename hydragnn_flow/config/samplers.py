@@ -1,0 +1,40 @@
+"""The samplers that have a short name in `search.sampler`: a new one is a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_OURS = "hydragnn_flow.search.samplers"
+
+
+class NamedSampler(NamedTuple):
+    """A sampler that has a short name."""
+
+    about: str
+    """For the table in docs/search.md."""
+    options: Mapping[str, Any]
+    """``type`` and arguments, as a configuration could give them."""
+
+
+SAMPLERS: dict[str, NamedSampler] = {
+    "auto": NamedSampler(
+        "a quasi-random start; then a Gaussian process over the whole space, conditions included, "
+        "in a process beside the driver; beyond 2,000 trials `batched_tpe`",
+        {"type": f"{_OURS}.auto:AutoSampler"},
+    ),
+    "batched_tpe": NamedSampler(
+        "multivariate TPE by groups, running trials counted as bad ones, one fit for a batch of "
+        "suggestions",
+        {"type": f"{_OURS}.batched_tpe:BatchedTPESampler"},
+    ),
+    "tpe": NamedSampler(
+        "Optuna's TPE, multivariate, by groups, with running trials counted as bad ones",
+        {"type": "TPESampler", "multivariate": True, "group": True, "constant_liar": True},
+    ),
+    "gp": NamedSampler("Optuna's Gaussian process", {"type": "GPSampler"}),
+    "nsga2": NamedSampler("Optuna's genetic algorithm", {"type": "NSGAIISampler"}),
+    "qmc": NamedSampler("Optuna's quasi-random points", {"type": "QMCSampler", "scramble": True}),
+    "random": NamedSampler("random points", {"type": "RandomSampler"}),
+}
+"""Name → sampler; the first is the default."""

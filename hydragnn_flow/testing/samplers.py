@@ -1,0 +1,147 @@
+"""Tests that every sampler passes, shipped or a user's own, in searches with conditions and rungs.
+
+Subclass :class:`SamplerSuite`::
+
+    import pytest
+    from hydragnn_flow.testing.samplers import SamplerSuite
+
+    class TestMine(SamplerSuite):
+        @pytest.fixture
+        def sampler(self) -> dict[str, object]:
+            return {"type": "my_package.my_module:Mine", "radius": 3}
+
+What any Optuna study asks of a sampler is tested by `optuna.testing.pytest_samplers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from hydragnn_flow.config import Parameter, SearchConfig
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord
+from hydragnn_flow.search.rehearsal import rehearse
+from hydragnn_flow.search.space import active
+
+SPACE = {
+    "kind": Parameter(choices=("wide", "deep")),
+    "rate": Parameter(float=(1e-5, 1e-1), log=True),
+    "width": Parameter(int=(8, 512), log=True, when={"kind": ("wide",)}),
+    "depth": Parameter(int=(1, 9), step=2, when={"kind": ("deep",)}),
+    "only": Parameter(choices=("one value",)),
+}
+_RUNGS = (1, 3, 9)
+_FLYING = 4
+
+
+class SamplerSuite:
+    """Tests of a sampler as :class:`~hydragnn_flow.search.Search` uses it.
+
+    A sampler that cannot serve a search must say so before it begins, by an error when it is made
+    or when it first proposes; it then passes the tests of that search.
+    """
+
+    @pytest.fixture
+    def sampler(self) -> str | dict[str, Any]:
+        """What stands in ``search.sampler``; a subclass says."""
+        raise NotImplementedError
+
+    @contextmanager
+    def search(
+        self, folder: Path, sampler: str | dict[str, Any], seed: int = 1, **keys: Any
+    ) -> Iterator[Search]:
+        """A search over :data:`SPACE`, begun or continued; skips the test where it is refused."""
+        values = {"trials": 99, "min_epochs": 1, "space": SPACE, "sampler": sampler, **keys}
+        try:
+            config = SearchConfig.model_validate(values)
+            rehearse(config)
+        except (ValidationError, InputError) as refusal:
+            pytest.skip(" ".join(str(refusal).split())[:100])
+        folder.mkdir(exist_ok=True)
+        with Search(folder / JOURNAL, config, _RUNGS[-1], seed) as search:
+            yield search
+
+    @pytest.mark.parametrize("rungs", ["stopping", "promotion", "none"])
+    def test_every_trial_has_its_parameters_within_the_space(
+        self, tmp_path: Path, sampler: str | dict[str, Any], rungs: str
+    ) -> None:
+        with self.search(tmp_path, sampler, rungs=rungs) as search:
+            for trial in _run(search, 20):
+                assert list(trial.parameters) == active(SPACE, trial.parameters)
+                assert all(SPACE[name].contains(value) for name, value in trial.parameters.items())
+
+    def test_a_seed_and_a_history_decide_the_suggestions(
+        self, tmp_path: Path, sampler: str | dict[str, Any]
+    ) -> None:
+        found = []
+        for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+            with self.search(tmp_path / name, sampler, seed, rungs="none") as search:
+                found.append([trial.parameters for trial in _run(search, 16)])
+        assert found[0] == found[1]
+        assert found[0] != found[2]
+
+    def test_a_search_that_is_continued_does_not_begin_again(
+        self, tmp_path: Path, sampler: str | dict[str, Any]
+    ) -> None:
+        with self.search(tmp_path, sampler) as search:
+            first = [trial.parameters for trial in _run(search, 12)]
+        with self.search(tmp_path, sampler) as search:
+            second = [trial.parameters for trial in _run(search, 12)]
+        assert sum(parameters in first for parameters in second) < 6
+
+    def test_values_that_are_given_are_kept(
+        self, tmp_path: Path, sampler: str | dict[str, Any]
+    ) -> None:
+        given: dict[str, Any] = {"kind": "deep", "depth": 3}
+        with self.search(tmp_path, sampler, enqueue=[given]) as search:
+            first, *others = _run(search, 8)
+            assert given.items() <= first.parameters.items()
+            assert len(others) == 7
+
+    @pytest.mark.parametrize("objectives", [2, 3])
+    def test_several_objectives(
+        self, tmp_path: Path, sampler: str | dict[str, Any], objectives: int
+    ) -> None:
+        names = ["val_loss", "seconds", "joules"][:objectives]
+        with self.search(tmp_path, sampler, objectives=names, rungs="none") as search:
+            assert {trial.state for trial in _run(search, 14)} == {"complete", "failed"}
+
+    def test_limits(self, tmp_path: Path, sampler: str | dict[str, Any]) -> None:
+        with self.search(tmp_path, sampler, constraints={"seconds": 5.0}, rungs="none") as search:
+            assert {trial.feasible for trial in _run(search, 14)} == {True, False}
+
+
+def _run(search: Search, count: int) -> list[TrialRecord]:
+    """More trials, four in flight, of which the oldest ends first; every seventh fails."""
+    flying = [search.ask().number for _ in range(min(_FLYING, count))]
+    first = flying[0]
+    while flying:
+        _end(search, flying.pop(0))
+        search.commit()
+        if flying and flying[-1] < first + count - 1:
+            flying.append(search.ask().number)
+    return [record for record in search.records if record.number >= first]
+
+
+def _end(search: Search, number: int) -> None:
+    if number % 7 == 5:
+        search.fail(number, "diverged: loss is NaN")
+        return
+    loss = _loss(search.record(number).parameters)
+    values = (loss, float(number), 2.0 * number)[: len(search.config.objectives)]
+    excess = {name: number - limit for name, limit in search.config.constraints.items()}
+    for rung, epoch in enumerate(search.rungs.epochs(number)):
+        worse = (values[0] + 1 / epoch, *values[1:])
+        if search.report(number, rung, Outcome(worse, excess)) != "goes_on":
+            return
+
+
+def _loss(parameters: dict[str, Any]) -> float:
+    own = 0.05 * abs(parameters["depth"] - 5) if parameters["kind"] == "deep" else 0.3
+    return float(own + (parameters["rate"] - 0.01) ** 2 * 1e3)
