@@ -41,7 +41,7 @@ MEASURES = [
     "benchmarks/gpu_race",
     "benchmarks/model_race",
     "hydragnn_flow/models",
-    "hydragnn_flow/placement/cost.py",
+    "hydragnn_flow/placement/cost_model.py",
     "hydragnn_flow/training/trainer.py",
 ]
 # Networks that train side by side: one small enough to leave a device idle, and a larger one.

@@ -41,7 +41,7 @@ _NETWORK: dict[str, Any] = {
     "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
     "Training": {"num_epoch": 6, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
 }
-# Few networks: each that is new to a driver is first weighed, which takes longer than all else.
+# Few networks: each that is new to a driver is first counted, which takes longer than all else.
 _SPACE: dict[str, dict[str, Any]] = {
     "Architecture.mpnn_type": {"choices": ["SchNet", "PNA", "EGNN"]},
     "Architecture.hidden_dim": {"choices": [32, 64]},

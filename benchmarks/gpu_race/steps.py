@@ -18,7 +18,7 @@ from gpu_race.kernels import Kernels, kernels_of
 from hydragnn_flow import GraphStore, InputError, build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.placement.cost import CostModel, Work
+from hydragnn_flow.placement.cost_model import CostModel, Work
 from hydragnn_flow.training.memory import (
     forget_peak_memory,
     give_back_memory,

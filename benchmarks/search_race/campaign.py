@@ -39,7 +39,7 @@ _NETWORK = {
     "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
     "Training": {"num_epoch": 6, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
 }
-# A network that is new to the driver is first weighed, which takes longer than all else.
+# A network that is new to the driver is first counted, which takes longer than all else.
 _FEW_NETWORKS = {
     "Architecture.mpnn_type": {"choices": ["SchNet", "PNA", "EGNN"]},
     "Architecture.hidden_dim": {"choices": [32, 64]},

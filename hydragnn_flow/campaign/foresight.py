@@ -22,8 +22,8 @@ from hydragnn_flow.placement import (
     Gcd,
     Sizes,
     Taken,
-    Weighing,
     Work,
+    WorkInterpolation,
     too_large,
 )
 from hydragnn_flow.training.batching import Budget
@@ -59,7 +59,7 @@ class Foresight:
         self.gcd = gcd
         self._costs = CostModel(gcd)
         self._config, self._store, self._device = config, store, device
-        self._weighing = Weighing()
+        self._works = WorkInterpolation()
         self._together = Counter[str]()
         """Trials side by side on the GCD of each bundle that has ended."""
         train = store["trainset"]
@@ -203,7 +203,7 @@ class Foresight:
                 parameter_bytes=4 * cost.parameters * wide,
             )
 
-        return self._weighing.work([network["Architecture"], told_by, batch], count)
+        return self._works.work([network["Architecture"], told_by, batch], count)
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:

@@ -1,9 +1,9 @@
-"""Cost model and placer: what a segment takes, and where it runs. Neither torch nor Parsl."""
+"""Cost model and placer: the expected cost of segments, and the GCDs they run on."""
 
-from hydragnn_flow.placement.cost import CostModel, Estimate, Gcd, Sizes, Taken, Work
-from hydragnn_flow.placement.members import Wave, plan_members
+from hydragnn_flow.placement.cost_model import CostModel, Estimate, Gcd, Sizes, Taken, Work
+from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Filling, Placeable, next_bundles, too_large
-from hydragnn_flow.placement.weighing import Weighing
+from hydragnn_flow.placement.waves import Wave, plan_members
 
 __all__ = [
     "CostModel",
@@ -14,8 +14,8 @@ __all__ = [
     "Sizes",
     "Taken",
     "Wave",
-    "Weighing",
     "Work",
+    "WorkInterpolation",
     "next_bundles",
     "plan_members",
     "too_large",

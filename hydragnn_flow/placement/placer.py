@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hydragnn_flow.placement.cost import Estimate, Gcd
+from hydragnn_flow.placement.cost_model import Estimate, Gcd
 
 T = TypeVar("T")
 
@@ -17,11 +17,11 @@ FULL = 1.05
 MEMORY_SHARE = 0.9
 # A bundle ends with its longest segment, so segments share a GCD only with others about as long.
 LONGEST_TO_SHORTEST = 3.0
-# Estimates by which one segment lets others overtake it have been wrong when it has waited for as
-# many times the length of the longest.
+# A segment of several GCDs that has waited for this many times the length of the longest is not
+# overtaken any more: the estimates that let others overtake it have been wrong.
 LATE = 20.0
-# How far behind the first of a bundle others are looked for, so that thousands take no minutes.
-_MOST_LOOKED_AT = 512
+# Positions behind the first of a bundle that are searched for others: thousands would take minutes.
+_SEARCHED = 512
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Placeable(Generic[T]):
     width: int = 1
     """GCDs it runs on, all of them to itself where there are several."""
     urgent: bool = False
-    """Whether it was cut short, and what it has done lies waiting."""
+    """Whether it was cut short: its progress is of no use before it goes on."""
     waited: float = 0.0
     """How long it has been ready [s]."""
 
@@ -49,18 +49,19 @@ def next_bundles(
 ) -> tuple[list[list[Placeable[T]]], list[Placeable[T]]]:
     """Choose what the free GCDs run.
 
-    What was cut short goes first, the longest before others (Graham, SIAM J. Appl. Math. 17, 416
-    (1969)). Others near it in that order join it while there are more segments than free GCDs, and
-    while memory, computing time and similar length allow; a segment that fills a GCD keeps it to
-    itself.
+    Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
+    (1969)). Others near the first of a bundle in that order join it while there are more segments
+    than free GCDs, and while memory, computing time and similar length allow; a segment that fills
+    a GCD keeps it to itself.
 
     Of the segments of several GCDs the one that has waited longest goes before all that were not
     cut short. Where too few GCDs are free it has a reservation for the moment when enough will be;
-    what would not delay it starts before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295).
+    segments that would not delay it start before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949,
+    295).
 
-    Nothing waits for ever, whatever else comes: what has waited for longer than any other segment
-    takes goes before all others but those that were cut short, and where it needs several GCDs,
-    nothing is taken at its word any more that it will not delay it.
+    No segment waits for ever: one that has waited for longer than any other takes goes before all
+    others but those that were cut short. If it needs several GCDs and has waited very long, nothing
+    overtakes it, whatever the estimates say.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ class _Reservation:
         return cls(seconds, free + sum(end <= seconds for end in ends) - width)
 
     def lets(self, other: Placeable[Any]) -> bool:
-        """Whether another segment may start now; it is taken at its word."""
+        """Whether another segment may start now, going by its estimate."""
         if other.seconds <= self.seconds:
             return True
         if other.width > self.spare:
@@ -170,7 +171,7 @@ class _Reservation:
 
 @dataclass
 class _Least:
-    """What any segment from each position of the queue on adds to a GCD that it shares."""
+    """Least load that any segment from each position of the queue on adds to a shared GCD."""
 
     busy: list[float]
     memory: list[float]
@@ -241,7 +242,7 @@ def _joining(
     room = MEMORY_SHARE * gcd.memory_gib
     shortest = first.seconds / LONGEST_TO_SHORTEST
     longest = first.seconds * LONGEST_TO_SHORTEST
-    for position in range(head + 1, min(len(queue), head + 1 + _MOST_LOOKED_AT)):
+    for position in range(head + 1, min(len(queue), head + 1 + _SEARCHED)):
         if len(members) >= most or len(members) + 1 == gcd.share:
             break
         if busy + least.busy[position] > FULL or memory + least.memory[position] > room:

@@ -19,7 +19,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.placement.cost import MARGINS
+from hydragnn_flow.placement.cost_model import MARGINS
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Gcd, Sizes, Taken, Work, too_large
-from hydragnn_flow.placement.cost import MARGINS
+from hydragnn_flow.placement.cost_model import MARGINS
 
 GCD = Gcd(
     memory_gib=16.0,

@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Taken, Work
-from hydragnn_flow.placement.cost import COPIES_OF_WEIGHTS
+from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS
 
 Array = NDArray[np.float64]
 

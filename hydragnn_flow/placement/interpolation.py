@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.placement.cost import Work
+from hydragnn_flow.placement.cost_model import Work
 
 Array = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _REACH = 4.0
 _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
-class Weighing:
+class WorkInterpolation:
     """Counts networks until it can interpolate them."""
 
     def __init__(self) -> None:

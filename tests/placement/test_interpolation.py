@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hydragnn_flow.placement import Weighing, Work
-from hydragnn_flow.placement.weighing import FEWEST
+from hydragnn_flow.placement import Work, WorkInterpolation
+from hydragnn_flow.placement.interpolation import FEWEST
 
 
 def sizes(chance: random.Random) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def work(shape: dict[str, Any]) -> Work:
 
 
 def test_most_networks_are_not_counted_and_none_is_far_off() -> None:
-    chance, weighing, counted = random.Random(0), Weighing(), 0
+    chance, works, counted = random.Random(0), WorkInterpolation(), 0
     errors = []
 
     def count() -> Work:
@@ -46,7 +46,7 @@ def test_most_networks_are_not_counted_and_none_is_far_off() -> None:
 
     for _ in range(1000):
         shape = sizes(chance)
-        found, true = weighing.work(shape, count), work(shape)
+        found, true = works.work(shape, count), work(shape)
         errors.append(
             [
                 abs(math.log(found.flops / true.flops)),
@@ -61,19 +61,19 @@ def test_most_networks_are_not_counted_and_none_is_far_off() -> None:
 
 
 def test_the_first_of_a_family_and_all_beyond_it_are_counted() -> None:
-    chance, weighing = random.Random(1), Weighing()
+    chance, works = random.Random(1), WorkInterpolation()
     exact = Work(1.0, 2.0, 3, 4.0, 5.0)
     for _ in range(300):
         shape = sizes(chance) | {"type": "SchNet"}
-        weighing.work(shape, lambda: work(shape))  # noqa: B023
+        works.work(shape, lambda: work(shape))  # noqa: B023
     for changed in ({"type": "EGNN"}, {"width": 4000}, {"depth": 1}, {"more": True}):
-        assert weighing.work(shape | changed, lambda: exact) == exact
-    again = weighing.work(shape | {"weight": 0.123}, lambda: pytest.fail("known already"))
-    assert again == weighing.work(shape, lambda: pytest.fail("known already"))
+        assert works.work(shape | changed, lambda: exact) == exact
+    again = works.work(shape | {"weight": 0.123}, lambda: pytest.fail("known already"))
+    assert again == works.work(shape, lambda: pytest.fail("known already"))
 
 
 def test_what_cannot_be_interpolated_is_always_counted() -> None:
-    chance, weighing = random.Random(2), Weighing()
+    chance, works = random.Random(2), WorkInterpolation()
     for number in range(5 * FEWEST):
         true = Work(math.exp(chance.uniform(0, 20)), 1.0, 1, 1.0, 1.0)
-        assert weighing.work({"width": number}, lambda: true) == true  # noqa: B023
+        assert works.work({"width": number}, lambda: true) == true  # noqa: B023

@@ -1,4 +1,4 @@
-"""What a segment will take: seconds and memory, first from the network alone, then from experience.
+"""Cost model: seconds and memory of a segment, from its network and then from experience.
 
 The first estimate is a roofline: a step lasts as long as its arithmetic, its memory traffic or the
 launching of its operations, whichever is longest (Williams, Waterman & Patterson, Commun. ACM 52,
@@ -19,8 +19,8 @@ from hydragnn_flow.placement.ratios import Ratios
 GIB = 2**30
 # Weights, gradients, two moments, their running average and the best copy, in units of the weights.
 COPIES_OF_WEIGHTS = 6
-# What estimates of memory are multiplied by: of types that nobody has measured, of others, and of a
-# trial that has run. Of 104 networks of 13 types 12 % took more than 1.5 times what was counted.
+# Factors on estimates of memory: for types that were never measured, for others, and for a trial
+# that has run. Of 104 networks of 13 types 12 % took more than 1.5 times the counted memory.
 MARGINS = (1.5, 1.25, 1.1)
 # Segments of a message-passing type at which its own mean counts half, beside that of all. Step
 # times of types differ less than those of networks of one type; memory differs more.
@@ -33,7 +33,7 @@ _RESTS = 64
 
 @dataclass(frozen=True)
 class Gcd:
-    """What one GCD can do; on a laptop, one CPU slot."""
+    """Speed and memory of one GCD; on a laptop, of one CPU slot."""
 
     memory_gib: float
     """Memory a segment may use [GiB]."""
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a segment is expected to take."""
+    """Expected cost of a segment."""
 
     seconds: float
     """Time on its GCDs, added up over them [s]."""
@@ -81,7 +81,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a whole segment took, as ratios to what its network alone had said."""
+    """Measured cost of a whole segment, as ratios to the estimate from its network alone."""
 
     steps: float
     """Time of its training steps, added up over its GCDs."""
@@ -126,7 +126,7 @@ class CostModel:
         width
             GCDs it is to have.
         own
-            What an earlier segment of the same trial took; it rules.
+            Ratios of an earlier segment of the same trial; they take precedence.
         """
         gcd = self.gcd
         computing = max(work.flops / gcd.flops, work.bytes / gcd.bandwidth)
@@ -147,15 +147,15 @@ class CostModel:
         """Learn from a segment that did all of its work.
 
         Many segments are in flight at a time; were each compared with its corrected estimate, all
-        of them would add the same correction again. So the ratios are to what the network alone had
-        said.
+        of them would add the same correction again. So the ratios are to the estimate from the
+        network alone.
 
         Parameters
         ----------
         kind
             As given to :meth:`estimate`.
         taken
-            What it took.
+            Its ratios.
         """
         if taken.steps <= 0 or taken.rest <= 0:
             return
@@ -181,7 +181,7 @@ class CostModel:
 
 
 def _conditions(together: int, width: int) -> tuple[float, ...]:
-    """What beside its network a segment's time depends on, by powers that are learned."""
+    """Logarithms on which a segment's time depends linearly, beside its network."""
     return math.log(together), math.log(width)
 
 
