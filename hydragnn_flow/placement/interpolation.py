@@ -1,8 +1,12 @@
-"""What a step of a network takes, from what steps of networks like it take.
+"""Interpolation of the work of a training step between networks that were counted.
 
-To count a network operation by operation takes the driver up to a tenth of a second. A search asks
+To count a network operation by operation takes the driver up to a fifth of a second. A search asks
 for thousands of networks that differ in their sizes alone, and the work is a smooth function of
 those: once some dozens of a family are counted, the others are interpolated.
+
+To round the sizes to the nearest factor of 1.25 and remember the result would be shorter, and saves
+nothing: of 360 random networks in the space of `configs/hydragnn_hpo.yaml` 358 would be counted.
+The interpolation estimates 88 of them, and nine in ten of its logarithms are within 0.24.
 """
 
 from __future__ import annotations
