@@ -9,7 +9,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 RUNGS = (3, 9, 27)
 TYPE, RATE, WIDTH = "Architecture.mpnn_type", "Training.learning_rate", "Architecture.hidden_dim"

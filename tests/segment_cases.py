@@ -6,8 +6,9 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 
 NETWORK: dict[str, Any] = {
     "Architecture": {
@@ -27,19 +28,22 @@ NETWORK: dict[str, Any] = {
 }
 
 
-def make_spec(folder: Path, store: GraphStore, until_epoch: int, **changes: Any) -> SegmentSpec:
+def make_spec(
+    folder: Path, store: GraphStore | None, until_epoch: int, **changes: Any
+) -> SegmentSpec:
     folder.mkdir(exist_ok=True)
     values: dict[str, Any] = {
         "kind": "trial",
         "number": 0,
         "directory": str(folder),
-        "store": str(store.path),
+        "store": str(store.path) if store else "",
         "network": NETWORK,
         "until_epoch": until_epoch,
         "rung": 0,
         "seed": 5,
     }
-    return SegmentSpec(**(values | changes))
+    values |= changes
+    return SegmentSpec(**{**values, "network": load_network(values["network"])})
 
 
 def network_with(**changes: Any) -> dict[str, Any]:

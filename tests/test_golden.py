@@ -20,15 +20,15 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hydragnn_flow import InputError, cli, trials_frame
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import JOURNAL, Search, read_trials
 from hydragnn_flow.search.storage import STUDY
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 
 _FOLDER = Path(__file__).parent / "golden"
 RUNS = sorted(_FOLDER.glob("run_*"))
@@ -132,7 +132,7 @@ def test_training_goes_on_from_a_checkpoint(run: Path, config: RunConfig, tmp_pa
         number=0,
         directory=str(folder),
         store=str(store),
-        network=network,
+        network=load_network(network),
         until_epoch=config.ensemble.epochs + 1,
         rung=0,
         seed=config.seed,

@@ -16,7 +16,7 @@ from hydragnn_flow.config import RunConfig, load_config
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 CONFIG = load_config(Path(__file__).resolve().parents[1] / "configs" / "quickstart.yaml")
 
@@ -74,8 +74,7 @@ def test_wall_time_leaves_out_when_nobody_drove(
         monkeypatch.setattr("time.time", lambda now=started: now)
         directory.claim(CONFIG)
         if ended:
-            result = SegmentResult("trial", 0, 0, 0, 1, "ok", started=started, ended=ended)
-            directory.record([result])
+            directory.record([result(0, started=started, ended=ended)])
     monkeypatch.setattr("time.time", lambda: 9030)
     assert directory.wall_seconds() == 100 + 0 + 30
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import sys
 
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 
 if __name__ == "__main__":
-    result = run_segment(SegmentSpec(**json.load(sys.stdin)), should_stop=lambda: True)
+    result = run_segment(SegmentSpec.from_dict(json.load(sys.stdin)), should_stop=lambda: True)
     assert result.status == "interrupted", result.reason
     print(result.ended)

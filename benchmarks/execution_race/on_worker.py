@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from execution_race.processes import start_of
 from hydragnn_flow.execution import Job, Node, run_jobs
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 
 class Worker(NamedTuple):
@@ -39,16 +39,21 @@ def sign_in(seconds: float) -> Worker:
     return Worker(os.getpid(), os.getppid())
 
 
-def end_at_once(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
+def end_at_once(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     """In place of `run_jobs`: results of segments that did nothing."""
     results = []
     for job in jobs:
         spec, now = job.spec, time.time()
         # The best learning rate is 1e-3.
-        rate = spec.network["Training"]["Optimizer"]["learning_rate"]
+        rate = spec.network.Training.Optimizer.learning_rate
         loss = abs(rate - 1e-3) + 1.0 / spec.until_epoch
         result = SegmentResult(
-            *(spec.kind, spec.number, spec.rung, spec.after_epoch, spec.until_epoch, "ok"),
+            kind=spec.kind,
+            number=spec.number,
+            rung=spec.rung,
+            from_epoch=spec.after_epoch,
+            to_epoch=spec.until_epoch,
+            status="ok",
             best_val_loss=loss,
             best_epoch=spec.until_epoch,
             history=[[e + 1.0, loss, loss] for e in range(spec.after_epoch, spec.until_epoch)],
@@ -57,7 +62,6 @@ def end_at_once(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentRes
             ended=now,
             node="here",
             gcds=[node.gcds[0]],
-            bundle=bundle,
         )
         results.append(result)
     return results
@@ -66,7 +70,7 @@ def end_at_once(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentRes
 def run_first(node: Node, job: Job) -> FirstSegment:
     """Run the first segment of a new worker, and say when what began."""
     task = time.time()
-    (result,) = run_jobs(node, "b1", [job])
+    (result,) = run_jobs(node, [job])
     return FirstSegment(
         start_of(os.getppid()), start_of(os.getpid()), task, result.started, result.ended
     )

@@ -89,7 +89,7 @@ def _start(directory: Path, site: Site, segments: Segments) -> Parts:
         seen = time.time()
         first = pools.submit("gcd", run_first, site.node, Job(segments.next())).result()
         # With all imported and the store open, what remains of a segment is its own.
-        (again,) = pools.submit("gcd", run_jobs, site.node, "b2", [Job(segments.next())]).result()
+        (again,) = pools.submit("gcd", run_jobs, site.node, [Job(segments.next())]).result()
     model = again.ended - again.started
     return Parts(
         launch=first.manager - asked,

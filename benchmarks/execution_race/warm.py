@@ -21,7 +21,7 @@ from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import Segments, connect, workers_of_this_machine
 from hydragnn_flow.execution import Job, run_jobs
 from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 _ROW = "warm"
 _WHAT = "segment on a warm worker to its first step"
@@ -71,7 +71,7 @@ class _Warm:
     def _run(self) -> float:
         job = Job(self._segments.next())
         submitted = time.time()
-        future = self._pools.submit("gcd", run_jobs, self._node, "b1", [job])
+        future = self._pools.submit("gcd", run_jobs, self._node, [job])
         results: list[SegmentResult] = future.result()
         (result,) = results
         assert result.status == "interrupted", result.reason

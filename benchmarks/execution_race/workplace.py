@@ -20,7 +20,7 @@ from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.execution.sites.options import Options
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 
 # As often as a campaign's driver looks.
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -96,7 +96,7 @@ class Segments:
         """The first segment of a new trial, whose folder is there."""
         number = next(self._numbers)
         mpnn_types = _SPACE["Architecture.mpnn_type"]["choices"]
-        network = self._config.network_values(
+        network = self._config.network_with(
             {
                 "Architecture.mpnn_type": mpnn_types[number % len(mpnn_types)],
                 "Architecture.hidden_dim": 32 + number,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 from model_accuracy.outcome import Outcome, errors
 from model_accuracy.sets import SETS, Contest, network
 
@@ -30,7 +30,7 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
     seed
         Of the weights and of the order of graphs.
     """
-    chosen, section = SETS[contest.set], network(contest)
+    chosen, checked = SETS[contest.set], load_network(network(contest))
     clock = _Clock(seconds)
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
@@ -38,8 +38,8 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
             number=0,
             directory=folder,
             store=str(store),
-            network=section,
-            until_epoch=load_network(section).Training.num_epoch,
+            network=checked,
+            until_epoch=checked.Training.num_epoch,
             rung=0,
             seed=seed,
         )
@@ -48,7 +48,7 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
         if result.best_epoch:
             graphs = GraphStore.open(store)
             weights = load_checkpoint(spec.folder / FILE)["best"]
-            model = restore_model(section, graphs.manifest, weights)
+            model = restore_model(checked, graphs.manifest, weights)
             split = graphs["testset"]
             found = errors(chosen, split, predict_batches(model, split_batches(split)))
     remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"

@@ -14,9 +14,9 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Stopped, Watch
 from model_race.networks import Case, network
@@ -69,19 +69,18 @@ class Ours:
         self, store: Path, case: Case, batch_size: int, device: torch.device = CPU
     ) -> None:
         section = network(case, batch_size)
-        config = load_network(section)
         spec = SegmentSpec(
             kind="trial",
             number=0,
             directory=str(store.with_suffix(".no-checkpoint")),
             store=str(store),
-            network=section,
+            network=load_network(section),
             until_epoch=1,
             rung=0,
             seed=0,
         )
         graphs = GraphStore.open(store, without=("y", "y_loc"))
-        self._trainer = _InMemory(spec, config, graphs, device, World())
+        self._trainer = _InMemory(spec, graphs, device, World())
         self._trainer.keep()
         self.parameters = sum(weight.numel() for weight in self._trainer.model.parameters())
 

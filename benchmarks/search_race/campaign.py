@@ -21,7 +21,7 @@ from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 _GCDS_OF_A_NODE = 8
 _ENDING_TOGETHER = 32
@@ -62,9 +62,7 @@ class _Machine:
         self._running: deque[tuple[Future[Any], list[Job]]] = deque()
         self._submitted = False
 
-    def submit(
-        self, pool: str, function: object, node: Node, bundle: str, jobs: list[Job]
-    ) -> Future[Any]:
+    def submit(self, pool: str, function: object, node: Node, jobs: list[Job]) -> Future[Any]:
         future: Future[Any] = Future()
         self._running.append((future, jobs))
         self._submitted = True
@@ -94,16 +92,16 @@ class _Machine:
 
 def _result(spec: SegmentSpec) -> SegmentResult:
     """Of a segment that did nothing; the best learning rate is 1e-3."""
-    rate = spec.network["Training"]["Optimizer"]["learning_rate"]
+    rate = spec.network.Training.Optimizer.learning_rate
     loss = abs(rate - 1e-3) + 1.0 / spec.until_epoch
     now = time.time()
     return SegmentResult(
-        spec.kind,
-        spec.number,
-        spec.rung,
-        spec.after_epoch,
-        spec.until_epoch,
-        "ok",
+        kind=spec.kind,
+        number=spec.number,
+        rung=spec.rung,
+        from_epoch=spec.after_epoch,
+        to_epoch=spec.until_epoch,
+        status="ok",
         best_val_loss=loss,
         best_epoch=spec.until_epoch,
         history=[[e + 1.0, loss, loss] for e in range(spec.after_epoch, spec.until_epoch)],

@@ -16,7 +16,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.campaign.segments import Context, Task
 from hydragnn_flow.execution import Job, abort, run_jobs, whole
 from hydragnn_flow.execution.pools.pools import PoolName, Pools
-from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
+from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec, Status, TrainingOutcome
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -28,6 +28,8 @@ class _Sending:
     tasks: list[Task]
     jobs: list[list[Job]]
     """Of each worker."""
+    bundle: str
+    """Its name in the records."""
     started: float = field(default_factory=time.monotonic)
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
 
@@ -95,17 +97,17 @@ class Dispatch:
 
     def send(self, jobs: Sequence[tuple[Task, Job]]) -> None:
         """Run segments side by side on one worker."""
-        self._send(_Sending([task for task, _ in jobs], [[job for _, job in jobs]]))
+        bundle = self._context.bundle()
+        self._send(_Sending([task for task, _ in jobs], [[job for _, job in jobs]], bundle))
 
     def send_gang(self, task: Task, jobs: Sequence[Job]) -> None:
         """Run one segment on several workers, whose ranks the jobs share out."""
-        self._send(_Sending([task], [[job] for job in jobs]))
+        self._send(_Sending([task], [[job] for job in jobs], self._context.bundle()))
 
     def _send(self, sending: _Sending) -> None:
-        node, bundle = self._context.site.node, self._context.bundle()
         self._running.add(sending)
         for position, jobs in enumerate(sending.jobs):
-            future = self._pools.submit(self._pool, run_jobs, node, bundle, jobs)
+            future = self._pools.submit(self._pool, run_jobs, self._context.site.node, jobs)
             future.add_done_callback(partial(self._note_end, sending, position))
 
     def _note_end(self, sending: _Sending, position: int, future: Future[Any]) -> None:
@@ -116,7 +118,7 @@ class Dispatch:
         finished = self._finished()
         self._running.difference_update(finished)
         ended = [each for sending in finished for each in _results(sending)]
-        self._context.record(ended)
+        self._context.record([result for _, result in ended])
         for sending in finished:
             self._note_health(sending)
         return ended
@@ -170,9 +172,11 @@ def _answers(sending: _Sending) -> list[list[SegmentResult]]:
 
 def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
     lists = _answers(sending)
-    if sending.is_gang:
-        return [(sending.tasks[0], whole([results[0] for results in lists]))]
-    return list(zip(sending.tasks, lists[0], strict=True))
+    results = [whole([answer for (answer,) in lists])] if sending.is_gang else lists[0]
+    return [
+        (task, result.expected(task.forecast(sending.bundle)))
+        for task, result in zip(sending.tasks, results, strict=True)
+    ]
 
 
 def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
@@ -181,7 +185,6 @@ def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[Segmen
     if error is None:
         results: list[SegmentResult] = future.result()
         return results
-    now = time.time()
     status: Status = "killed"
     reason = f"its worker was lost ({type(error).__name__}: {error})"
     if isinstance(error, ManagerLost):
@@ -189,17 +192,5 @@ def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[Segmen
         status, reason = "lost", f"its node {error.hostname} was lost"
     elif isinstance(error, WorkerLost):
         reason = f"its worker on {error.hostname} was killed"
-    return [
-        SegmentResult(
-            spec.kind,
-            spec.number,
-            spec.rung,
-            from_epoch=0,
-            to_epoch=0,
-            status=status,
-            reason=reason,
-            started=now,
-            ended=now,
-        )
-        for spec in specs
-    ]
+    outcome = TrainingOutcome.cut_short(status, reason)
+    return [SegmentResult.of(spec, outcome) for spec in specs]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import Failures
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
-# Of a step whose size is a budget of atoms or edges, and so says nothing of its graphs.
-_MOST_PARTS = 64
+# Where a step's size is a budget of atoms or edges, which says nothing of its number of graphs.
+_MOST_MICRO_BATCHES = 64
 
 
 def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResult) -> bool:
@@ -29,19 +29,20 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
     if end.status == "diverged":
         return failures.diverged == "record"
     if end.status == "out_of_memory":
-        network = config.network_values(parameters)
+        network = config.network_with(parameters)
         return failures.out_of_memory != "retry" and not takes_more(failures, network, end.parts)
-    # What ends a segment early, or has no place for it, says nothing of it.
+    # An interrupted or refused segment tells nothing about its trial.
     return failures.lost == "record" and end.status not in ("ok", "interrupted", "refused")
 
 
-def takes_more(failures: Failures, network: Mapping[str, Any], parts: int) -> bool:
-    """Whether steps may be taken in more parts, which changes nothing but their memory."""
-    training = network["Training"]
-    most = _MOST_PARTS if training.get("Batching") else training["batch_size"]
-    # The root of a step's mean square is not made of its parts' roots.
-    is_sum = training.get("loss_function_type") != "rmse"
-    return failures.out_of_memory == "resize" and is_sum and parts < most
+def takes_more(failures: Failures, network: NetworkConfig, steps: int) -> bool:
+    """Whether more than ``steps`` micro-batches may be accumulated: same gradient, less memory."""
+    training = network.Training
+    by_graphs = training.Batching is None or training.Batching.mode == "fixed"
+    most = training.batch_size if by_graphs else _MOST_MICRO_BATCHES
+    # RMSE does not add over micro-batches, so it cannot be accumulated.
+    is_sum = training.loss_function_type != "rmse"
+    return failures.out_of_memory == "resize" and is_sum and steps < most
 
 
 def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from hydragnn_flow.campaign.failures import takes_more, times_too_large
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import load_network
+from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
@@ -26,18 +24,18 @@ from hydragnn_flow.placement import (
     WorkInterpolation,
     too_large,
 )
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.segment import SegmentResult
 
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
-_TOLD_BY_THE_BATCH = (
+_TOLD_BY_THE_BATCH = {
     "Batching",
     "Optimizer",
     "Scheduler",
     "accumulation_steps",
     "batch_size",
     "num_epoch",
-)
+}
 
 
 class Foresight:
@@ -71,38 +69,44 @@ class Foresight:
         }
 
     def divide(
-        self, network: dict[str, Any], epochs: int, width: int, results: Sequence[SegmentResult]
-    ) -> Estimate:
-        """Have a network's steps taken in as many parts as needed, and estimate that.
+        self, network: NetworkConfig, epochs: int, width: int, results: Sequence[SegmentResult]
+    ) -> tuple[NetworkConfig, Estimate]:
+        """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
-        Those are the fewest in which a step is expected to fit, and twice as many for each time
+        Those are the fewest with which a step is expected to fit, and twice as many for each time
         that it did not fit all the same.
 
         Parameters
         ----------
         network
-            Its `accumulation_steps` are set.
+            The network as the trial has it.
         epochs, width
             To train, and GCDs to do so.
         results
             Of all earlier segments of the trial, and of the member it has become.
+
+        Returns
+        -------
+        network, estimate
+            The network with its `accumulation_steps` set, and what it takes.
         """
-        failures, training = self._config.search.failures, network["Training"]
+        failures = self._config.search.failures
         own = self._own(results)
-        parts = training.get("accumulation_steps", 1)
         estimate = self._estimate(network, epochs, width, own)
-        while too_large(estimate, self.gcd) and takes_more(failures, network, parts):
-            training["accumulation_steps"] = parts = 2 * parts
+        steps = network.Training.accumulation_steps
+        while too_large(estimate, self.gcd) and takes_more(failures, network, steps):
+            steps *= 2
+            network = network.with_accumulation(steps)
             estimate = self._estimate(network, epochs, width, own)
         times = times_too_large(failures, results)
         if times:
-            training["accumulation_steps"] = parts * 2**times
+            network = network.with_accumulation(steps * 2**times)
             estimate = self._estimate(network, epochs, width, own)
-        return estimate
+        return network, estimate
 
-    def steps_per_epoch(self, network: Mapping[str, Any]) -> int:
+    def steps_per_epoch(self, network: NetworkConfig) -> int:
         """Optimiser steps of an epoch."""
-        return self._steps(Budget.of(load_network(network)))
+        return self._steps(Budget.of(network))
 
     def _steps(self, budget: Budget) -> int:
         sizes = self._store.manifest.splits["trainset"]
@@ -115,8 +119,11 @@ class Foresight:
         for result in results:
             taken = self._taken(result)
             if taken is not None:
-                network = self._config.network_values(result.parameters)
-                self._costs.observe(str(network["Architecture"]["mpnn_type"]), taken)
+                self._costs.observe(self._mpnn_type(result), taken)
+
+    def _mpnn_type(self, result: SegmentResult) -> str:
+        fixed = self._config.network["Architecture"].get("mpnn_type")
+        return str(result.parameters.get("Architecture.mpnn_type", fixed))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
         """Time and memory of the last whole segment of a trial."""
@@ -152,15 +159,15 @@ class Foresight:
         return measured / counted if counted > 0 and measured > process else None
 
     def _estimate(
-        self, network: Mapping[str, Any], epochs: int, width: int, own: Taken | None
+        self, network: NetworkConfig, epochs: int, width: int, own: Taken | None
     ) -> Estimate:
-        budget = Budget.of(load_network(network))
+        budget = Budget.of(network)
         steps = self._steps(budget)
         work = self._step_work(network, steps)
-        at_once = width * network["Training"].get("accumulation_steps", 1)
+        at_once = width * network.Training.accumulation_steps
         larger = self._largest_batch(budget, steps, at_once)
         work = replace(work, activation_bytes=work.activation_bytes * larger / at_once)
-        mpnn_type = str(network["Architecture"]["mpnn_type"])
+        mpnn_type = network.Architecture.mpnn_type
         return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
 
     def _largest_batch(self, budget: Budget, steps: int, parts: int) -> float:
@@ -175,7 +182,7 @@ class Foresight:
             larger = max(larger, most)
         return larger
 
-    def _step_work(self, network: Mapping[str, Any], steps: int) -> Work:
+    def _step_work(self, network: NetworkConfig, steps: int) -> Work:
         """Work of one training step of a network on a batch of average size.
 
         ``steps`` is the number of steps in an epoch.
@@ -186,15 +193,14 @@ class Foresight:
             "edges": -(-sizes.edges // steps),
             "graphs": -(-sizes.graphs // steps),
         }
-        training = network["Training"]
-        told_by = {k: v for k, v in training.items() if k not in _TOLD_BY_THE_BATCH}
+        training = network.Training
+        wide = 2 if training.precision == "fp64" else 1
 
         def count() -> Work:
             with torch.device("meta"):
                 model = build_model(network, self._store)
-            model.encoder.checkpointing = training.get("conv_checkpointing", False)
+            model.encoder.checkpointing = training.conv_checkpointing
             cost = network_cost(model, **batch, largest=self._largest_graph)
-            wide = 2 if told_by.get("precision") == "fp64" else 1
             return Work(
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,
@@ -203,7 +209,11 @@ class Foresight:
                 parameter_bytes=4 * cost.parameters * wide,
             )
 
-        return self._works.work([network["Architecture"], told_by, batch], count)
+        architecture = network.Architecture.model_dump(mode="json", exclude_defaults=True)
+        told_by = training.model_dump(
+            mode="json", exclude=_TOLD_BY_THE_BATCH, exclude_defaults=True
+        )
+        return self._works.work([architecture, told_by, batch], count)
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:

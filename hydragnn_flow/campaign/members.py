@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.files import copy_file
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import FILE
-from hydragnn_flow.training.segment import Kind, SegmentResult
 
 
 class MemberPhase:
@@ -60,11 +59,7 @@ class MemberPhase:
     def _miss_checkpoints(self) -> None:
         """Train members again whose checkpoint was taken away since, say for being damaged."""
         missed = [
-            SegmentResult(
-                *("member", k, result.rung, 0, 0, "lost", "its checkpoint is gone"),
-                started=time.time(),
-                ended=time.time(),
-            )
+            SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
             for k, result in self._ended.items()
             if result.status == "ok" and not checkpoint_time(self._folder(k))
         ]
@@ -162,7 +157,7 @@ class MemberPhase:
         """Whether a member is trained, or ended for what lies in itself and would come again."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
-            network = config.network_values(trial.parameters)
+            network = config.network_with(trial.parameters)
             return not takes_more(config.search.failures, network, result.parts)
         return result.status in ("ok", "diverged")
 

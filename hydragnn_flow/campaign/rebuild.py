@@ -23,7 +23,7 @@ from hydragnn_flow.search.records import FIXED, PASSED, REASON
 from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import STUDY, StudyStorage
 from hydragnn_flow.search.study import Search
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 
 def rebuild_study(

@@ -19,8 +19,8 @@ from hydragnn_flow.placement import Estimate, Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import Forecast, Kind, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
-from hydragnn_flow.training.segment import Kind, SegmentResult, SegmentSpec
 
 # A segment that is tried this often and never gets further is more likely cause than victim.
 MOST_TRIES = 3
@@ -52,10 +52,19 @@ class Task:
     def __post_init__(self) -> None:
         self.checkpoint_seen = checkpoint_time(self.spec.folder)
 
-    @property
-    def parts(self) -> int:
-        """In which each rank computes its share of a step."""
-        return int(self.spec.network["Training"].get("accumulation_steps", 1))
+    def forecast(self, bundle: str) -> Forecast:
+        """What is planned and expected of it, sent with a bundle."""
+        estimate = self.estimate
+        return Forecast(
+            bundle=bundle,
+            parameters=self.parameters,
+            parts=self.spec.network.Training.accumulation_steps,
+            planned_epochs=self.epochs,
+            predicted_seconds=estimate.seconds / self.width,
+            uncorrected_seconds=estimate.uncorrected_seconds,
+            predicted_memory_gib=estimate.memory_gib,
+            uncorrected_memory_gib=estimate.uncorrected_memory_gib,
+        )
 
     def sent(self) -> SegmentSpec:
         """The segment as it goes out, with a claim of its own."""
@@ -123,9 +132,9 @@ class Context:
         results: Sequence[SegmentResult] = (),
     ) -> Task:
         """A segment of a trial or member, :meth:`sized` for ``width`` GCDs after ``results``."""
-        network = self.config.network_values(trial.parameters)
+        checked = self.config.network_with(trial.parameters)
         epochs = until_epoch - done_epochs
-        estimate = self.foresight.divide(network, epochs, width, results)
+        network, estimate = self.foresight.divide(checked, epochs, width, results)
         spec = SegmentSpec(
             kind=kind,
             number=number,
@@ -158,8 +167,8 @@ class Context:
         results
             Of all segments before it, those of a member's trial included.
         """
-        network = self.config.network_values(task.parameters)
-        estimate = self.foresight.divide(network, task.epochs, width, results)
+        network = self.config.network_with(task.parameters)
+        network, estimate = self.foresight.divide(network, task.epochs, width, results)
         return replace(
             task, spec=replace(task.spec, network=network), estimate=estimate, width=width
         )
@@ -169,28 +178,19 @@ class Context:
         self._bundles += 1
         return f"b{self._bundles}"
 
-    def record(self, ended: Sequence[tuple[Task, SegmentResult]]) -> None:
+    def record(self, results: Sequence[SegmentResult]) -> None:
         """Put results on disk, then learn from them; only then may they be acted on.
 
         Parameters
         ----------
-        ended
-            The segments and how they ended, those of a bundle all together.
+        results
+            Of segments that ended, those of a bundle all together.
 
         Raises
         ------
         CampaignStopped
             If the run directory cannot be written to for minutes.
         """
-        for task, result in ended:
-            estimate = task.estimate
-            result.parameters, result.planned_epochs = task.parameters, task.epochs
-            result.parts = task.parts
-            result.predicted_seconds = estimate.seconds / task.width
-            result.uncorrected_seconds = estimate.uncorrected_seconds
-            result.predicted_memory_gib = estimate.memory_gib
-            result.uncorrected_memory_gib = estimate.uncorrected_memory_gib
-        results = [result for _, result in ended]
         self.write(lambda: self.directory.record(results))
         self.history += results
         self.foresight.learn(results)

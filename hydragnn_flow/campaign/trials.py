@@ -18,7 +18,7 @@ from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 # Networks that cannot be, while nothing else has come of the search: its space is to blame.
 _MOST_IMPOSSIBLE = 20

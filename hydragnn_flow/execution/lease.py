@@ -21,7 +21,7 @@ from pathlib import Path
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.locks import Held, Unlockable, is_locked, locked
-from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"

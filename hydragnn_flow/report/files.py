@@ -15,7 +15,7 @@ from hydragnn_flow.config.base import validate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord, read_trials
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from torch import multiprocessing
 from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in workers/meeting.py
 from torch.multiprocessing.spawn import start_processes
 
-from hydragnn_flow.config import load_network
+from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.files import read_run
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.profile import TrainingProfile, profile_training
-from hydragnn_flow.training.segment import SegmentSpec
 
 
 def network_of(directory: RunDirectory, trial: int | None) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def profile_network(
     say
         Told the mode that begins.
     """
-    load_network(network)  # a mistake is told here and not by a process that ends
+    checked = load_network(network)  # a mistake is told here and not by a process that ends
     if this_device().type != "cpu" and ranks > (available := torch.accelerator.device_count()):
         raise InputError(f"--ranks {ranks}: there are {available} accelerators; ask for fewer")
     answers: SimpleQueue[Any] = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (ranks, network, str(store), folder, seconds, answers)
+        arguments = (ranks, checked, str(store), folder, seconds, answers)
         processes: Any = start_processes(  # type: ignore[no-untyped-call]
             _measure, arguments, nprocs=ranks, join=False, start_method="spawn"
         )
@@ -94,7 +94,7 @@ def profile_network(
 def _measure(
     rank: int,
     ranks: int,
-    network: dict[str, Any],
+    network: NetworkConfig,
     store: str,
     folder: str,
     seconds: float,
@@ -121,8 +121,7 @@ def _measure(
             GraphStore.open(store, without=("y", "y_loc")) as graphs,
         ):
             say = answers.put if world.is_first else lambda mode: None
-            checked = load_network(network)
-            profile = profile_training(spec, checked, graphs, device, world, seconds, say)
+            profile = profile_training(spec, graphs, device, world, seconds, say)
             if world.is_first:
                 answers.put(profile)
     except InputError as error:

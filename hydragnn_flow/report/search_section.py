@@ -13,7 +13,7 @@ from hydragnn_flow.report.importance import FEWEST, parameter_importance
 from hydragnn_flow.report.parallel_coordinates import parallel_coordinates
 from hydragnn_flow.report.search_plots import importance_bars, pareto_front, rung_curves
 from hydragnn_flow.report.trials_frame import ranking
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 
 def search_figures(

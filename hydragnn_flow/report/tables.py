@@ -12,7 +12,7 @@ from hydragnn_flow.report.closing import accuracies
 from hydragnn_flow.report.text import objective_label, told_state
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 MPNN_TYPE = "Architecture.mpnn_type"
 

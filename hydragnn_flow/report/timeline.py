@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 # A gap in which nothing ran anywhere is cut out of the axis once it is longer than this [s] and
 # than this share of the time in which something ran: a campaign killed at night and started again

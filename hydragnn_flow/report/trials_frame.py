@@ -17,7 +17,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
 from hydragnn_flow.search.storage import STUDY, read_journal
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 UNITS = {"seconds": "s", "joules": "J"}
 

@@ -13,14 +13,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import HydraModel, network_cost
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 # Steps before the measurement: kernels are chosen, caches filled, memory taken.
@@ -113,7 +112,6 @@ class TrainingProfile:
 
 def profile_training(
     spec: SegmentSpec,
-    network: NetworkConfig,
     store: GraphStore,
     device: torch.device,
     world: World | None = None,
@@ -124,7 +122,7 @@ def profile_training(
 
     Parameters
     ----------
-    spec, network, store, device
+    spec, store, device
         As for a segment.
     world
         This process's place among the ranks; all of them call this.
@@ -134,7 +132,7 @@ def profile_training(
         Told the mode that begins.
     """
     world = world or World()
-    trainer = Trainer(spec, network, store, device, world)
+    trainer = Trainer(spec, store, device, world)
     trainer.model.train()
     work = _Work(trainer, seconds, say)
     forget_peak_memory(device)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.data.splits import TEST, VALIDATION
+from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.predict import outputs_of, split_batches
 from hydragnn_flow.training.predictions import are_kept, made_by, save_predictions
-from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Diverged, Stopped
@@ -40,7 +40,7 @@ def run_segment(
     may_write: Callable[[], bool] = lambda: True,
     energy_share: float = 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
-) -> SegmentResult:
+) -> TrainingOutcome:
     """Train from the checkpoint to the segment's rung.
 
     Failure is a result: divergence, lack of memory and a stop come back as a status with a reason.
@@ -67,7 +67,7 @@ def run_segment(
     world = world or World()
     device = torch.device(device)
     torch.set_num_threads(spec.threads)
-    result = SegmentResult(spec.kind, spec.number, spec.rung, 0, 0, "ok", started=time.time())
+    outcome = TrainingOutcome(status="ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
     meter = EnergyMeter(device, energy_share)
     trainer: Trainer | None = None
@@ -81,12 +81,16 @@ def run_segment(
         return meter.poll() or should_stop()
 
     try:
-        network = load_network(spec.network, source=f"{spec.kind} {spec.number}")
         store = _open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
-        trainer = Trainer(spec, network, store, device, world, may_write, spent)
-        result.spent_seconds, result.spent_joules = trainer.spent_before
-        result.from_epoch, result.from_step = trainer.progress.epoch, trainer.progress.step
+        trainer = Trainer(spec, store, device, world, may_write, spent)
+        outcome = replace(
+            outcome,
+            from_epoch=trainer.progress.epoch,
+            from_step=trainer.progress.step,
+            spent_seconds=trainer.spent_before.seconds,
+            spent_joules=trainer.spent_before.joules,
+        )
         trainer.run(is_over, alive)
         trainer.leave()
         if world.is_first:
@@ -95,35 +99,51 @@ def run_segment(
             for split in (VALIDATION, TEST) if spec.kind == "member" else (VALIDATION,):
                 _keep_missing(trainer, store[split], is_over)
     except Diverged as error:
-        result.status, result.reason = "diverged", str(error)
+        outcome = replace(outcome, status="diverged", reason=str(error))
     except Stopped as stop:
-        result.status, result.reason = "interrupted", str(stop)
+        outcome = replace(outcome, status="interrupted", reason=str(stop))
         if trainer is not None and world.is_first:
             _keep_validation(trainer)
     except (MemoryError, RuntimeError) as error:
         reason = out_of_memory(error)
         if reason is None:
             raise
-        result.status, result.reason = "out_of_memory", reason
+        outcome = replace(outcome, status="out_of_memory", reason=reason)
         if world.is_joined:  # the others are not, and wait
             keep_forever(error)
     if trainer is not None:
-        if result.status in AGREED:
+        if outcome.status in AGREED:
             trainer.leave()
-        if trainer.watch is not None:
-            result.steps, result.step_seconds = trainer.watch.steps, trainer.watch.step_seconds
-        progress = trainer.progress
-        result.to_epoch = progress.epoch
-        result.history = [h for h in progress.history if h[0] > spec.after_epoch]
-        if progress.best_epoch:
-            result.best_val_loss, result.best_epoch = progress.best_val_loss, progress.best_epoch
-            result.metrics = progress.metrics
-    result.ended = time.time()
-    result.seconds = time.perf_counter() - wall
-    result.cpu_seconds = time.process_time() - cpu
-    result.peak_memory_gib = peak_memory_gib(device)
-    result.joules = meter.joules()
-    return result
+        outcome = _with_progress(outcome, trainer)
+    return replace(
+        outcome,
+        ended=time.time(),
+        seconds=time.perf_counter() - wall,
+        cpu_seconds=time.process_time() - cpu,
+        peak_memory_gib=peak_memory_gib(device),
+        joules=meter.joules(),
+    )
+
+
+def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
+    """The outcome with what a trainer has learned."""
+    progress = trainer.progress
+    outcome = replace(
+        outcome,
+        to_epoch=progress.epoch,
+        history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
+    )
+    if trainer.watch is not None:
+        steps, seconds = trainer.watch.steps, trainer.watch.step_seconds
+        outcome = replace(outcome, steps=steps, step_seconds=seconds)
+    if progress.best_epoch:
+        outcome = replace(
+            outcome,
+            best_val_loss=progress.best_val_loss,
+            best_epoch=progress.best_epoch,
+            metrics=progress.metrics,
+        )
+    return outcome
 
 
 def _keep_validation(trainer: Trainer) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.files import is_there
 from hydragnn_flow.models import STRESS, build_model
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -34,7 +34,6 @@ from hydragnn_flow.training.optimizers import (
 from hydragnn_flow.training.predict import Outputs
 from hydragnn_flow.training.predictions import Predicted, gathered
 from hydragnn_flow.training.schedules import Schedule
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.watch import Diverged, Stopped, Watch
@@ -52,8 +51,6 @@ class Trainer:
     ----------
     spec
         What to train and where its checkpoint lies.
-    network
-        The checked network of ``spec``.
     store
         The graphs.
     device
@@ -70,7 +67,6 @@ class Trainer:
     def __init__(
         self,
         spec: SegmentSpec,
-        network: NetworkConfig,
         store: GraphStore,
         device: torch.device,
         world: World,
@@ -81,6 +77,7 @@ class Trainer:
         self.may_write, self.spent = may_write, spent
         self.spent_before = Spent()
         """By the segments before, down to the checkpoint this one begins with."""
+        network = spec.network
         self.settings = network.Training
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network)

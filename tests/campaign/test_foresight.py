@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign.foresight import Foresight
 from hydragnn_flow.campaign.segments import Context, Task
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
@@ -23,7 +23,7 @@ from hydragnn_flow.placement.cost_model import MARGINS
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import Place, SegmentResult, TrainingOutcome
 
 GCD = Gcd(64.0, 1e10, 1e10, 1e-5, 0.5, 4)
 SITE = Site("fake", 1, Node(("0", "1"), GCD, 1, "cuda"), lambda directory: None)
@@ -59,23 +59,19 @@ def task(context: Context, number: int, parameters: dict[str, Any], **changes: A
     return context.task("trial", number, folder, trial, **{**rung, **changes})
 
 
-def ended(task: Task, slower: float, bundle: str, **changes: Any) -> tuple[Task, SegmentResult]:
+def ended(task: Task, slower: float, bundle: str, **changes: Any) -> SegmentResult:
     """A segment whose steps took so many times as long as its network says, and a quarter more."""
     training = slower * task.estimate.uncorrected_seconds / task.width
-    result = SegmentResult(
-        "trial",
-        task.spec.number,
-        task.spec.rung,
-        task.spec.after_epoch,
-        task.spec.until_epoch,
-        "ok",
+    outcome = TrainingOutcome(
+        status="ok",
+        from_epoch=task.spec.after_epoch,
+        to_epoch=task.spec.until_epoch,
         steps=10,
         step_seconds=training / 10,
         seconds=1.25 * training,
-        gcds=["0"] * task.width,
-        bundle=bundle,
     )
-    return task, replace(result, **changes)
+    result = SegmentResult.of(task.spec, outcome, Place(gcds=["0"] * task.width))
+    return replace(result.expected(task.forecast(bundle)), **changes)
 
 
 def ratio(context: Context, parameters: dict[str, Any]) -> float:
@@ -126,8 +122,8 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     context = start()
     for n in range(8):
         context.record([ended(task(context, n, SCHNET), 3.0, f"b{n}")])
-    _, own = ended(task(context, 8, SCHNET), 12.0, "b8")
-    context.record([(task(context, 8, SCHNET), own)])
+    own = ended(task(context, 8, SCHNET), 12.0, "b8")
+    context.record([own])
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
     estimate = task(context, 8, SCHNET, **following, results=[own]).estimate
     assert estimate.seconds == pytest.approx(12.0 * 1.25 * estimate.uncorrected_seconds)
@@ -142,7 +138,7 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start
         packed = [ended(task(context, n + k, SCHNET), 4.5, f"b{n}") for k in range(3)]
         context.record(packed)
         context.record([ended(task(context, n + 3, SCHNET), 3.0, f"b{n + 3}")])
-    shared, alone = packed[0][1], context.history[-1]
+    shared, alone = packed[0], context.history[-1]
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
     for driver in (context, start()):
         after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
@@ -193,7 +189,7 @@ def activations(context: Context, parts: int = 1, width: int = 1, **training: An
     """Counted for one GCD [GiB], weights left out."""
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"batch_size": 16, "accumulation_steps": parts, **training}
-    estimate = context.foresight.divide(network, 1, width, ())
+    _, estimate = context.foresight.divide(load_network(network), 1, width, ())
     weights = 6 * 4 * 1.0e3 / 2**30  # some thousand numbers
     return estimate.uncorrected_memory_gib - GCD.process_gib - weights
 
@@ -217,9 +213,9 @@ def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> 
     steps = max(-(-int(values.sum()) // limits[key]) for key, values in sizes.items())
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"Batching": {"mode": "node_budget", **limits}}
-    foresight = context.foresight
-    limited = foresight.divide(network, 1, 1, ()).uncorrected_memory_gib
-    mean = foresight._step_work(network, steps)
+    foresight, checked = context.foresight, load_network(network)
+    limited = foresight.divide(checked, 1, 1, ())[1].uncorrected_memory_gib
+    mean = foresight._step_work(checked, steps)
     net = (limited - GCD.process_gib) * 2**30 - 6 * mean.parameter_bytes
     full = max(steps * limits[key] / values.sum() for key, values in sizes.items())
     assert net == pytest.approx(full * mean.activation_bytes)

@@ -38,7 +38,7 @@ from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord, read_trials
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 1, NODE, lambda directory: None)
@@ -73,16 +73,13 @@ class FakePools:
         return self.workers
 
     def submit(
-        self, pool: str, function: object, node: Node, bundle: str, jobs: list[Job]
+        self, pool: str, function: object, node: Node, jobs: list[Job]
     ) -> Future[list[SegmentResult]]:
         future: Future[list[SegmentResult]] = Future()
         self.jobs += jobs
         self.sent += [job.spec for job in jobs if job.first_rank == 0]
         try:
-            results = [self.machine(job.spec) for job in jobs]
-            for result in results:
-                result.bundle = bundle
-            future.set_result(results)
+            future.set_result([self.machine(job.spec) for job in jobs])
         except (ConnectionError, ManagerLost, WorkerLost) as error:
             future.set_exception(error)
         return future
@@ -92,26 +89,22 @@ def well(spec: SegmentSpec) -> SegmentResult:
     """A segment that does what it should; lower-numbered trials are better."""
     spec.folder.mkdir(parents=True, exist_ok=True)
     spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
-    return SegmentResult(
-        spec.kind,
-        spec.number,
-        spec.rung,
-        spec.after_epoch,
-        spec.until_epoch,
-        "ok",
+    outcome = TrainingOutcome(
+        status="ok",
+        from_epoch=spec.after_epoch,
+        to_epoch=spec.until_epoch,
         best_val_loss=1.0 + spec.number,
         best_epoch=spec.until_epoch,
         seconds=1.0,
         started=1.0,
         ended=2.0,
     )
+    return SegmentResult.of(spec, outcome)
 
 
 def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
     spec.folder.mkdir(parents=True, exist_ok=True)
-    return SegmentResult(
-        spec.kind, spec.number, spec.rung, 0, 0, status, "disk full", started=1.0, ended=2.0
-    )
+    return SegmentResult.of(spec, TrainingOutcome(status=status, reason="disk full"))
 
 
 def refused(spec: SegmentSpec, node: str) -> SegmentResult:
@@ -120,7 +113,7 @@ def refused(spec: SegmentSpec, node: str) -> SegmentResult:
 
 
 def parts(spec: SegmentSpec) -> int:
-    return int(spec.network["Training"].get("accumulation_steps", 1))
+    return spec.network.Training.accumulation_steps
 
 
 @pytest.fixture(scope="module")
@@ -485,7 +478,7 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     trials, _ = run(context, well)
     pools = FakePools(well)
     MemberPhase(context, trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
-    assert {job.spec.network["Training"]["accumulation_steps"] for job in pools.jobs} == {2}
+    assert {parts(job.spec) for job in pools.jobs} == {2}
 
 
 def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
@@ -537,9 +530,9 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     trial, directory = phase.search.ask(), phase.context.directory
     phase.search.commit()
     task = phase._task(trial, 0)
-    task.spec.network["Training"]["accumulation_steps"] = parts
-    result = badly(task.spec, "out_of_memory")
-    phase.context.record([(task, result)])
+    task.spec = replace(task.spec, network=task.spec.network.with_accumulation(parts))
+    result = badly(task.spec, "out_of_memory").expected(task.forecast("b1"))
+    phase.context.record([result])
     before = directory.journal.read_bytes()
     phase._judge(task, result)
     assert phase.search.record(0).state == state
@@ -566,10 +559,9 @@ def test_every_rule_ends_every_trial(campaign: Campaign, rungs: str) -> None:
 
 def test_limits_and_costs_are_read_from_the_results(campaign: Campaign) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        result = well(spec)
-        result.peak_memory_gib, result.gcds = 1.0 + spec.number, ["0"]
-        result.metrics = {"energy_mae": 99.0, "energy_mae_per_atom": 10.0 - spec.number}
-        return result
+        metrics = {"energy_mae": 99.0, "energy_mae_per_atom": 10.0 - spec.number}
+        peak = 1.0 + spec.number
+        return replace(well(spec), peak_memory_gib=peak, gcds=["0"], metrics=metrics)
 
     changes = {
         "objectives": ["val.energy", "seconds"],
@@ -592,11 +584,11 @@ def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
             raise ManagerLost(b"m", "node7")
         result = replace(well(spec), joules=10.0)
         if spec.number == 1:
-            result.spent_seconds, result.spent_joules = 40.0, 400.0
+            result = replace(result, spent_seconds=40.0, spent_joules=400.0)
         if spec.number == 2 and tries[2] == 1:
             return replace(badly(spec), seconds=50.0, joules=500.0)
         if spec.number == 2:  # of those fifty
-            result.spent_seconds, result.spent_joules = 30.0, 300.0
+            result = replace(result, spent_seconds=30.0, spent_joules=300.0)
         return result
 
     context = campaign(objectives=["val_loss", "seconds", "joules"], rungs="none")
@@ -841,8 +833,7 @@ def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:
             done_epochs=0,
         ).spec
     )
-    result.best_val_loss = 5.0
-    phase.context.directory.record([result])
+    phase.context.directory.record([replace(result, best_val_loss=5.0)])
     again = TrialPhase(campaign())
     assert again.search.records[0].state == "running"
     ready = [task for task in again._ready if task.spec.number == 0]
@@ -976,8 +967,7 @@ def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
 
 def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        parts = spec.network["Training"].get("accumulation_steps", 1)
-        return well(spec) if parts > 1 else badly(spec, "out_of_memory")
+        return well(spec) if parts(spec) > 1 else badly(spec, "out_of_memory")
 
     trials, _ = run(campaign(), machine)
     pools = FakePools(machine)
@@ -987,10 +977,8 @@ def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
 
 def test_peaks_of_what_did_not_fit_break_no_limit(campaign: Campaign) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        parts = spec.network["Training"].get("accumulation_steps", 1)
-        result = well(spec) if parts > 1 else badly(spec, "out_of_memory")
-        result.peak_memory_gib = 9.0 / parts
-        return result
+        result = well(spec) if parts(spec) > 1 else badly(spec, "out_of_memory")
+        return replace(result, peak_memory_gib=9.0 / parts(spec))
 
     trials, _ = run(campaign(constraints={"peak_memory_gib": 5.0}), machine)
     assert all(trial.feasible for trial in trials)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
 from hydragnn_flow.search.storage import read_journal
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 SPACE = {
     **CONFIG["search"]["space"],
@@ -164,9 +165,7 @@ def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path: Path) 
     before = trials(directory)
     results = list(directory.results())
     directory.segments.unlink()
-    for result in results:
-        result.parameters = {}
-    directory.record(results)
+    directory.record([replace(result, parameters={}) for result in results])
     (directory.trial(3) / "config.json").unlink()
     directory.journal.unlink()
     remade(directory)

@@ -8,11 +8,10 @@ import sys
 import psutil
 import torch
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.workers.meeting import Meeting, met
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import joined
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 
@@ -24,14 +23,14 @@ def listening() -> list[str]:
 
 values, meeting, rank, size = json.loads(sys.argv[1])
 torch.set_num_threads(1)
-spec = SegmentSpec(**values)
+spec = SegmentSpec.from_dict(values)
 with (
     met(Meeting(**meeting), rank, size, lambda: False) as store,
     joined(rank, size, store, "cpu") as world,
 ):
     total = float(world.sum(torch.tensor([float(rank + 1)])))
     graphs = GraphStore.open(spec.store)
-    trainer = Trainer(spec, load_network(spec.network), graphs, torch.device("cpu"), world)
+    trainer = Trainer(spec, graphs, torch.device("cpu"), world)
     trainer.run()
     weights = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
     answer = {

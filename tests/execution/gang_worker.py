@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.training.segment import SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 
 NODE = Node(
     gcds=("0", "1"),
@@ -20,5 +20,7 @@ NODE = Node(
 for line in sys.stdin:
     spec, job, interface = json.loads(line)
     job["gcds"] = tuple(job["gcds"])
-    (result,) = run_jobs(replace(NODE, interface=interface), "b", [Job(SegmentSpec(**spec), **job)])
+    (result,) = run_jobs(
+        replace(NODE, interface=interface), [Job(SegmentSpec.from_dict(spec), **job)]
+    )
     print(json.dumps(result.to_dict()), flush=True)

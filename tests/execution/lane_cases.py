@@ -11,8 +11,8 @@ from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.lane import Lane
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
 
 PATIENCE = 120.0
 LONG = 100_000
@@ -26,9 +26,9 @@ NODE = Node(
 )
 
 
-def run_together(bundle: str, specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
+def run_together(specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
     """Segments that share the worker's own GCD."""
-    return run_jobs(NODE, bundle, [Job(spec) for spec in specs])
+    return run_jobs(NODE, [Job(spec) for spec in specs])
 
 
 def lane_of(position: int, slot: int = 0) -> Lane:
@@ -56,9 +56,7 @@ class Running:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._found: list[SegmentResult] = []
-        self._thread = threading.Thread(
-            target=lambda: self._found.extend(run_jobs(NODE, "b", jobs))
-        )
+        self._thread = threading.Thread(target=lambda: self._found.extend(run_jobs(NODE, jobs)))
         self._thread.start()
 
     def results(self) -> list[SegmentResult]:

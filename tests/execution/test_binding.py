@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from segment_cases import make_spec
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
@@ -18,7 +19,6 @@ from hydragnn_flow.execution.sites.site import Device
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.binding import LOOPBACK, address_of, cores_of, environment
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.training.segment import SegmentSpec
 
 ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 needs_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two cores and Linux to bind to")
@@ -177,13 +177,16 @@ def test_a_worker_and_its_lanes_end_with_the_manager(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_of_the_batch_job_is_the_deadline(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], deadline: float | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    deadline: float | None,
 ) -> None:
     for name in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    spec = SegmentSpec("trial", 0, ".", ".", {}, 1, 0, 0)
+    spec = make_spec(tmp_path / "t", None, 1)
     assert worker._in_time(spec).deadline == deadline
     sooner = replace(spec, deadline=1000.0)
     assert worker._in_time(sooner).deadline == 1000.0

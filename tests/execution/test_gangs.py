@@ -25,8 +25,8 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, abort, whole
 from hydragnn_flow.execution.workers.binding import LOOPBACK
 from hydragnn_flow.execution.workers.part import SECONDS_TO_FOLLOW
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import SPARE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -165,9 +165,8 @@ def test_a_lost_worker_ends_the_other_part(
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW
     assert left.status == "lost", left.reason
     assert not any(lane.is_running() for lane in lanes), "torch may hang in it"
-    gone = SegmentResult(
-        spec.kind, spec.number, spec.rung, 0, 0, "lost", "its worker was lost: no heartbeat"
-    )
+    reason = "its worker was lost: no heartbeat"
+    gone = SegmentResult.of(spec, TrainingOutcome.cut_short("lost", reason))
     assert whole([left, gone]).reason == gone.reason
 
 
@@ -262,7 +261,8 @@ def test_a_wrong_interface_is_named(
 
 
 def part(status: Status, reason: str = "", node: str = "n1", **values: Any) -> SegmentResult:
-    return SegmentResult("member", 0, 0, 0, 5, status, reason, node=node, **values)
+    outcome = {"to_epoch": 5, "status": status, "reason": reason}
+    return SegmentResult(kind="member", number=0, rung=0, node=node, **outcome, **values)
 
 
 BROKEN = part("lost", "the connection to another rank broke", "n2")
@@ -290,13 +290,13 @@ def test_a_gang_ends_for_its_cause(cause: SegmentResult, consequences: list[Segm
 def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
     result = whole(
         [
-            part("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0, bundle="b7"),
+            part("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0),
             part("ok", gcds=["2"], cpu_seconds=2.0, peak_memory_gib=1.0),
             part("ok", node="n2", gcds=["0", "1"], cpu_seconds=4.0, peak_memory_gib=4.0),
         ]
     )
     assert result.places == [("n1", "0"), ("n1", "1"), ("n1", "2"), ("n2", "0"), ("n2", "1")]
-    assert (result.cpu_seconds, result.peak_memory_gib, result.bundle) == (7.0, 4.0, "b7")
+    assert (result.cpu_seconds, result.peak_memory_gib) == (7.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from segment_cases import NETWORK, make_spec, network_with
+from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, Node, run_jobs
@@ -26,7 +26,6 @@ from hydragnn_flow.execution.workers.lane import Lane, LaneDied, LaneHung
 from hydragnn_flow.execution.workers.part import Part
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 
 NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
 ANSWER = '{"kind": "trial", "number": 0, "rung": 0, "from_epoch": 0, "to_epoch": 1, "status": "ok"}'
@@ -164,7 +163,7 @@ def test_a_gang_whose_rank_hangs_ends_and_says_which(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
-    spec = SegmentSpec("member", 0, str(tmp_path / "m"), "", NETWORK, 1, 0, 0, claim="1")
+    spec = make_spec(tmp_path / "m", None, 1, claim="1")
     signs = f"while true; do {alive(0.001)}; sleep 0.05; done"
     lanes = [scripted(signs), scripted(f"{alive(0.001)}\nsleep 60")]
     result = Part(NODE, Job(spec, (0, 1), world=3), (0, 1), lanes, (1.0, 1.0)).run()
@@ -182,7 +181,7 @@ def test_what_nobody_can_watch_ends(
 
     monkeypatch.setattr(Fence, "deposed", deposed)
     monkeypatch.setattr(part, "SECONDS_BETWEEN_LOOKS", 0.01)
-    spec = SegmentSpec("member", 0, str(tmp_path / "m"), "", NETWORK, 1, 0, 0, claim="1")
+    spec = make_spec(tmp_path / "m", None, 1, claim="1")
     lanes = [scripted("sleep 60") for _ in range(2)]
     world = 3 if in_gang else None
     result = Part(NODE, Job(spec, (0, 1), world=world), (0, 1), lanes, (1.0, 1.0)).run()
@@ -251,8 +250,8 @@ def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     monkeypatch.setattr(Lane, "_message", message)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 1.5)
     monkeypatch.setattr(module, "STEPS_TO_WAIT", 0.0)
-    (result,) = run_jobs(NODE, "b", [Job(spec)])
+    (result,) = run_jobs(NODE, [Job(spec)])
     assert seen.is_set()
     assert (result.status, result.reason[:8]) == ("killed", "it hung:")
-    (again,) = run_jobs(NODE, "b", [Job(replace(spec, until_epoch=1))])
+    (again,) = run_jobs(NODE, [Job(replace(spec, until_epoch=1))])
     assert again.status == "ok"

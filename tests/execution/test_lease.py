@@ -9,14 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from segment_cases import NETWORK
+from segment_cases import make_spec
 
 from hydragnn_flow import locks
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import check_driver, lease, sole_driver
 from hydragnn_flow.execution.lease import DRIVER_FILE, LOCK_FILE, TRIAL_CLAIM, Fence, is_driven
 from hydragnn_flow.execution.workers.lane_process import _written_by
-from hydragnn_flow.training.segment import SegmentSpec
 
 
 def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_looked_for(
@@ -110,7 +109,7 @@ def test_whoever_writes_next_sweeps_up_what_a_killed_writer_left(tmp_path: Path)
     left = [".checkpoint.pt.4711.tmp", ".checkpoint.pt.0f3c.tmp", ".validation.npz.77aa.tmp"]
     for name in (*left, ".claim.3d.tmp"):  # the last may be about to be put up
         (tmp_path / name).touch()
-    spec = SegmentSpec("trial", 0, str(tmp_path), "store.gs", NETWORK, 1, 0, 0, claim="mine")
+    spec = make_spec(tmp_path, None, 1, claim="mine")
     with _written_by(spec):
         assert not {entry.name for entry in tmp_path.iterdir()} & set(left)
         assert (tmp_path / ".claim.3d.tmp").exists()

@@ -17,7 +17,6 @@ from hydragnn_flow.execution.sites.options import Device
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.execution.workers.part import SECONDS_TO_ANSWER
-from hydragnn_flow.training.segment import SegmentResult
 
 # Of a process that has yet to import torch; nothing answers so soon.
 SECONDS = SECONDS_TO_ANSWER + 0.2
@@ -31,18 +30,18 @@ def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     tmp_path: Path, alloy_store: GraphStore, gcds: tuple[int, ...]
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 1, deadline=time.time() + SECONDS)
-    (result,) = run_jobs(NODE, "b", [Job(spec, gcds)])
+    (result,) = run_jobs(NODE, [Job(spec, gcds)])
     assert time.time() < spec.deadline
     assert result.status == "interrupted"
     assert result.reason.startswith("its time was up")
-    (again,) = run_jobs(NODE, "b", [Job(replace(spec, deadline=None), gcds)])
+    (again,) = run_jobs(NODE, [Job(replace(spec, deadline=None), gcds)])
     assert again.status == "ok"
 
 
 def test_the_other_parts_of_a_gang_are_told(tmp_path: Path, alloy_store: GraphStore) -> None:
     """Their batch job may have more time, and they would take the broken connection for a loss."""
     spec = make_spec(tmp_path / "t", alloy_store, 1, claim="1", deadline=time.time() + SECONDS)
-    (part,) = run_jobs(NODE, "b", [Job(spec, (0,), first_rank=0, world=2)])
+    (part,) = run_jobs(NODE, [Job(spec, (0,), first_rank=0, world=2)])
     assert part.status == "interrupted"
     assert abort_reason(spec) == part.reason
 
@@ -73,13 +72,12 @@ def test_what_sees_several_is_shared_out(
 
         def call(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
             asked.append(request["energy_share"])
-            done = SegmentResult("trial", 0, 0, 0, 1, "ok", joules=12 * request["energy_share"])
-            return done.to_dict()
+            return {"status": "ok", "joules": 12 * request["energy_share"]}
 
     asked: list[float] = []
     monkeypatch.setattr(worker, "lane_for", lambda *place: Counting())
     spec = make_spec(tmp_path / "t", alloy_store, 1)
-    results = run_jobs(replace(NODE, device=device), "b", [Job(spec, gcds) for gcds in jobs])
+    results = run_jobs(replace(NODE, device=device), [Job(spec, gcds) for gcds in jobs])
     assert sorted(asked) == sorted(shares)
     expected = [12 * sum(shares[:2])] if len(jobs[0]) > 1 else [12 * share for share in shares]
     assert [result.joules for result in results] == pytest.approx(expected)

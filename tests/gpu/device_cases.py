@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 BLIND = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths == "never"]
@@ -59,7 +58,6 @@ def write_labelled(path: Path, alloys: GraphStore) -> GraphStore:
 
 def make_trainer(spec: SegmentSpec, store: GraphStore, device: torch.device | str) -> Trainer:
     """The trainer of a segment that is the only one of its job."""
-    network = load_network(spec.network)
-    trainer = Trainer(spec, network, store, torch.device(device), World())
+    trainer = Trainer(spec, store, torch.device(device), World())
     trainer.model.train()
     return trainer

@@ -21,9 +21,9 @@ from hydragnn_flow import GraphStore
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.memory import give_back_memory
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentResult
 
 pytestmark = pytest.mark.gpu
 

@@ -16,8 +16,8 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.execution.sites.probe import run_probe
 from hydragnn_flow.execution.sites.this_node import this_node
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 
 pytestmark = pytest.mark.gpu
 
@@ -59,7 +59,7 @@ def test_lanes_that_share_a_device_do_not_disturb_each_other(
 
     for until in (1, EPOCHS):  # in lanes that import torch, then in warm ones
         jobs = [Job(spec, gcds=(0,)) for spec in specs("", until)]
-        results = run_jobs(node, "together", jobs)
+        results = run_jobs(node, jobs)
     for spec, result in zip(specs(" alone", EPOCHS), results, strict=True):
         assert (result.status, result.reason) == ("ok", "")
         np.testing.assert_allclose(result.history, run_segment(spec).history, **CLOSE)
@@ -74,7 +74,7 @@ def test_ranks_train_together_as_one_does(
         pytest.skip("NOT CHECKED: ranks on several devices; there is one, see the test below")
     ranks = tuple(range(min(len(node.gcds), 4)))
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
-    (result,) = run_jobs(node, "ranks", [Job(spec, ranks)])
+    (result,) = run_jobs(node, [Job(spec, ranks)])
     assert (result.status, result.reason, len(result.gcds)) == ("ok", "", len(ranks))
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, EPOCHS))
     np.testing.assert_allclose(result.history, alone.history, **CLOSE)

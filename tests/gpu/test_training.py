@@ -11,7 +11,6 @@ import torch
 from device_cases import NETWORKS, make_trainer
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import loading
@@ -112,7 +111,7 @@ def test_a_profile_takes_the_steps_apart(
     tmp_path: Path, alloy_store: GraphStore, device: torch.device
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 1)
-    profile = profile_training(spec, load_network(spec.network), alloy_store, device, seconds=0.2)
+    profile = profile_training(spec, alloy_store, device, seconds=0.2)
     assert sum(profile.shares.values()) == pytest.approx(profile.timings["real data"].seconds)
     assert 0 < profile.peak_memory_gib < 4
 

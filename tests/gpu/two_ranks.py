@@ -9,18 +9,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 
 def train(values: dict[str, Any], device: torch.device, world: World) -> list[list[float]]:
     """Epochs with their losses, as the trainer keeps them."""
-    spec = SegmentSpec(**values)
+    spec = SegmentSpec.from_dict(values)
     store = GraphStore.open(spec.store)
-    trainer = Trainer(spec, load_network(spec.network), store, device, world)
+    trainer = Trainer(spec, store, device, world)
     trainer.run()
     return trainer.progress.history
 

@@ -15,11 +15,12 @@ from hydragnn_task import (
     write_task,
 )
 
+from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def _errors(
         number=0,
         directory=str(folder),
         store=str(task.path),
-        network=section,
+        network=load_network(section),
         until_epoch=section["Training"]["num_epoch"],
         rung=0,
         seed=0,

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from segment_cases import NETWORK, make_spec, network_with
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -45,13 +44,13 @@ def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
 def test_more_work_is_more_operations(tmp_path: Path, alloy_store: GraphStore) -> None:
     narrow, wide = (
         profile_training(
-            make_spec(tmp_path / f"{width}", alloy_store, 1),
-            load_network(network_with(Architecture__hidden_dim=width)),
+            make_spec(tmp_path / f"{width}", alloy_store, 1, network=network),
             alloy_store,
             torch.device("cpu"),
             seconds=0.01,
         )
         for width in (12, 24)
+        for network in [network_with(Architecture__hidden_dim=width)]
     )
     assert wide.flops > 2 * narrow.flops
 

@@ -13,14 +13,18 @@ from report_cases import Made
 from hydragnn_flow.report.figures import gcd_occupancy
 from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.timeline import lay_out
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 
 def segment(
     number: int, started: float, ended: float, *gcds: str, node: str = "host"
 ) -> SegmentResult:
     return SegmentResult(
-        *("trial", number, 0, 0, 1, "ok"),
+        kind="trial",
+        number=number,
+        rung=0,
+        to_epoch=1,
+        status="ok",
         seconds=ended - started,
         started=started,
         ended=ended,

@@ -18,8 +18,8 @@ import psutil
 from cluster import Cluster
 
 from hydragnn_flow.search import TrialRecord, read_trials
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import FILE as CHECKPOINT
-from hydragnn_flow.training.segment import SegmentResult
 
 # Nothing here takes as long on an idle machine; these are for loaded ones.
 PATIENCE = 300.0

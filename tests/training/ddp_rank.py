@@ -11,11 +11,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, joined
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.watch import Stopped
@@ -25,16 +24,16 @@ STEPS = 20
 
 def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
     """Losses of the first steps, then loss and errors on the validation split."""
-    spec = SegmentSpec(**values)
+    spec = SegmentSpec.from_dict(values)
     store = GraphStore.open(spec.store)
-    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    trainer = Trainer(spec, store, torch.device("cpu"), world)
     losses, judged = train_on(trainer, world), trainer.evaluate(trainer.val)
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
         spent = torch.tensor([1.0, 10.0 * (1 + world.rank)], dtype=torch.float64)
         trainer.spent = lambda: Spent(*world.sum(spent.clone()).tolist())
         trainer.save()
         assert load_checkpoint(spec.folder / FILE)["spent"] == [2.0, 30.0]
-        again = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+        again = Trainer(spec, store, torch.device("cpu"), world)
         np.testing.assert_allclose(train_on(again, world), train_on(trainer, world), rtol=1e-5)
     return losses, *judged
 
@@ -55,9 +54,9 @@ def train_on(trainer: Trainer, world: World) -> list[float]:
 
 def stop(values: dict[str, Any], world: World) -> str:
     """What ends a run that the last rank alone is asked to end."""
-    spec = SegmentSpec(**values)
+    spec = SegmentSpec.from_dict(values)
     store = GraphStore.open(spec.store)
-    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    trainer = Trainer(spec, store, torch.device("cpu"), world)
     try:
         trainer.run(lambda: world.rank == world.size - 1)
     except Stopped as stopped:
@@ -69,9 +68,9 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
     """What the ranks together have predicted of the validation split after an epoch."""
     folder = Path(values["directory"]) / "predicted"
     folder.mkdir(exist_ok=True)
-    spec = SegmentSpec(**values | {"directory": str(folder)})
+    spec = SegmentSpec.from_dict(values | {"directory": str(folder)})
     store = GraphStore.open(spec.store)
-    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    trainer = Trainer(spec, store, torch.device("cpu"), world)
     trainer.run()
     assert trainer.predicted is not None
     return {name: values.tolist() for name, values in trainer.predicted.items()}

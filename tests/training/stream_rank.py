@@ -9,10 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World, joined
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 EPOCHS = 3
@@ -20,9 +19,9 @@ EPOCHS = 3
 
 def train(values: dict[str, Any], world: World) -> dict[str, Any]:
     """What this rank read in each epoch, its losses, and the weights it ends with."""
-    spec = SegmentSpec(**values)
+    spec = SegmentSpec.from_dict(values)
     store = GraphStore.open(spec.store, spec.mode)
-    trainer = Trainer(spec, load_network(spec.network), store, torch.device("cpu"), world)
+    trainer = Trainer(spec, store, torch.device("cpu"), world)
     read: list[list[int]] = []
     losses: list[list[float]] = []
     for epoch in range(EPOCHS):

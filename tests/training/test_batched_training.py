@@ -36,7 +36,7 @@ def budget(batching: Any) -> Budget:
 
 def trainer(folder: Path, store: GraphStore, network: dict[str, Any]) -> Trainer:
     spec = make_spec(folder, store, 30, network=network)
-    return Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+    return Trainer(spec, store, torch.device("cpu"), World())
 
 
 def test_the_budget_is_hydragnns() -> None:

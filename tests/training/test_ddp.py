@@ -15,15 +15,14 @@ import torch
 from ddp_rank import train, train_on
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Budget, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import gathered
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentSpec
 from hydragnn_flow.training.trainer import Trainer
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
@@ -97,19 +96,16 @@ def test_ranks_that_share_the_optimiser_save_all_of_it(
 ) -> None:
     """One process goes on from their checkpoint as from its own."""
     assert on_two_ranks
-    spec = SegmentSpec(**specs["ZeRO"])
+    spec = SegmentSpec.from_dict(specs["ZeRO"])
     saved = load_checkpoint(spec.folder / FILE)["optimizer"]
-    network = load_network(spec.network)
-    one = Trainer(spec, network, alloy_store, torch.device("cpu"), World())
+    one = Trainer(spec, alloy_store, torch.device("cpu"), World())
     moments = one.optimizer.state_dict()
     assert saved["state"].keys() == moments["state"].keys()
     assert len(saved["state"]) == len(list(one.model.parameters()))
     for mine, theirs in zip(moments["state"].values(), saved["state"].values(), strict=True):
         torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=0, atol=0)
     (folder := spec.folder / "alone").mkdir()
-    alone = Trainer(
-        replace(spec, directory=str(folder)), network, alloy_store, torch.device("cpu"), World()
-    )
+    alone = Trainer(replace(spec, directory=str(folder)), alloy_store, torch.device("cpu"), World())
     train_on(alone, World())
     for mine, theirs in zip(alone.optimizer.state.values(), saved["state"].values(), strict=True):
         torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=1e-3, atol=1e-7)
@@ -158,7 +154,7 @@ def test_ranks_end_together_where_one_is_asked_to(
 ) -> None:
     """After the same step, and one process goes on from what they saved."""
     assert on_two_ranks["reason"] == "asked to stop, in epoch 1 after step 1"
-    result = run_segment(SegmentSpec(**stopped))
+    result = run_segment(SegmentSpec.from_dict(stopped))
     assert (result.status, result.from_step) == ("ok", 1)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
     np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)

@@ -37,7 +37,7 @@ TORCHS = {
 def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
     network = network_with(**changes)
     spec = make_spec(folder, store, 3, network=network)
-    return Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+    return Trainer(spec, store, torch.device("cpu"), World())
 
 
 def loss_with(store: GraphStore, **changes: Any) -> Loss:

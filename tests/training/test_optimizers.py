@@ -35,7 +35,7 @@ RATES = {
 def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
     network = network_with(**changes)
     spec = make_spec(folder, store, 5, network=network)
-    return Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+    return Trainer(spec, store, torch.device("cpu"), World())
 
 
 def settings(**values: Any) -> Any:

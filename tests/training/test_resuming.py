@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import watch as watching
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -73,7 +72,7 @@ def trained(folder: Path, store: GraphStore, network: dict[str, Any], stops: lis
     spec = make_spec(folder, store, EPOCHS, network=network)
     for _ in range(len(stops) + 1):
         torch.manual_seed(torch.seed() % 2**31)  # what another segment of a warm process leaves
-        trainer = Trainer(spec, load_network(network), store, torch.device("cpu"), World())
+        trainer = Trainer(spec, store, torch.device("cpu"), World())
         try:
             trainer.run(should_stop)
             break

@@ -123,8 +123,9 @@ def _store(path: Path, section: dict[str, Any], neighbours: int | None) -> Path:
 
 
 def _segment(network: dict[str, Any], store: Path, epochs: int, seed: int) -> Training:
+    from hydragnn_flow.config import load_network
+    from hydragnn_flow.segment import SegmentSpec
     from hydragnn_flow.training.runner import run_segment
-    from hydragnn_flow.training.segment import SegmentSpec
 
     with TemporaryDirectory() as folder:
         spec = SegmentSpec(
@@ -132,7 +133,7 @@ def _segment(network: dict[str, Any], store: Path, epochs: int, seed: int) -> Tr
             number=0,
             directory=folder,
             store=str(store),
-            network=network,
+            network=load_network(network),
             until_epoch=epochs,
             rung=0,
             seed=seed,

@@ -77,6 +77,15 @@ class NetworkConfig(Section):
     def _hydragnn_keys(cls, values: Any) -> Any:
         return drop_unused("NeuralNetwork", values)
 
+    def to_json(self) -> dict[str, Any]:
+        """The section as plain values; :func:`load_network` reads it. Keys not given stay out."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def with_accumulation(self, steps: int) -> NetworkConfig:
+        """The same network, with ``steps`` micro-batches in a rank's share of a step."""
+        training = self.Training.model_copy(update={"accumulation_steps": steps})
+        return self.model_copy(update={"Training": training})
+
     def effective(self) -> NetworkConfig:
         """The same network with what it does not read at its default."""
         unread = self.Architecture.unread()

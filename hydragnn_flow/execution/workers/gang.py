@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hydragnn_flow.files import write_json
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 ANOTHER_PART = "another part of the gang ended"
 """Beginning of the reason of a part that was ended because of another."""
@@ -81,7 +81,6 @@ def whole(parts: Sequence[SegmentResult]) -> SegmentResult:
     return replace(
         min(bad, key=_rank_of_blame) if bad else parts[0],
         node=home,
-        bundle=parts[0].bundle,
         gcds=[
             gcd if part.node == home else f"{part.node}/{gcd}"
             for part in parts

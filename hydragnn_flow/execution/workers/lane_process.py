@@ -28,11 +28,11 @@ from hydragnn_flow.execution.workers.gang import forget_earlier_notes
 from hydragnn_flow.execution.workers.lane import ALIVE, LAST, SECONDS_BETWEEN_SIGNS
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING, sweep
+from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training import checkpoint, predictions
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
 from hydragnn_flow.training.watch import Stopped
 
 # Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
@@ -120,7 +120,7 @@ def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any])
     try:
         return function(request) or {}
     except InputError as error:
-        return _refusal(error)
+        return {"refused": type(error).__name__, "reason": str(error)}
     except Exception as error:
         traceback.print_exc()
         return {"error": _one_line(error)}
@@ -131,7 +131,7 @@ def _train(
     stop: threading.Event,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> dict[str, Any]:
-    spec = SegmentSpec(**request["spec"])
+    spec = SegmentSpec.from_dict(request["spec"])
     rank, size, device = request["rank"], request["world"], request["device"]
     fence = Fence.of(spec)
     started = time.time()
@@ -143,11 +143,7 @@ def _train(
         return stop.is_set() or fence.deposed()
 
     def ended(status: Status, reason: str) -> dict[str, Any]:
-        return SegmentResult(
-            *(spec.kind, spec.number, spec.rung, 0, 0, status, reason),
-            started=started,
-            ended=time.time(),
-        ).to_dict()
+        return vars(TrainingOutcome.cut_short(status, reason, started))
 
     try:
         with (
@@ -156,7 +152,7 @@ def _train(
             _meeting(request, should_stop) as store,
         ):
             world = join(rank, size, store, device)
-            answer = run_segment(
+            outcome = run_segment(
                 spec,
                 device=device,
                 world=world,
@@ -164,12 +160,12 @@ def _train(
                 may_write=fence.may_write,
                 energy_share=request["energy_share"],
                 alive=alive,
-            ).to_dict()
-        return answer | {LAST: True} if world.is_joined else answer
+            )
+        return vars(outcome) | ({LAST: True} if world.is_joined else {})
     except (Busy, NotMet, Stopped) as error:
         return ended(cut_short, str(error))
     except StoreError as error:
-        return _refusal(error) | ({LAST: True} if size > 1 else {})
+        return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
     except Exception as error:
         with suppress(OSError), (spec.folder / "log").open("a") as log:
             traceback.print_exc(file=log)
@@ -178,7 +174,7 @@ def _train(
         elif size > 1 and lost_a_rank(error):
             answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         else:
-            answer = {"error": _one_line(error)}
+            answer = ended("error", _one_line(error))
         if size == 1 and device == "cpu":
             return answer
         # On an accelerator some errors last as long as the process; and other ranks are still
@@ -195,7 +191,7 @@ def _written_by(spec: SegmentSpec) -> Iterator[None]:
         forget_earlier_notes(spec)
         for name in (checkpoint.FILE, *predictions.FILES.values()):
             sweep(spec.folder / name)
-        write_network(spec.folder, spec.network)
+        write_network(spec.folder, spec.network.to_json())
         yield
 
 
@@ -206,10 +202,6 @@ def _meeting(
         return nullcontext()
     meeting = Meeting(**request["meeting"])
     return met(meeting, request["rank"], request["world"], should_stop)
-
-
-def _refusal(error: InputError) -> dict[str, Any]:
-    return {"refused": type(error).__name__, "reason": str(error)}
 
 
 def _one_line(error: Exception) -> str:

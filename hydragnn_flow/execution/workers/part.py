@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
 from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Lane, LaneDied, LaneHung
-from hydragnn_flow.training.segment import AGREED, SegmentResult, SegmentSpec, Status
+from hydragnn_flow.segment import AGREED, Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 SECONDS_BETWEEN_LOOKS = 1.0
 # What ranks have who are to end by themselves, with a checkpoint, before they are killed.
@@ -101,50 +101,29 @@ class Part:
 
     def _run(self, rank: int, folder: str) -> SegmentResult:
         """Have a lane run a rank, counted within this part."""
-        started = time.time()
-        result = self._ask(rank, folder, started)
+        outcome = self._ask(rank, folder)
         called_off = abort_reason(self._spec) if self._in_gang else None
-        if result.status == "lost" and called_off is not None:
+        if outcome.status == "lost" and called_off is not None:
             # It saw the connection break before it saw the note.
-            result.status, result.reason = "interrupted", f"{ANOTHER_PART}: {called_off}"
-        if result.status not in AGREED:
-            self._end_badly(result.reason)
-        elif result.status != "ok":
+            reason = f"{ANOTHER_PART}: {called_off}"
+            outcome = replace(outcome, status="interrupted", reason=reason)
+        if outcome.status not in AGREED:
+            self._end_badly(outcome.reason)
+        elif outcome.status != "ok":
             self._end_by = time.monotonic() + SECONDS_TO_FOLLOW
-            self._why_ended = f"{ANOTHER_PART}: {result.reason}"
-        result.node, result.gcds = socket.gethostname(), [self._gcds[rank]]
-        return result
+            self._why_ended = f"{ANOTHER_PART}: {outcome.reason}"
+        place = Place(node=socket.gethostname(), gcds=[self._gcds[rank]])
+        return SegmentResult.of(self._spec, outcome, place)
 
-    def _ask(self, rank: int, folder: str, started: float) -> SegmentResult:
-        """A rank's result, however it ends."""
-        lane = self._lanes[rank]
-        status: Status
+    def _ask(self, rank: int, folder: str) -> TrainingOutcome:
+        """The outcome of a rank, whose process may die of it."""
+        lane, started = self._lanes[rank], time.time()
         try:
-            answer = lane.call(self._request(rank, folder), SECONDS_TO_BEGIN)
-            if "refused" in answer:  # by the store, which is no fault of the segment
-                status, reason = "refused", str(answer["reason"])
-            elif "error" in answer:
-                status, reason = "error", str(answer["error"])
-            else:
-                return SegmentResult(**answer)
+            return TrainingOutcome(**lane.call(self._request(rank, folder), SECONDS_TO_BEGIN))
         except LaneDied as death:
             if lane.was_killed and not isinstance(death, LaneHung):
-                status, reason = "interrupted", self._why_ended
-            else:
-                status, reason = "killed", str(death)
-        now = time.time()
-        return SegmentResult(
-            self._spec.kind,
-            self._spec.number,
-            self._spec.rung,
-            from_epoch=0,
-            to_epoch=0,
-            status=status,
-            reason=reason,
-            started=started,
-            ended=now,
-            seconds=now - started,
-        )
+                return TrainingOutcome.cut_short("interrupted", self._why_ended, started)
+            return TrainingOutcome.cut_short("killed", str(death), started)
 
     def _request(self, rank: int, folder: str) -> dict[str, Any]:
         world = self._job.world or len(self._lanes)

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.binding import cores_of, environment
 from hydragnn_flow.execution.workers.lane import Lane, LaneDied
 from hydragnn_flow.execution.workers.part import Job, Part
-from hydragnn_flow.training.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 # Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
 _lanes: dict[tuple[int, int], Lane] = {}
@@ -37,15 +36,13 @@ class Prepared(NamedTuple):
     reason: str = ""
 
 
-def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult]:
+def run_jobs(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     """Run segments, or parts of gangs, side by side; a task of either pool.
 
     Parameters
     ----------
     node
         What the site's nodes have.
-    bundle
-        Name of what is placed together, for the records.
     jobs
         What to run; those on the same GCD share it.
 
@@ -56,15 +53,14 @@ def run_jobs(node: Node, bundle: str, jobs: Sequence[Job]) -> list[SegmentResult
         that the node could not begin: without the store, a device, or room for processes.
     """
     try:
-        results = _run_side_by_side(node, jobs)
+        return _run_side_by_side(node, jobs)
     except InputError as error:
-        results = [_not_run(job.spec, "refused", str(error)) for job in jobs]
+        outcome = TrainingOutcome.cut_short("refused", str(error))
     except OSError as error:
         # A node without room for files or processes spoils whatever it is sent, and must be known.
-        results = [_not_run(job.spec, "error", f"{type(error).__name__}: {error}") for job in jobs]
-    for result in results:
-        result.bundle = bundle
-    return results
+        outcome = TrainingOutcome.cut_short("error", f"{type(error).__name__}: {error}")
+    place = Place(node=socket.gethostname())
+    return [SegmentResult.of(job.spec, outcome, place) for job in jobs]
 
 
 def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
@@ -99,15 +95,6 @@ def _energy_share(node: Node, segments: int) -> float:
     """
     slots = len(node.gcds) if node.device == "cpu" else 1
     return 1 / (slots * segments)
-
-
-def _not_run(spec: SegmentSpec, status: Status, reason: str) -> SegmentResult:
-    return SegmentResult(
-        *(spec.kind, spec.number, spec.rung, 0, 0, status, reason),
-        started=time.time(),
-        ended=time.time(),
-        node=socket.gethostname(),
-    )
 
 
 def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:

@@ -21,7 +21,7 @@ from hydragnn_flow.report.style import (
     type_keys,
 )
 from hydragnn_flow.report.timeline import Bar, Timeline, lay_out
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 _ROW_HEIGHT = 0.8
 _MOST_ROW_NAMES = 40

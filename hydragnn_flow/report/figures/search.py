@@ -22,7 +22,7 @@ from hydragnn_flow.report.style import (
 )
 from hydragnn_flow.report.text import objective_label
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.training.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 # Colour says which message-passing type, shape how the trial ended: marker, size [pt²], filled.
 _MARKS = {

@@ -1,12 +1,21 @@
-"""What a segment is asked to do, and what comes back: plain values that travel as JSON."""
+"""Segments: what one is asked to do, and how it ended.
+
+A trial or member is trained segment by segment. :class:`SegmentSpec` goes from the driver through a
+Parsl worker to the process that trains. On the way back each layer adds what it alone knows: the
+trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a :class:`Forecast`.
+Together they are a :class:`SegmentResult`, a line of `segments.jsonl`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hydragnn_flow.config.data import Mode
+from hydragnn_flow.config.network import NetworkConfig, load_network
 
 Kind = Literal["trial", "member"]
 Status = Literal[
@@ -16,25 +25,32 @@ AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
 
 
-@dataclass(frozen=True)
-class SegmentSpec:
-    """Train one trial or member up to an epoch.
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Name of a segment."""
+
+    kind: Kind
+    number: int
+    """Of the trial or member."""
+    rung: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSpec(Segment):
+    """Request to train one trial or member up to an epoch.
 
     The segment starts from ``directory/checkpoint.pt`` where there is one and ends in it: at that
     epoch, or before where early stopping says so, where it is asked to stop, or at its deadline.
     """
 
-    kind: Kind
-    number: int
     directory: str
     """Folder of the trial or member; the only place the segment writes to."""
     store: str
     """Path of the GraphStore."""
-    network: dict[str, Any]
-    """HydraGNN's `NeuralNetwork` section."""
+    network: NetworkConfig
+    """The network, checked."""
     until_epoch: int
     """Epochs trained in all when the segment ends."""
-    rung: int
     seed: int
     start_from: str | None = None
     """Checkpoint that a member without one of its own begins with: that of its trial."""
@@ -58,8 +74,20 @@ class SegmentSpec:
     """Fast local directory of the node, for a copy of the store."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return dict(vars(self))
+        """As JSON, for another process; :meth:`from_dict` reads it."""
+        return {**vars(self), "network": self.network.to_json()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SegmentSpec:
+        """The segment of which these are the JSON values.
+
+        Raises
+        ------
+        InputError
+            If the network is none.
+        """
+        source = f"{values['kind']} {values['number']}"
+        return cls(**{**values, "network": load_network(values["network"], source)})
 
     @property
     def folder(self) -> Path:
@@ -67,15 +95,12 @@ class SegmentSpec:
         return Path(self.directory)
 
 
-@dataclass
-class SegmentResult:
-    """How a segment ended. One line of `segments.jsonl` carries these fields."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingOutcome:
+    """How the training of a segment went, as its trainer knows."""
 
-    kind: Kind
-    number: int
-    rung: int
-    from_epoch: int
-    to_epoch: int
+    from_epoch: int = 0
+    to_epoch: int = 0
     """Epochs trained in all; fewer than asked for where early stopping ended the segment."""
     status: Status
     reason: str = ""
@@ -96,8 +121,6 @@ class SegmentResult:
     """Mean time of one, from batch to batch; the first, which starts much up, counts only where it
     is the only one."""
     peak_memory_gib: float = 0.0
-    parts: int = 1
-    """In which each rank computed its share of a step, one after the other."""
     joules: float | None = None
     """Energy of all ranks [J]: of what each one's counters saw, the segment's share; None where a
     rank has none."""
@@ -108,12 +131,50 @@ class SegmentResult:
     started: float = 0.0
     """Unix time [s]."""
     ended: float = 0.0
+
+    @classmethod
+    def cut_short(
+        cls, status: Status, reason: str, started: float | None = None
+    ) -> TrainingOutcome:
+        """Outcome of a segment whose trainer cannot tell more, ended now.
+
+        Parameters
+        ----------
+        status, reason
+            How it ended.
+        started
+            When it began, as Unix time [s]; just now where not given.
+        """
+        now = time.time()
+        began = now if started is None else started
+        return cls(status=status, reason=reason, started=began, ended=now, seconds=now - began)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a segment ran, as its worker knows."""
+
     node: str = ""
     gcds: list[str] = field(default_factory=list)
     """Of each rank; one on another node than the first rank's is named `node/gcd`."""
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(node, GCD) of each rank."""
+        split = [gcd.rpartition("/") for gcd in self.gcds]
+        return [(node or self.node, gcd) for node, _, gcd in split]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What the driver planned and expected of a segment."""
+
     bundle: str = ""
+    """Name of the segments that were sent to one worker together."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the trial: dotted path into the network → value."""
+    parts: int = 1
+    """Micro-batches in which each rank computed its share of a step, one after the other."""
     planned_epochs: int | None = None
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
@@ -123,13 +184,30 @@ class SegmentResult:
     predicted_memory_gib: float | None = None
     uncorrected_memory_gib: float | None = None
     """What the network alone said, without a margin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
+    """How a segment ended, as all who had part in it know. A line of `segments.jsonl`."""
+
     version: int = 2
 
-    @property
-    def places(self) -> list[tuple[str, str]]:
-        """(node, GCD) of each rank."""
-        split = [gcd.rpartition("/") for gcd in self.gcds]
-        return [(node or self.node, gcd) for node, _, gcd in split]
+    @classmethod
+    def of(
+        cls, segment: Segment, outcome: TrainingOutcome, place: Place | None = None
+    ) -> SegmentResult:
+        """Compose the result of a segment; its forecast is added by :meth:`expected`."""
+        return cls(
+            kind=segment.kind,
+            number=segment.number,
+            rung=segment.rung,
+            **vars(outcome),
+            **vars(place or Place()),
+        )
+
+    def expected(self, forecast: Forecast) -> SegmentResult:
+        """The result beside what the driver expected."""
+        return replace(self, **vars(forecast))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

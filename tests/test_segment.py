@@ -1,0 +1,76 @@
+"""What travels between the driver, a worker and the process that trains."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+
+import pytest
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.segment import (
+    Forecast,
+    Place,
+    Segment,
+    SegmentResult,
+    SegmentSpec,
+    TrainingOutcome,
+)
+
+NETWORKS = {
+    "a potential": network_with(),
+    "its energy by another name": network_with(Variables_of_interest__output_names=["graph_e"]),
+    "keys without effect": network_with(Training__perc_train=0.7, Architecture__dropout=None),
+    "another word for a precision": network_with(Training__precision="FP64"),
+    "a budget": network_with(Training__Batching={"mode": "node_budget", "max_nodes": 99}),
+    "a schedule": network_with(Training__Scheduler={"type": "cosine", "warmup_epochs": 2}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_segment_is_the_same_in_another_process(tmp_path: Path, name: str) -> None:
+    spec = make_spec(tmp_path / "t", None, 3, network=NETWORKS[name], claim="c", deadline=9.5)
+    divided = replace(spec, network=spec.network.with_accumulation(3))
+    assert divided.network != spec.network
+    for sent in (spec, divided):
+        assert SegmentSpec.from_dict(json.loads(json.dumps(sent.to_dict()))) == sent
+        assert pickle.loads(pickle.dumps(sent)) == sent
+
+
+def test_a_network_as_json_has_no_key_that_was_not_given() -> None:
+    network = network_with()
+    written = load_network(network).to_json()
+    for section in ("Architecture", "Variables_of_interest", "Training"):
+        assert written[section].keys() == network[section].keys()
+
+
+def test_every_field_of_a_result_has_one_owner() -> None:
+    owners = (Segment, TrainingOutcome, Place, Forecast)
+    owned = [field.name for owner in owners for field in fields(owner)]
+    assert len(set(owned)) == len(owned)
+    assert {field.name for field in fields(SegmentResult)} == {*owned, "version"}
+
+
+def test_a_result_is_composed_and_stays() -> None:
+    segment = Segment(kind="trial", number=7, rung=1)
+    outcome = TrainingOutcome(status="ok", to_epoch=4, best_val_loss=0.5, seconds=8.0)
+    forecast = Forecast(bundle="b3", planned_epochs=4, predicted_seconds=9.0)
+    result = SegmentResult.of(segment, outcome, Place(node="n1", gcds=["0", "n2/1"]))
+    result = result.expected(forecast)
+    assert (result.kind, result.number, result.rung, result.to_epoch) == ("trial", 7, 1, 4)
+    assert result.places == [("n1", "0"), ("n2", "1")]
+    assert (result.bundle, result.predicted_seconds) == ("b3", 9.0)
+    with pytest.raises(FrozenInstanceError):
+        result.status = "lost"  # type: ignore[misc]
+
+
+def test_a_segment_cut_short_has_taken_the_time_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 100.0)
+    known = TrainingOutcome.cut_short("killed", "by SIGKILL", started=70.0)
+    assert (known.status, known.reason) == ("killed", "by SIGKILL")
+    assert (known.started, known.ended, known.seconds) == (70.0, 100.0, 30.0)
+    unknown = TrainingOutcome.cut_short("lost", "its node was lost")
+    assert (unknown.started, unknown.ended, unknown.seconds) == (100.0, 100.0, 0.0)
