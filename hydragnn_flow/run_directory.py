@@ -16,13 +16,11 @@ from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import VERSION, SegmentResult
 from hydragnn_flow.versions import versions
 
 CONFIG = "run.yaml"
 STARTED = "started"
-# Of a line of segments.jsonl. In one of version 1 `joules` are the first rank's alone, undivided.
-VERSIONS = (1, 2)
 
 
 class RunDirectory:
@@ -219,9 +217,8 @@ class RunDirectory:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 result = SegmentResult(**json.loads(line))
-                if result.version not in VERSIONS:
-                    known = " and ".join(map(str, VERSIONS))
-                    raise ValueError(f"version {result.version}, this package reads {known}")
+                if result.version != VERSION:
+                    raise ValueError(f"version {result.version}, this package reads {VERSION}")
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "

@@ -21,6 +21,8 @@ Kind = Literal["trial", "member"]
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
+VERSION = 2
+"""Of a line of `segments.jsonl`."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
 
@@ -190,7 +192,7 @@ class Forecast:
 class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     """How a segment ended, as all who had part in it know. A line of `segments.jsonl`."""
 
-    version: int = 2
+    version: int = VERSION
 
     @classmethod
     def of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ase.build import bulk
 from campaign_cases import CONFIG
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.campaign.objectives import check_errors, outcome_of
+from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
@@ -21,6 +22,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.tables import accuracy_table
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import Segment, SegmentResult
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
@@ -131,34 +133,29 @@ def test_a_potential_needs_a_total_energy(store: GraphStore, target: dict[str, A
         build_model(network, manifest)
 
 
-def test_a_search_judged_by_other_errors_is_not_gone_on_with(
+def test_a_search_does_not_begin_with_trials_judged_by_another_error(
     tmp_path: Path, store: GraphStore
 ) -> None:
-    """As releases wrote them that read every error of a structure per atom."""
-    result = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
-    space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
-    searches = {
-        name: SearchConfig.model_validate(
-            {"trials": 2, "objectives": [f"val.{name}"], "space": space}
-        )
-        for name in ("gap", "energy")
-    }
-    for search in searches.values():
-        check_errors(search, [result], store.manifest)
-    result.metrics["gap_mae_per_atom"] = 0.01
-    check_errors(searches["energy"], [result], store.manifest)
-    with pytest.raises(InputError, match=r"error of gap per atom.*--run-dir"):
-        check_errors(searches["gap"], [result], store.manifest)
-    earlier = RunDirectory(tmp_path / "earlier")
-    earlier.path.mkdir()
-    earlier.record([result])
-    for name, search in searches.items():
-        searches[name] = search.model_copy(update={"warm_start": (earlier.path,)})
-    check_errors(searches["energy"], [], store.manifest)
-    with pytest.raises(InputError, match=r"warm_start: .*/earlier by the error of gap per atom"):
-        check_errors(searches["gap"], [], store.manifest)
-    for search in searches.values():  # a journal by itself
-        journal = search.model_copy(update={"warm_start": (earlier.segments,)})
-        check_errors(journal, [], store.manifest)
-    earlier.segments.write_text("of another version\n")
-    check_errors(searches["gap"], [], store.manifest)
+    outcome = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
+    segment = Segment(kind="trial", number=0, rung=0)
+    directory = RunDirectory(tmp_path / "earlier")
+    directory.path.mkdir()
+
+    def check(earlier: Path, name: str, **metrics: float) -> None:
+        directory.segments.unlink(missing_ok=True)
+        result = SegmentResult.of(segment, outcome)
+        directory.record([replace(result, metrics={**result.metrics, **metrics})])
+        values = {"trials": 2, "objectives": [f"val.{name}"], "warm_start": [str(earlier)]}
+        space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
+        config = SearchConfig.model_validate({**values, "space": space})
+        check_earlier_errors(config, store.manifest)
+
+    for name in ("gap", "energy"):
+        check(directory.path, name)
+    check(directory.path, "energy", gap_mae_per_atom=0.01)
+    with pytest.raises(InputError, match=r"/earlier were judged by the error of gap per atom"):
+        check(directory.path, "gap", gap_mae_per_atom=0.01)
+    check(directory.segments, "gap", gap_mae_per_atom=0.01)  # a journal by itself
+    outcome = replace(outcome, metrics={"energy_mae": 0.1})
+    with pytest.raises(InputError, match=r"error of energy of a structure, .* by that per atom"):
+        check(directory.path, "energy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,14 +19,15 @@ from rich.console import Console
 from execution_race.on_worker import Worker, end_at_once, sign_in
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import config, connect, workers_of_this_machine
-from hydragnn_flow.campaign.segments import Context
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import Site
-from hydragnn_flow.execution.pools.pools import PoolName, Pools
+from hydragnn_flow.execution import Job, PoolName, Site
+from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult
 
 _ROW = "throughput"
 # Long enough for all tasks to be with their workers before the first ends.
@@ -40,8 +41,8 @@ _PEER = "tasks alone"
 class _WithoutTraining(Pools):
     """Pools whose workers end every segment at once."""
 
-    def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        return super().submit(pool, end_at_once, *arguments)
+    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+        return self.submit(pool, end_at_once, self._site.node, jobs)
 
 
 @dataclass(frozen=True)

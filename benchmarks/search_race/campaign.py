@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from results import Line
 from rich.console import Console
 
-from hydragnn_flow.campaign.segments import Context
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import Job, Node, Site
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution import Job, Node, PoolName, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
@@ -59,21 +58,24 @@ class _Machine:
 
     def __init__(self, gcds: int) -> None:
         self._gcds = gcds
-        self._running: deque[tuple[Future[Any], list[Job]]] = deque()
+        self._running: deque[tuple[Future[list[SegmentResult]], Sequence[Job]]] = deque()
         self._submitted = False
 
-    def submit(self, pool: str, function: object, node: Node, jobs: list[Job]) -> Future[Any]:
-        future: Future[Any] = Future()
+    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+        future: Future[list[SegmentResult]] = Future()
         self._running.append((future, jobs))
         self._submitted = True
         if len(self._running) == self._gcds:
             self._end(_ENDING_TOGETHER)
         return future
 
-    def free(self, pool: str) -> int:
+    def free(self, pool: PoolName) -> int:
         return self._gcds - len(self._running)
 
-    def note(self, node: str, worked: bool) -> None: ...
+    def note(self, node: str, work: Hashable, worked: bool) -> None: ...
+
+    def avoid(self, node: str, reason: str) -> bool:
+        return False
 
     def waiting(self) -> str:
         return ""
@@ -171,7 +173,7 @@ def run(folder: Path, n_trials: int, gcds: int, rungs: str, space: dict[str, Any
     context = Context(config, site, directory, store, "token", view)
     machine = _Machine(site.nodes * _GCDS_OF_A_NODE)
     start = time.process_time()
-    trials = TrialPhase(context).run(cast(Pools, machine))
+    trials = TrialPhase(context).run(machine)
     seconds = time.process_time() - start
     assert len(trials) == n_trials
     return n_trials / seconds

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from queue import Empty, SimpleQueue
-from typing import Any
+from queue import SimpleQueue
 
-from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
-
-from hydragnn_flow.campaign.segments import Context, Task
-from hydragnn_flow.execution import Job, abort, run_jobs, whole
-from hydragnn_flow.execution.pools.pools import PoolName, Pools
-from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.machine import Workers
+from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.execution import Job, PoolName, abort, whole
+from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -30,17 +27,31 @@ class _Sending:
     """Of each worker."""
     bundle: str
     """Its name in the records."""
-    started: float = field(default_factory=time.monotonic)
+    started: float
+    """By the campaign's clock [s]."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
 
     @property
     def is_gang(self) -> bool:
         return len(self.jobs) > 1
 
-    def remaining(self) -> float:
-        """Expected time until its GCDs are free [s]; one that is late counts its delay."""
+    def remaining(self, now: float) -> float:
+        """Expected time until its GCDs are free [s].
+
+        An overdue one is assumed to need as long again as it is late.
+        """
         expected = max(task.estimate.seconds / task.width for task in self.tasks)
-        return abs(self.started + expected - time.monotonic())
+        return abs(self.started + expected - now)
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of what one worker ran of a sending."""
+
+    sending: _Sending
+    position: int
+    """Of the worker."""
+    future: Future[list[SegmentResult]]
 
 
 class Dispatch:
@@ -50,16 +61,17 @@ class Dispatch:
     ----------
     context
         Of the campaign.
-    pools
+    workers
         Of its site.
     pool
-        The one to use.
+        The pool to use.
     """
 
-    def __init__(self, context: Context, pools: Pools, pool: PoolName) -> None:
-        self._context, self._pools, self._pool = context, pools, pool
+    def __init__(self, context: Context, workers: Workers, pool: PoolName) -> None:
+        self._context, self._workers, self._pool = context, workers, pool
+        self._clock = context.clock
         self._running: set[_Sending] = set()
-        self._done: SimpleQueue[tuple[_Sending, int, Future[Any]]] = SimpleQueue()
+        self._done: SimpleQueue[_End] = SimpleQueue()
         self._waited_for = ""
 
     @property
@@ -70,17 +82,18 @@ class Dispatch:
     @property
     def free(self) -> int:
         """Workers that could begin something now."""
-        return self._pools.free(self._pool)
+        return self._workers.free(self._pool)
 
     def busy(self) -> list[float]:
         """For each worker at work, how long it is expected to be so [s]."""
+        now = self._clock.monotonic()
         return [
-            sending.remaining()
+            sending.remaining(now)
             for sending in self._running
             for _ in range(len(sending.jobs) - len(sending.ended))
         ]
 
-    def want(self, more: int) -> None:
+    def request_workers(self, more: int) -> None:
         """Have the site look for workers, ``more`` than are at work.
 
         Raises
@@ -88,30 +101,30 @@ class Dispatch:
         InputError, CampaignStopped
             If none can be got, or none that does any work.
         """
-        wanted = {self._pool: self.running + more}
-        self._pools.tend(**wanted)
-        waits_for = self._pools.waiting() if more and not self._running else ""
+        self._workers.tend(**{self._pool: self.running + more})
+        waits_for = self._workers.waiting() if more and not self._running else ""
         if waits_for and not self._waited_for:
             self._context.view.say(waits_for)
         self._waited_for = waits_for
 
     def send(self, jobs: Sequence[tuple[Task, Job]]) -> None:
         """Run segments side by side on one worker."""
-        bundle = self._context.bundle()
-        self._send(_Sending([task for task, _ in jobs], [[job for _, job in jobs]], bundle))
+        self._send([task for task, _ in jobs], [[job for _, job in jobs]])
 
     def send_gang(self, task: Task, jobs: Sequence[Job]) -> None:
         """Run one segment on several workers, whose ranks the jobs share out."""
-        self._send(_Sending([task], [[job] for job in jobs], self._context.bundle()))
+        self._send([task], [[job] for job in jobs])
 
-    def _send(self, sending: _Sending) -> None:
+    def _send(self, tasks: list[Task], jobs: list[list[Job]]) -> None:
+        bundle = self._context.ledger.next_bundle()
+        sending = _Sending(tasks, jobs, bundle, self._clock.monotonic())
         self._running.add(sending)
-        for position, jobs in enumerate(sending.jobs):
-            future = self._pools.submit(self._pool, run_jobs, self._context.site.node, jobs)
-            future.add_done_callback(partial(self._note_end, sending, position))
+        for position, together in enumerate(jobs):
+            future = self._workers.run(self._pool, together)
+            future.add_done_callback(partial(self._ended, sending, position))
 
-    def _note_end(self, sending: _Sending, position: int, future: Future[Any]) -> None:
-        self._done.put((sending, position, future))  # called by a thread of Parsl's
+    def _ended(self, sending: _Sending, position: int, end: Future[list[SegmentResult]]) -> None:
+        self._done.put(_End(sending, position, end))  # called by a thread of Parsl's
 
     def wait(self) -> list[tuple[Task, SegmentResult]]:
         """Put what has ended on disk; nothing where that takes long, so that others get a look."""
@@ -120,10 +133,10 @@ class Dispatch:
         ended = [each for sending in finished for each in _results(sending)]
         self._context.record([result for _, result in ended])
         for sending in finished:
-            self._note_health(sending)
+            self._judge_nodes(sending)
         return ended
 
-    def _note_health(self, sending: _Sending) -> None:
+    def _judge_nodes(self, sending: _Sending) -> None:
         """Tell the pools how a node does; of a gang each part speaks for its own.
 
         What worked comes last: the node is good, whatever failed beside it.
@@ -133,35 +146,32 @@ class Dispatch:
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
             if result.status == "refused":
-                if self._pools.avoid(result.node, result.reason):
+                if self._workers.avoid(result.node, result.reason):
                     self._context.view.say(f"{result.node} gets no more work: {result.reason}")
                 continue
             segment = (result.kind, result.number, result.rung)
-            self._pools.note(result.node, segment, _has_worked(result))
+            self._workers.note(result.node, segment, _has_worked(result))
 
     def _finished(self) -> list[_Sending]:
         """Sendings that have ended whole; a gang is called off when one of its parts ends badly."""
         finished: list[_Sending] = []
-        timeout: float | None = SECONDS_BETWEEN_LOOKS
-        while True:
-            try:
-                sending, position, future = self._done.get(timeout=timeout, block=bool(timeout))
-            except Empty:
-                return finished
-            timeout = None
-            specs = [job.spec for job in sending.jobs[position]]
-            end = sending.ended[position] = results_of(future, specs)
+        seconds = SECONDS_BETWEEN_LOOKS
+        while (end := self._clock.next(self._done, seconds)) is not None:
+            seconds = 0.0
+            sending = end.sending
+            results = sending.ended[end.position] = end.future.result()
             if len(sending.ended) == len(sending.jobs):
                 finished.append(sending)
-            elif end[0].status not in AGREED:
-                self._call_off(specs[0], end[0].reason)
+            elif results[0].status not in AGREED:
+                self._call_off(sending.jobs[0][0].spec, results[0].reason)
+        return finished
 
     def _call_off(self, spec: SegmentSpec, reason: str) -> None:
-        self._context.write(lambda: abort(spec, reason))
+        self._context.ledger.write(lambda: abort(spec, reason))
 
 
 def _has_worked(result: SegmentResult) -> bool:
-    """Whether a segment ended by itself, well or not, so that its node is innocent."""
+    """Whether the end, good or bad, is the segment's own doing and not its node's."""
     return result.status in ("ok", "diverged", "out_of_memory")
 
 
@@ -177,20 +187,3 @@ def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
         (task, result.expected(task.forecast(sending.bundle)))
         for task, result in zip(sending.tasks, results, strict=True)
     ]
-
-
-def results_of(future: Future[Any], specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
-    """Results of a worker; if it was lost, results that say so."""
-    error = future.exception()
-    if error is None:
-        results: list[SegmentResult] = future.result()
-        return results
-    status: Status = "killed"
-    reason = f"its worker was lost ({type(error).__name__}: {error})"
-    if isinstance(error, ManagerLost):
-        # The node went, or its whole batch job: nothing that a segment does.
-        status, reason = "lost", f"its node {error.hostname} was lost"
-    elif isinstance(error, WorkerLost):
-        reason = f"its worker on {error.hostname} was killed"
-    outcome = TrainingOutcome.cut_short(status, reason)
-    return [SegmentResult.of(spec, outcome) for spec in specs]

@@ -6,16 +6,19 @@ on it, so it may be killed at any moment and started again by the same command.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.preparation import PoolWorkers
-from hydragnn_flow.campaign.segments import Context
 from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -28,20 +31,19 @@ from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
-from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.training.batching import Budget, graphs_kept
 
+_logger = logging.getLogger(__name__)
 
-def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView) -> None:
+
+def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
     """Build the store of a run, unless it is there already."""
     with _driving(directory, config, view), _started(site, directory) as pools:
         _prepare(config, site, directory, view, pools)
 
 
-def drive(
-    config: RunConfig, site: Site, directory: RunDirectory, view: CampaignView
-) -> dict[str, Any]:
+def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> dict[str, Any]:
     """Run a campaign from where it stands to its end; returns the content of `ensemble.json`."""
     extended = directory.is_extended(config)
     with _driving(directory, config, view) as token:
@@ -51,12 +53,15 @@ def drive(
             store = _prepare(config, site, directory, view, pools)
             context = Context(config, site, directory, store, token, view)
             chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
+            for member, trial in enumerate(chosen):
+                value = math.nan if trial.value is None else trial.value
+                _logger.info("member %d goes on from trial %d: %.6g", member, trial.number, value)
             members = MemberPhase(context, chosen).run(pools())
         return _finish(context, members)
 
 
 @contextmanager
-def _driving(directory: RunDirectory, config: RunConfig, view: CampaignView) -> Iterator[str]:
+def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
     """Own the run directory; where the input turns out wrong, what was new is taken away again.
 
     What was prepared of the store stays: it has nothing to do with mistakes elsewhere.
@@ -108,7 +113,7 @@ def _prepare(
     config: RunConfig,
     site: Site,
     directory: RunDirectory,
-    view: CampaignView,
+    view: View,
     pools: Callable[[], Pools],
 ) -> GraphStore:
     base = config.network_with({})
@@ -141,7 +146,7 @@ def _prepare(
     return store
 
 
-def _check_budget(network: NetworkConfig, store: GraphStore, view: CampaignView) -> None:
+def _check_budget(network: NetworkConfig, store: GraphStore, view: View) -> None:
     """Refuse, or name, graphs larger than a step may be, before anything trains."""
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits

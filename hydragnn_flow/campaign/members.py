@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
-from hydragnn_flow.campaign.segments import Context, Task, checkpoint_time
+from hydragnn_flow.campaign.machine import Workers
+from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Job
-from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.files import copy_file
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import FILE
+
+_logger = logging.getLogger(__name__)
 
 
 class MemberPhase:
@@ -36,16 +40,16 @@ class MemberPhase:
         self._ended = {k: result for k, result in last.items() if self._has_ended(result)}
         self._miss_checkpoints()
 
-    def run(self, pools: Pools) -> list[Member]:
+    def run(self, workers: Workers) -> list[Member]:
         """Train until every member has ended; returns how."""
-        dispatch = Dispatch(self.context, pools, "node")
+        dispatch = Dispatch(self.context, workers, "node")
         tasks = [self._task(k) for k in range(len(self.trials)) if k not in self._ended]
         waves = self._plan(tasks, self.context.site.nodes)
         self._show()
         while waves or dispatch.running:
             # The widest first: what needs many nodes at once must not wait for all the others.
             waves.sort(key=lambda planned: -planned[0].nodes)
-            dispatch.want(sum(wave.nodes for wave, _ in waves))
+            dispatch.request_workers(sum(wave.nodes for wave, _ in waves))
             while (place := _next(waves, dispatch)) is not None:
                 self._send(dispatch, *waves.pop(place))
             again: list[Task] = []
@@ -64,9 +68,9 @@ class MemberPhase:
             if result.status == "ok" and not checkpoint_time(self._folder(k))
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
-        self.context.write(lambda: self.context.directory.record(missed))
-        self.context.history += missed
+        self.context.ledger.record(missed)
         for result in missed:
+            _logger.info("member %d is trained again: %s", result.number, result.reason)
             del self._ended[result.number]
 
     def _plan(self, tasks: Sequence[Task], nodes: int) -> list[tuple[Wave, list[Task]]]:
@@ -83,6 +87,8 @@ class MemberPhase:
     def _send(self, dispatch: Dispatch, wave: Wave, tasks: Sequence[Task]) -> None:
         per_node = len(self.context.site.node.gcds)
         tasks = [self._sized(task, width) for task, width in zip(tasks, wave.widths, strict=True)]
+        for task in tasks:
+            _logger.info("%s gets a width of %d, on nodes: %d", task, task.width, wave.nodes)
         if wave.nodes > 1:
             (task,), (width,) = tasks, wave.widths
             sent = task.sent()
@@ -136,10 +142,10 @@ class MemberPhase:
     def _widest(self, task: Task) -> int:
         """Ranks that can all be given a graph in every step."""
         n_train = self.context.store.manifest.splits["trainset"].graphs
-        return max(1, n_train // self.context.foresight.steps_per_epoch(task.spec.network))
+        return max(1, n_train // self.context.estimator.steps_per_epoch(task.spec.network))
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
-        """Take note of what became of a member; the task again where it should be repeated."""
+        """Record the end of a member; returns the task where it should be repeated."""
         if self._has_ended(result):
             self._ended[task.spec.number] = result
             return []
@@ -147,6 +153,7 @@ class MemberPhase:
             return [task]
         task = task.again(result)
         if not task.is_hopeless:
+            log_retry(task, result)
             return [task]
         raise CampaignStopped(
             f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "
@@ -167,7 +174,7 @@ class MemberPhase:
         if not checkpoint_time(folder):
             # It failed before its first checkpoint, so what its trial had learnt stands.
             source = self.context.directory.trial(trial.number) / FILE
-            self.context.write(lambda: copy_file(source, folder / FILE))
+            self.context.ledger.write(lambda: copy_file(source, folder / FILE))
         mine = self._of("member", member)
         losses = [result.best_val_loss for result in [*self._of("trial", member), last]]
         value = [loss for loss in losses if loss is not None][-1]

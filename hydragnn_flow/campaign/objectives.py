@@ -39,41 +39,33 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     )
 
 
-def check_errors(
-    config: SearchConfig, results: Iterable[SegmentResult], manifest: Manifest
-) -> None:
-    """Refuse to go on with a search, or from one, whose trials were judged by the wrong error.
+def check_earlier_errors(config: SearchConfig, manifest: Manifest) -> None:
+    """Refuse to begin with trials of another run that were judged by another error.
 
-    Releases before `extensive` divided the errors of all targets of structures by the atoms.
+    The error of a target is one per atom where the target is extensive, and only there.
 
     Raises
     ------
     InputError
-        Naming the target.
+        Naming the run and the target.
     """
-
-    def refuse(whose: str, results: Iterable[SegmentResult], remedy: str) -> None:
-        measured = {name for result in results for name in result.metrics}
+    for path in config.warm_start:
+        measured = set[str]()
+        with suppress(InputError):  # of a journal alone nothing is known
+            measured.update(*(result.metrics for result in RunDirectory(path).results()))
         for objective in config.objectives:
             target = objective.removeprefix(_ON_VALIDATION)
-            if f"{target}_mae_per_atom" in measured and not manifest.is_extensive(target):
+            if f"{target}_mae" not in measured:
+                continue
+            was_per_atom = f"{target}_mae_per_atom" in measured
+            if was_per_atom != manifest.is_extensive(target):
+                words = ("per atom", "of a structure")
+                there, here = words if was_per_atom else words[::-1]
                 raise InputError(
-                    f"{whose} by the error of {target} per atom, although {target} is not a sum "
-                    f"over atoms; {remedy}"
+                    f"search.warm_start: the trials of {path} were judged by the error of {target} "
+                    f"{there}, those of this run are by that {here}; remove it, or correct "
+                    f"`extensive` of the target"
                 )
-
-    judged = "an earlier release judged"
-    refuse(
-        f"search.objectives: {judged} this run's trials",
-        results,
-        "search anew, with another --run-dir",
-    )
-    for path in config.warm_start:
-        # Of a journal alone nothing is known, and a run may be of a version that is not read.
-        earlier = list[SegmentResult]()
-        with suppress(InputError):
-            earlier += RunDirectory(path).results()
-        refuse(f"search.warm_start: {judged} the trials of {path}", earlier, "remove it")
 
 
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.errors import InputError
@@ -69,7 +70,7 @@ def prepare(
     config: RunConfig,
     site: Site,
     run_directory: str | Path | None = None,
-    view: CampaignView | None = None,
+    view: View | None = None,
 ) -> Path:
     """Build the GraphStore of a run on a site, unless it is there already; returns its path.
 
@@ -87,7 +88,7 @@ def run_campaign(
     config: RunConfig,
     site: Site,
     run_directory: str | Path | None = None,
-    view: CampaignView | None = None,
+    view: View | None = None,
 ) -> CampaignSummary:
     """Run a campaign to its end, or go on with one that was stopped.
 
@@ -100,7 +101,7 @@ def run_campaign(
     run_directory
         Where to keep everything; ``runs/<name>`` where not given.
     view
-        The progress display.
+        The progress display, which the caller starts and ends; the terminal's where not given.
 
     Raises
     ------
@@ -130,8 +131,11 @@ def run_campaign(
 
 
 @contextmanager
-def _shown(view: CampaignView | None) -> Iterator[CampaignView]:
-    with view or CampaignView() as shown:
+def _shown(view: View | None) -> Iterator[View]:
+    if view is not None:
+        yield view
+        return
+    with CampaignView() as shown:
         yield shown
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import is_final, times_too_large
-from hydragnn_flow.campaign.objectives import check_errors, outcome_of
+from hydragnn_flow.campaign.machine import Workers
+from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
-from hydragnn_flow.campaign.segments import Context, Task
+from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Job
-from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
@@ -25,6 +26,13 @@ _MOST_IMPOSSIBLE = 20
 # GCDs that are given work at a time. To ask for a trial takes a millisecond or more, and the first
 # of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
+_SAID: dict[Verdict, str] = {
+    "goes_on": "goes on",
+    "waits": "waits",
+    "complete": "is complete",
+    "stops": "is stopped",
+}
+_logger = logging.getLogger(__name__)
 
 
 class TrialPhase:
@@ -40,7 +48,7 @@ class TrialPhase:
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
-        check_errors(config.search, context.history, context.store.manifest)
+        check_earlier_errors(config.search, context.store.manifest)
         remade = rebuild_study(context.directory, config, context.history)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
@@ -67,9 +75,9 @@ class TrialPhase:
         self._check_records()
         self._take_up()
 
-    def run(self, pools: Pools) -> list[TrialRecord]:
+    def run(self, workers: Workers) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
-        dispatch = Dispatch(self.context, pools, "gcd")
+        dispatch = Dispatch(self.context, workers, "gcd")
         with self.search as search:
             while self._fill(dispatch):
                 self._show()
@@ -77,7 +85,7 @@ class TrialPhase:
                     self._results[task.spec.number].append(result)
                     self._judge(task, result)
             search.end_waiting()
-            self.context.write(search.commit)
+            self.context.ledger.write(search.commit)
             self._show()
             return search.records
 
@@ -93,7 +101,7 @@ class TrialPhase:
         """
         left = max(0, self.context.config.search.trials - self.search.asked)
         more = left + sum(task.width for task in self._ready)
-        dispatch.want(min(more, self._gcds - dispatch.running))
+        dispatch.request_workers(min(more, self._gcds - dispatch.running))
         while self._fill_some(dispatch):
             pass
         return bool(dispatch.running or self._ready)
@@ -104,7 +112,7 @@ class TrialPhase:
         widest = max((task.width for task in self._ready), default=1)
         some = min(free, max(_MOST_AT_ONCE, widest))
         self._gather(dispatch, some)
-        self.context.write(self.search.commit)
+        self.context.ledger.write(self.search.commit)
         if some > 0 and self._ready:
             self._send(dispatch, some)
         return some < free and dispatch.running > running
@@ -126,7 +134,7 @@ class TrialPhase:
                 return
 
     def _send(self, dispatch: Dispatch, free: int) -> None:
-        now = time.monotonic()
+        now = self.context.clock.monotonic()
         queue = [
             Placeable(task, task.estimate, task.width, task.is_repeated, now - task.ready_since)
             for task in self._ready
@@ -140,6 +148,7 @@ class TrialPhase:
             if width == 1:
                 dispatch.send([(task, Job(task.sent())) for task in tasks])
             else:
+                _logger.info("%s gets a width of %d", tasks[0], width)
                 sent = tasks[0].sent()
                 jobs = [Job(sent, first_rank=rank, world=width) for rank in range(width)]
                 dispatch.send_gang(tasks[0], jobs)
@@ -170,6 +179,7 @@ class TrialPhase:
         if promoted is None:
             return False
         trial, rung = promoted
+        _logger.info("trial %d is promoted from rung %d", trial.number, rung)
         self._queue(trial, rung + 1)
         return True
 
@@ -181,12 +191,12 @@ class TrialPhase:
             raise
         except InputError as error:  # values that go together in pairs need not do so all at once
             self._impossible += 1
-            self.search.fail(trial.number, f"error: {error}")
+            self._fail(trial.number, f"error: {error}")
             return
         gcd = self.context.gcd
         if too_large(task.estimate, gcd):
             needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
-            self.search.fail(trial.number, f"out_of_memory: needs about {needs}")
+            self._fail(trial.number, f"out_of_memory: needs about {needs}")
         else:
             self._ready.append(task)
 
@@ -211,7 +221,7 @@ class TrialPhase:
             if self._report(number, rung, self._results[number]) == "goes_on":
                 self._queue(self.search.record(number), rung + 1)
         elif is_final(config, task.parameters, result):
-            self.search.fail(number, f"{result.status}: {result.reason}")
+            self._fail(number, f"{result.status}: {result.reason}")
         elif times_too_large(config.search.failures, [result]):
             self._queue(self.search.record(number), rung)
         else:
@@ -223,17 +233,29 @@ class TrialPhase:
         except InputError as error:
             if all(result.joules is None for result in self.context.history):
                 raise  # before the search has spent anything on what cannot be measured
-            self.search.fail(number, f"error: {error}")
+            self._fail(number, f"error: {error}")
             return "stops"
         if not all(math.isfinite(value) for value in outcome.objectives):
-            self.search.fail(number, f"diverged: objectives are {outcome.objectives}")
+            self._fail(number, f"diverged: objectives are {outcome.objectives}")
             return "stops"
-        return self.search.report(number, rung, outcome)
+        verdict = self.search.report(number, rung, outcome)
+        _logger.info(
+            "trial %d %s at rung %d by the rule '%s': %s = %.6g after %d epochs",
+            *(number, _SAID[verdict], rung, self.context.config.search.rungs),
+            *(self.context.config.search.objectives[0], outcome.objectives[0]),
+            results[-1].to_epoch,
+        )
+        return verdict
+
+    def _fail(self, number: int, reason: str) -> None:
+        _logger.info("trial %d has failed: %s", number, reason)
+        self.search.fail(number, reason)
 
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
         self._troubled.add(task.spec.number)
         if not task.is_hopeless:
+            log_retry(task, result)
             self._ready.append(task)
         elif not self._succeeded and len(self._troubled) > 1:
             # No segment has ever worked, so it is not the trials; they keep their chance.
@@ -244,7 +266,7 @@ class TrialPhase:
         else:
             times = task.tries + task.losses
             reason = f"{result.status} {times} times without getting further: {result.reason}"
-            self.search.fail(task.spec.number, reason)
+            self._fail(task.spec.number, reason)
 
     def _check_records(self) -> None:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""
@@ -275,7 +297,7 @@ class TrialPhase:
                     return
                 rung = result.rung + 1
             elif is_final(self.context.config, trial.parameters, result):
-                self.search.fail(trial.number, f"{result.status}: {result.reason}")
+                self._fail(trial.number, f"{result.status}: {result.reason}")
                 return
         self._queue(trial, rung)
 

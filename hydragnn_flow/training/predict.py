@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config import load_network
+from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.loading import on_device
@@ -26,7 +26,7 @@ _TOGETHER = 64
 
 
 def restore_model(
-    network: Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
+    network: NetworkConfig | Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
 ) -> nn.Module:
     """Build a network and put trained weights into it, ready to predict.
 

@@ -322,7 +322,7 @@ class Trainer:
                 self.progress.patient_since = self.progress.epoch
                 self._unsaved = True
             else:
-                self.spent_before = Spent(*state.get("spent", ()))
+                self.spent_before = Spent(*state["spent"])
         if not self.world.is_first:
             # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]

@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,141 +17,35 @@ from typing import Any
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+from phase_cases import (
+    NODE,
+    SITE,
+    Campaign,
+    FakePools,
+    badly,
+    change_gcd,
+    micro_batches,
+    refused,
+    run,
+    well,
+)
 from rich.console import Console
 
 from hydragnn_flow import files
 from hydragnn_flow.campaign import trials as trials_module
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.driver import _finish
-from hydragnn_flow.campaign.foresight import Foresight
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.segments import MOST_LOSSES, MOST_TRIES, Context
+from hydragnn_flow.campaign.task import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Job, Node, Site, sole_driver
-from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution import PoolName, sole_driver
 from hydragnn_flow.execution.sites.site import guessed_gcd
 from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord, read_trials
-from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
-
-NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
-SITE = Site("fake", 1, NODE, lambda directory: None)
-
-Machine = Callable[[SegmentSpec], SegmentResult]
-Campaign = Callable[..., Context]
-
-
-class FakePools:
-    """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
-
-    def __init__(self, machine: Machine, workers: int = 2, nodes: int = 1) -> None:
-        self.machine, self.workers, self.nodes = machine, workers, nodes
-        self.sent: list[SegmentSpec] = []
-        self.jobs: list[Job] = []
-        self.health = NodeHealth()
-
-    def tend(self, gcd: int = 0, node: int = 0) -> None:
-        self.health.check(self.nodes, set())
-
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
-        assert not self.health.is_of_no_use(node)
-        self.health.note(node, work, worked)
-
-    def avoid(self, node: str, reason: str) -> bool:
-        return self.health.condemn(node, reason)
-
-    def waiting(self) -> str:
-        return ""
-
-    def free(self, pool: str) -> int:
-        return self.workers
-
-    def submit(
-        self, pool: str, function: object, node: Node, jobs: list[Job]
-    ) -> Future[list[SegmentResult]]:
-        future: Future[list[SegmentResult]] = Future()
-        self.jobs += jobs
-        self.sent += [job.spec for job in jobs if job.first_rank == 0]
-        try:
-            future.set_result([self.machine(job.spec) for job in jobs])
-        except (ConnectionError, ManagerLost, WorkerLost) as error:
-            future.set_exception(error)
-        return future
-
-
-def well(spec: SegmentSpec) -> SegmentResult:
-    """A segment that does what it should; lower-numbered trials are better."""
-    spec.folder.mkdir(parents=True, exist_ok=True)
-    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
-    outcome = TrainingOutcome(
-        status="ok",
-        from_epoch=spec.after_epoch,
-        to_epoch=spec.until_epoch,
-        best_val_loss=1.0 + spec.number,
-        best_epoch=spec.until_epoch,
-        seconds=1.0,
-        started=1.0,
-        ended=2.0,
-    )
-    return SegmentResult.of(spec, outcome)
-
-
-def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
-    spec.folder.mkdir(parents=True, exist_ok=True)
-    return SegmentResult.of(spec, TrainingOutcome(status=status, reason="disk full"))
-
-
-def refused(spec: SegmentSpec, node: str) -> SegmentResult:
-    reason = "store.gs/shard-00000.bp/data.0 has changed; restore a copy"
-    return replace(badly(spec, "refused"), reason=reason, node=node)
-
-
-def parts(spec: SegmentSpec) -> int:
-    return spec.network.Training.accumulation_steps
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
-    config = RunConfig.model_validate(CONFIG)
-    return prepare_store(config.data, 4.0, None, 3, tmp_path_factory.mktemp("s") / "store.gs")
-
-
-@pytest.fixture
-def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
-    """A campaign's context, with changes to the network's `Training` and to `search`.
-
-    Called again, that of the next driver.
-    """
-
-    def start(training: dict[str, Any] | None = None, **search: Any) -> Context:
-        values = copy.deepcopy(CONFIG)
-        values["search"] |= search
-        values["network"]["Training"] |= training or {}
-        config = RunConfig.model_validate(values)
-        directory = RunDirectory(tmp_path / "run")
-        directory.claim(config)
-        view = CampaignView(Console(quiet=True))
-        return Context(config, SITE, directory, store, "token", view)
-
-    return start
-
-
-def change_gcd(context: Context, **changes: Any) -> None:
-    """Have GCDs of another kind, of which nothing is known yet."""
-    context.foresight = Foresight(
-        context.config, context.store, replace(context.gcd, **changes), context.site.node.device
-    )
-
-
-def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
-    pools = FakePools(machine, nodes=context.site.nodes)
-    return TrialPhase(context).run(pools), pools  # type: ignore[arg-type]
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
 def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
@@ -183,7 +77,7 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
         def tend(self, gcd: int = 0, node: int = 0) -> None:
             self.wanted = gcd
 
-        def free(self, pool: str) -> int:
+        def free(self, pool: PoolName) -> int:
             return min(self.wanted, self.workers)
 
     phase = TrialPhase(campaign(trials=12))
@@ -192,7 +86,7 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
     for number in range(9):
         phase.search.fail(number, "diverged: loss is nan")
     phase.search.close()
-    trials = TrialPhase(campaign(trials=2)).run(Greedy(well))  # type: ignore[arg-type]
+    trials = TrialPhase(campaign(trials=2)).run(Greedy(well))
     assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
 
 
@@ -283,12 +177,12 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     before: list[int] = []
 
     class Counting(FakePools):
-        def submit(self, *args: Any) -> Future[list[SegmentResult]]:
+        def run(self, *args: Any) -> Future[list[SegmentResult]]:
             before.append(phase.search.asked)
-            return super().submit(*args)
+            return super().run(*args)
 
     phase = TrialPhase(context)
-    phase.run(Counting(well))  # type: ignore[arg-type]
+    phase.run(Counting(well))
     assert before[0] == asked
 
 
@@ -301,12 +195,12 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
     asked: list[int] = []
 
     class Counting(FakePools):
-        def submit(self, *args: Any) -> Future[list[SegmentResult]]:
+        def run(self, *args: Any) -> Future[list[SegmentResult]]:
             asked.append(phase.search.asked)
-            return super().submit(*args)
+            return super().run(*args)
 
     phase = TrialPhase(context)
-    phase.run(Counting(well, workers=8))  # type: ignore[arg-type]
+    phase.run(Counting(well, workers=8))
     per_gcd = context.gcd.share
     assert asked[0] <= 2 * per_gcd  # no more than fill two
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
@@ -325,13 +219,17 @@ def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
     """Though it is the shortest; a driver sends the longest first otherwise."""
     context = campaign()
     phase, pools = TrialPhase(context), FakePools(well)
-    dispatch = Dispatch(context, pools, "gcd")  # type: ignore[arg-type]
+    dispatch = Dispatch(context, pools, "gcd")
     for _ in range(3):
         phase._ask()
-    for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True):
-        task.estimate = replace(task.estimate, seconds=seconds, busy=1.0)
+    phase._ready = [
+        replace(task, estimate=replace(task.estimate, seconds=seconds, busy=1.0))
+        for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True)
+    ]
     phase._send(dispatch, 1)
-    next(task for task in phase._ready if task.spec.number == 0).ready_since -= 8.0
+    first = next(task for task in phase._ready if task.spec.number == 0)
+    phase._ready.remove(first)
+    phase._ready.append(replace(first, ready_since=first.ready_since - 8.0))
     phase._send(dispatch, 1)
     assert [spec.number for spec in pools.sent] == [1, 0]
     phase.search.close()
@@ -393,7 +291,7 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
             return replace(badly(spec, "killed"), node="bad")
         return replace(well(spec), node="good")
 
-    TrialPhase(campaign(space=space)).run(Noting(machine))  # type: ignore[arg-type]
+    TrialPhase(campaign(space=space)).run(Noting(machine))
     assert [node for node, worked in noted if not worked] == ["bad"]
 
 
@@ -424,7 +322,7 @@ def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> N
     """As often as it helps, also across a restart; what is learnt stays the same."""
 
     def machine(spec: SegmentSpec) -> SegmentResult:
-        if parts(spec) < needed(spec):
+        if micro_batches(spec) < needed(spec):
             return badly(spec, "out_of_memory")
         return well(spec)
 
@@ -432,11 +330,13 @@ def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> N
         return 2 if spec.number == 1 else 99 if spec.number == 2 else 1
 
     trials, pools = run(campaign(), machine)
-    assert [parts(spec) for spec in pools.sent if spec.number == 1][:2] == [1, 2]
-    assert all(parts(spec) == 2 for spec in pools.sent if spec.number == 1 and spec.rung > 0)
+    assert [micro_batches(spec) for spec in pools.sent if spec.number == 1][:2] == [1, 2]
+    assert all(
+        micro_batches(spec) == 2 for spec in pools.sent if spec.number == 1 and spec.rung > 0
+    )
     assert trials[1].state in ("complete", "pruned")
     batch = trials[2].parameters["Training.batch_size"]
-    tried = [parts(spec) for spec in pools.sent if spec.number == 2]
+    tried = [micro_batches(spec) for spec in pools.sent if spec.number == 2]
     assert tried == [1, 2, 4][: len(tried)] and tried[-1] == batch
     assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
 
@@ -452,6 +352,8 @@ def of_little_memory(context: Context) -> Context:
 
 
 SPACE_OF_ONE_SIZE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+
+
 LARGE_STEPS = {"training": {"batch_size": 16}, "space": SPACE_OF_ONE_SIZE}
 
 
@@ -460,11 +362,11 @@ def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expect
 ) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
         needed = 8 if spec.number == 1 else 99 if spec.number == 2 else 1
-        return badly(spec, "out_of_memory") if parts(spec) < needed else well(spec)
+        return badly(spec, "out_of_memory") if micro_batches(spec) < needed else well(spec)
 
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, pools = run(context, machine)
-    tried = {n: [parts(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
+    tried = {n: [micro_batches(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
     assert set(tried[0]) == {4}
     assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8}
     assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
@@ -477,8 +379,8 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, _ = run(context, well)
     pools = FakePools(well)
-    MemberPhase(context, trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
-    assert {parts(job.spec) for job in pools.jobs} == {2}
+    MemberPhase(context, trials[:MEMBERS]).run(pools)
+    assert {micro_batches(job.spec) for job in pools.jobs} == {2}
 
 
 def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
@@ -493,14 +395,14 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
         return enough(spec)
 
     def enough(spec: SegmentSpec) -> SegmentResult:
-        sent.append((spec.number, parts(spec)))
-        if parts(spec) < (99 if spec.number else 2):
+        sent.append((spec.number, micro_batches(spec)))
+        if micro_batches(spec) < (99 if spec.number else 2):
             return badly(spec, "out_of_memory")
         return well(spec)
 
     with pytest.raises(KeyboardInterrupt):
-        MemberPhase(campaign(), chosen).run(FakePools(machine))  # type: ignore[arg-type]
-    members = MemberPhase(campaign(), chosen).run(FakePools(enough))  # type: ignore[arg-type]
+        MemberPhase(campaign(), chosen).run(FakePools(machine))
+    members = MemberPhase(campaign(), chosen).run(FakePools(enough))
     assert [p for number, p in sent if number == 0] == [1, 2]
     most = chosen[1].parameters["Training.batch_size"]
     assert [p for number, p in sent if number == 1] == [1, 2, 4][: most // 2 + 1]
@@ -530,7 +432,8 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     trial, directory = phase.search.ask(), phase.context.directory
     phase.search.commit()
     task = phase._task(trial, 0)
-    task.spec = replace(task.spec, network=task.spec.network.with_accumulation(parts))
+    network = task.spec.network.with_accumulation(parts)
+    task = replace(task, spec=replace(task.spec, network=network))
     result = badly(task.spec, "out_of_memory").expected(task.forecast("b1"))
     phase.context.record([result])
     before = directory.journal.read_bytes()
@@ -615,11 +518,11 @@ def test_energy_that_one_node_does_not_measure_costs_the_trial(campaign: Campaig
 def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     pools = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
+    MemberPhase(campaign(), trials[:MEMBERS]).run(pools)
     folder = campaign().directory.ensemble / "members"
     (folder / "1" / "checkpoint.pt").unlink()
     again = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(again)  # type: ignore[arg-type]
+    MemberPhase(campaign(), trials[:MEMBERS]).run(again)
     assert [spec.number for spec in again.sent] == [1]
     assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].claim
     # Nor is what a killed driver has left of that taken for the whole.
@@ -627,7 +530,7 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     MemberPhase(campaign(), trials[:MEMBERS])
     (folder / "1" / "checkpoint.pt").write_text("of the first epoch")
     once_more = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(once_more)  # type: ignore[arg-type]
+    MemberPhase(campaign(), trials[:MEMBERS]).run(once_more)
     assert [spec.number for spec in once_more.sent] == [1]
 
 
@@ -660,6 +563,8 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
 
 # Each goes with the data by itself; `mlp_per_node` only where all structures are of one size.
 NODE_HEADS = {"Architecture.output_heads.node.type": {"choices": ["mlp", "mlp_per_node"]}}
+
+
 # Each pair goes together; all three do not.
 HEADS = {
     "Architecture.hidden_dim": {"choices": [32, 33]},
@@ -725,8 +630,8 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     trials, _ = run(campaign(), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     with pytest.raises(InputError, match="restore a copy"):
-        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(machine))  # type: ignore[arg-type]
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
+        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(machine))
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))
     assert all(not member.reason for member in members)
 
 
@@ -745,7 +650,7 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
         return replace(well(spec), node="good")
 
     pools = FakePools(machine, nodes=4)
-    trials = TrialPhase(context).run(pools)  # type: ignore[arg-type]
+    trials = TrialPhase(context).run(pools)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     assert pools.health.is_of_no_use("bad")
 
@@ -761,7 +666,7 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
     context.site = replace(SITE, nodes=4)
     pools = Interrupted(lambda spec: refused(spec, "bad") if spec.number == 1 else well(spec))
     with pytest.raises(KeyboardInterrupt):
-        TrialPhase(context).run(pools)  # type: ignore[arg-type]
+        TrialPhase(context).run(pools)
     recorded = Counter(result.number for result in context.directory.results())
     assert recorded == Counter(spec.number for spec in pools.sent)
 
@@ -780,7 +685,7 @@ def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign
 
     context = campaign()
     context.site = replace(SITE, nodes=2)
-    trials = TrialPhase(context).run(Judging(machine))  # type: ignore[arg-type]
+    trials = TrialPhase(context).run(Judging(machine))
     assert [trial.state for trial in trials[2:]] == ["failed"] * (TRIALS - 2)
 
 
@@ -796,7 +701,7 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
         return replace(badly(spec) if next(sent) == 1 else well(spec), node="node0")
 
     context = campaign()
-    TrialPhase(context).run(Noting(machine))  # type: ignore[arg-type]
+    TrialPhase(context).run(Noting(machine))
     first, second, *_ = context.directory.results()
     assert first.bundle == second.bundle
     assert noted[:2] == [False, True]
@@ -852,12 +757,12 @@ def test_members(campaign: Campaign) -> None:
             return badly(spec, "killed")
         return well(spec)
 
-    members = MemberPhase(context, chosen).run(FakePools(machine))  # type: ignore[arg-type]
+    members = MemberPhase(context, chosen).run(FakePools(machine))
     assert [member.trial for member in members] == [trial.number for trial in chosen]
     assert all(not member.reason for member in members)
     # What is recorded is not trained again.
     pools = FakePools(well)
-    MemberPhase(campaign(), chosen).run(pools)  # type: ignore[arg-type]
+    MemberPhase(campaign(), chosen).run(pools)
     assert not pools.sent
 
 
@@ -866,7 +771,7 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     context = campaign()
     context.site = replace(SITE, nodes=3)
     pools = FakePools(well, workers=3)
-    members = MemberPhase(context, trials[:2]).run(pools)  # type: ignore[arg-type]
+    members = MemberPhase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
     gangs = [job for job in pools.jobs if job.world is not None]
     assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
@@ -881,7 +786,7 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
     class Growing(FakePools):
         asked = 0
 
-        def free(self, pool: str) -> int:
+        def free(self, pool: PoolName) -> int:
             self.asked += 1
             assert self.asked < 100, "nothing is sent"
             return 3 if self.jobs else 1
@@ -890,7 +795,7 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
     context = campaign()
     context.site = replace(SITE, nodes=3)
     pools = Growing(well)
-    members = MemberPhase(context, trials[:2]).run(pools)  # type: ignore[arg-type]
+    members = MemberPhase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
     assert [job.world for job in pools.jobs] == [None, 4, 4]
 
@@ -899,7 +804,7 @@ def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> 
     trials, _ = run(campaign(), well)
     context = campaign()
     phase = MemberPhase(context, trials[:MEMBERS])
-    members = phase.run(FakePools(lambda spec: badly(spec, "diverged")))  # type: ignore[arg-type]
+    members = phase.run(FakePools(lambda spec: badly(spec, "diverged")))
     assert all(member.reason.startswith("diverged") for member in members)
     for member in members:
         own = context.directory.ensemble / "members" / str(member.member) / "checkpoint.pt"
@@ -910,8 +815,8 @@ def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> 
 def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
-        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))  # type: ignore[arg-type]
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))  # type: ignore[arg-type]
+        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))
     assert all(not member.reason for member in members)
 
 
@@ -967,18 +872,18 @@ def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
 
 def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        return well(spec) if parts(spec) > 1 else badly(spec, "out_of_memory")
+        return well(spec) if micro_batches(spec) > 1 else badly(spec, "out_of_memory")
 
     trials, _ = run(campaign(), machine)
     pools = FakePools(machine)
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(pools)  # type: ignore[arg-type]
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(pools)
     assert all(not member.reason for member in members)
 
 
 def test_peaks_of_what_did_not_fit_break_no_limit(campaign: Campaign) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
-        result = well(spec) if parts(spec) > 1 else badly(spec, "out_of_memory")
-        return replace(result, peak_memory_gib=9.0 / parts(spec))
+        result = well(spec) if micro_batches(spec) > 1 else badly(spec, "out_of_memory")
+        return replace(result, peak_memory_gib=9.0 / micro_batches(spec))
 
     trials, _ = run(campaign(constraints={"peak_memory_gib": 5.0}), machine)
     assert all(trial.feasible for trial in trials)

@@ -156,7 +156,7 @@ def test_a_worker_and_its_lanes_end_with_the_manager(tmp_path: Path) -> None:
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert manager.stdout is not None
     left = [psutil.Process(int(pid)) for pid in manager.stdout.readline().split()]

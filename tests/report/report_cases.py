@@ -184,7 +184,7 @@ class Made:
             history.append([epoch, loss * 0.9, loss])
         self.segments.append(
             {
-                "version": 1,
+                "version": 2,
                 "kind": kind,
                 "number": number,
                 "from_epoch": begin,

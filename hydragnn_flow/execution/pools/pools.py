@@ -10,13 +10,13 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from parsl.dataflow.rundirs import make_rundir
 from parsl.executors import HighThroughputExecutor
@@ -25,6 +25,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks, share
 from hydragnn_flow.execution.pools.interchange import check_descriptors
+from hydragnn_flow.execution.pools.losses import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
@@ -36,10 +37,11 @@ from hydragnn_flow.execution.pools.workers_file import (
     in_queue,
     remembered_nodes,
 )
-from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.execution.sites.site import PoolName, Site
+from hydragnn_flow.execution.workers.part import Job
+from hydragnn_flow.execution.workers.worker import run_jobs
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
-
-PoolName = Literal["gcd", "node"]
 
 SECONDS_BETWEEN_LOOKS = 1.0
 # Schedulers are shared: many centres ask for no more than a question every few seconds.
@@ -212,6 +214,20 @@ class Pools:
         self._pools[pool].sent()
         task = self._pools[pool].parsl.submit(run_in_block, pickle.dumps((function, arguments)))
         task.add_done_callback(partial(self._answered, pool, answer))
+        return answer
+
+    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+        """Run segments side by side on a worker of a pool; a lost worker is a result too.
+
+        Raises
+        ------
+        CampaignStopped
+            As :meth:`submit`.
+        """
+        answer: Future[list[SegmentResult]] = Future()
+        answer.set_running_or_notify_cancel()
+        task = self.submit(pool, run_jobs, self._site.node, jobs)
+        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, jobs)))
         return answer
 
     def _answered(self, pool: str, answer: Future[Any], task: Future[Any]) -> None:

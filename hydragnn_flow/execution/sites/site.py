@@ -19,6 +19,8 @@ from hydragnn_flow.execution.sites.options import (
 from hydragnn_flow.placement import Gcd
 
 Scheduler = Literal["slurm", "pbs"]
+PoolName = Literal["gcd", "node"]
+"""Pools of a site, by what each of their workers has."""
 
 
 @dataclass(frozen=True)

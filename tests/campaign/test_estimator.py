@@ -13,10 +13,11 @@ import pytest
 from campaign_cases import CONFIG
 from rich.console import Console
 
-from hydragnn_flow.campaign.foresight import Foresight
-from hydragnn_flow.campaign.segments import Context, Task
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.config import RunConfig, load_network
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.placement.cost_model import MARGINS
@@ -31,12 +32,6 @@ SCHNET = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": 4}
 EGNN = {"Architecture.mpnn_type": "EGNN", "Training.batch_size": 4}
 
 Start = Callable[[], Context]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
-    config = RunConfig.model_validate(CONFIG)
-    return prepare_store(config.data, 4.0, None, 3, tmp_path_factory.mktemp("s") / "store.gs")
 
 
 @pytest.fixture
@@ -176,7 +171,7 @@ def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
 
 def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore) -> None:
     context = start()
-    context.foresight = Foresight(context.config, store, GCD, "cpu")
+    context.estimator = Estimator(context.config, store, GCD, "cpu")
     large = replace(task(context, 0, SCHNET).estimate, uncorrected_memory_gib=2.5)
     begun = replace(task(context, 0, SCHNET), estimate=large)
     context.record([ended(begun, 1.0, "b1", peak_memory_gib=GCD.process_gib + 6.0)])
@@ -189,7 +184,7 @@ def activations(context: Context, parts: int = 1, width: int = 1, **training: An
     """Counted for one GCD [GiB], weights left out."""
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"batch_size": 16, "accumulation_steps": parts, **training}
-    _, estimate = context.foresight.divide(load_network(network), 1, width, ())
+    _, estimate = context.estimator.divide(load_network(network), 1, width, ())
     weights = 6 * 4 * 1.0e3 / 2**30  # some thousand numbers
     return estimate.uncorrected_memory_gib - GCD.process_gib - weights
 
@@ -213,13 +208,13 @@ def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> 
     steps = max(-(-int(values.sum()) // limits[key]) for key, values in sizes.items())
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"Batching": {"mode": "node_budget", **limits}}
-    foresight, checked = context.foresight, load_network(network)
-    limited = foresight.divide(checked, 1, 1, ())[1].uncorrected_memory_gib
-    mean = foresight._step_work(checked, steps)
+    estimator, checked = context.estimator, load_network(network)
+    limited = estimator.divide(checked, 1, 1, ())[1].uncorrected_memory_gib
+    mean = estimator._step_work(checked, steps)
     net = (limited - GCD.process_gib) * 2**30 - 6 * mean.parameter_bytes
     full = max(steps * limits[key] / values.sum() for key, values in sizes.items())
     assert net == pytest.approx(full * mean.activation_bytes)
-    assert full < 1.2 < foresight._sizes["atoms"].largest_batch(4)
+    assert full < 1.2 < estimator._sizes["atoms"].largest_batch(4)
 
 
 def test_layers_that_are_computed_again_need_less(start: Start) -> None:
@@ -228,8 +223,8 @@ def test_layers_that_are_computed_again_need_less(start: Start) -> None:
 
 
 def test_sizes_that_do_not_vary_need_no_more(start: Start, store: GraphStore) -> None:
-    foresight = start().foresight
-    sizes = foresight._sizes["atoms"]
+    estimator = start().estimator
+    sizes = estimator._sizes["atoms"]
     even = replace(sizes, deviation=0.0, skewness=0.0)
     assert even.largest_batch(4) == 1.0 < sizes.largest_batch(4)
     assert np.isfinite(sizes.skewness)

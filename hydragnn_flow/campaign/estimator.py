@@ -1,4 +1,4 @@
-"""Estimates of a campaign's segments: seconds, memory, and the parts in which a step fits."""
+"""Estimates of a campaign's segments: seconds, memory, and micro-batches that fit a GCD."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOLD_BY_THE_BATCH = {
 }
 
 
-class Foresight:
+class Estimator:
     """Estimates segments from their networks, and from the segments that ended before them.
 
     Parameters
@@ -57,6 +57,7 @@ class Foresight:
         self.gcd = gcd
         self._costs = CostModel(gcd)
         self._config, self._store, self._device = config, store, device
+        self._fixed_type = config.network_with({}).Architecture.mpnn_type
         self._works = WorkInterpolation()
         self._together = Counter[str]()
         """Trials side by side on the GCD of each bundle that has ended."""
@@ -122,8 +123,7 @@ class Foresight:
                 self._costs.observe(self._mpnn_type(result), taken)
 
     def _mpnn_type(self, result: SegmentResult) -> str:
-        fixed = self._config.network["Architecture"].get("mpnn_type")
-        return str(result.parameters.get("Architecture.mpnn_type", fixed))
+        return str(result.parameters.get("Architecture.mpnn_type", self._fixed_type))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
         """Time and memory of the last whole segment of a trial."""
@@ -133,7 +133,7 @@ class Foresight:
     def _taken(self, result: SegmentResult) -> Taken | None:
         """Time and memory of a segment over what its network alone said; None if it is not whole.
 
-        Lines of version 1 tell nothing of steps; there they count as all of the time.
+        Where it took too few steps for one to be timed, they count as all of the time.
         """
         whole = result.to_epoch - result.from_epoch == result.planned_epochs
         if result.status != "ok" or not whole or result.from_step or not result.uncorrected_seconds:
@@ -164,19 +164,19 @@ class Foresight:
         budget = Budget.of(network)
         steps = self._steps(budget)
         work = self._step_work(network, steps)
-        at_once = width * network.Training.accumulation_steps
-        larger = self._largest_batch(budget, steps, at_once)
-        work = replace(work, activation_bytes=work.activation_bytes * larger / at_once)
+        micro_batches = width * network.Training.accumulation_steps
+        larger = self._largest_batch(budget, steps, micro_batches)
+        work = replace(work, activation_bytes=work.activation_bytes * larger / micro_batches)
         mpnn_type = network.Architecture.mpnn_type
         return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
 
-    def _largest_batch(self, budget: Budget, steps: int, parts: int) -> float:
-        """Size of the largest part of a step over that of the mean one."""
+    def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
+        """Size of the largest micro-batch over that of the mean one."""
         limits = budget.limits
         totals = self._store.manifest.splits["trainset"]
         larger = 1.0
         for name, sizes in self._sizes.items():
-            most = sizes.largest_batch(totals.graphs / (steps * parts))
+            most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
             if name in limits:
                 most = min(most, limits[name] * steps / getattr(totals, name))
             larger = max(larger, most)

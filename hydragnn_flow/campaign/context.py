@@ -1,0 +1,152 @@
+"""Context: what both phases of a campaign work with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
+from hydragnn_flow.campaign.ledger import Ledger
+from hydragnn_flow.campaign.machine import Clock, WallClock
+from hydragnn_flow.campaign.task import Task, checkpoint_time
+from hydragnn_flow.campaign.view import View
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Estimate, Gcd
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Context:
+    """What both phases of a campaign work with."""
+
+    config: RunConfig
+    site: Site
+    directory: RunDirectory
+    store: GraphStore
+    token: str
+    """Of this driver."""
+    view: View
+    clock: Clock = field(default_factory=WallClock)
+    ledger: Ledger = field(init=False)
+    estimator: Estimator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.directory, self.token, self.view)
+        gcd = gcd_for_segments(self.site, self.config, self.store)
+        self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
+        self.estimator.learn(self.history)
+
+    @property
+    def gcd(self) -> Gcd:
+        """Speed and memory that each GCD has for segments."""
+        return self.estimator.gcd
+
+    @property
+    def history(self) -> Sequence[SegmentResult]:
+        """Every segment of the run that has ended."""
+        return self.ledger.results
+
+    def task(
+        self,
+        kind: Kind,
+        number: int,
+        folder: Path,
+        trial: TrialRecord,
+        *,
+        rung: int,
+        until_epoch: int,
+        done_epochs: int,
+        start_from: Path | None = None,
+        decay: tuple[int, int] | None = None,
+        width: int = 1,
+        results: Sequence[SegmentResult] = (),
+    ) -> Task:
+        """A segment of a trial or member, :meth:`sized` for ``width`` GCDs after ``results``.
+
+        Raises
+        ------
+        InputError
+            If the trial's parameters give no network.
+        """
+        spec = SegmentSpec(
+            kind=kind,
+            number=number,
+            directory=str(folder),
+            store=str(self.directory.store),
+            network=self.config.network_with(trial.parameters),
+            until_epoch=until_epoch,
+            rung=rung,
+            seed=self.config.seed * 100_003 + trial.number,
+            start_from=str(start_from) if start_from else None,
+            decay=decay,
+            after_epoch=done_epochs,
+            run_directory=str(self.directory.path),
+            token=self.token,
+            threads=self.site.node.cores_per_gcd,
+            mode=self.config.data.mode,
+            scratch=self.site.node.scratch,
+        )
+        epochs = until_epoch - done_epochs
+        spec, estimate = self._divided(spec, epochs, width, results)
+        return Task(
+            spec=spec,
+            estimate=estimate,
+            epochs=epochs,
+            parameters=trial.parameters,
+            width=width,
+            ready_since=self.clock.monotonic(),
+            checkpoint_seen=checkpoint_time(folder),
+        )
+
+    def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
+        """A segment for a number of GCDs, with as many micro-batches as its memory needs.
+
+        Parameters
+        ----------
+        task
+            The segment.
+        width
+            GCDs it is to have.
+        results
+            Of all segments before it, those of a member's trial included.
+        """
+        spec = replace(task.spec, network=self.config.network_with(task.parameters))
+        spec, estimate = self._divided(spec, task.epochs, width, results)
+        return replace(task, spec=spec, estimate=estimate, width=width)
+
+    def _divided(
+        self, spec: SegmentSpec, epochs: int, width: int, results: Sequence[SegmentResult]
+    ) -> tuple[SegmentSpec, Estimate]:
+        """A segment with as many micro-batches as its memory needs, and what it takes."""
+        network, estimate = self.estimator.divide(spec.network, epochs, width, results)
+        if network is not spec.network:
+            _logger.info(
+                "%s %d: %d micro-batches a step, for %.3g GiB of the %.3g GiB of a GCD",
+                *(spec.kind, spec.number, network.Training.accumulation_steps),
+                *(estimate.memory_gib, self.gcd.memory_gib),
+            )
+        return replace(spec, network=network), estimate
+
+    def record(self, results: Sequence[SegmentResult]) -> None:
+        """Put results on disk, then learn from them; only then may they be acted on.
+
+        Parameters
+        ----------
+        results
+            Of segments that ended, those of a bundle all together.
+
+        Raises
+        ------
+        CampaignStopped
+            If the run directory cannot be written to for minutes.
+        """
+        self.ledger.record(results)
+        self.estimator.learn(results)

@@ -1,0 +1,37 @@
+"""Results of segments, where their worker was lost too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+
+from hydragnn_flow.execution.workers.part import Job
+from hydragnn_flow.segment import SegmentResult, TrainingOutcome
+
+
+def results_of(task: Future[Any], jobs: Sequence[Job]) -> list[SegmentResult]:
+    """Results of jobs that one worker ran; if it was lost, results that say so.
+
+    Parameters
+    ----------
+    task
+        The worker's task, which has ended.
+    jobs
+        What it ran.
+    """
+    error = task.exception()
+    if error is None:
+        results: list[SegmentResult] = task.result()
+        return results
+    if isinstance(error, ManagerLost):
+        # The node went, or its whole batch job: nothing that a segment does.
+        outcome = TrainingOutcome.cut_short("lost", f"its node {error.hostname} was lost")
+    elif isinstance(error, WorkerLost):
+        outcome = TrainingOutcome.cut_short("killed", f"its worker on {error.hostname} was killed")
+    else:
+        reason = f"its worker was lost ({type(error).__name__}: {error})"
+        outcome = TrainingOutcome.cut_short("killed", reason)
+    return [SegmentResult.of(job.spec, outcome) for job in jobs]

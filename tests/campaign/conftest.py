@@ -1,0 +1,47 @@
+"""A campaign's context, on a store that all tests of the room share."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+from phase_cases import (
+    SITE,
+    Campaign,
+)
+from rich.console import Console
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    config = RunConfig.model_validate(CONFIG)
+    return prepare_store(config.data, 4.0, None, 3, tmp_path_factory.mktemp("s") / "store.gs")
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
+    """A campaign's context, with changes to the network's `Training` and to `search`.
+
+    Called again, that of the next driver.
+    """
+
+    def start(training: dict[str, Any] | None = None, **search: Any) -> Context:
+        values = copy.deepcopy(CONFIG)
+        values["search"] |= search
+        values["network"]["Training"] |= training or {}
+        config = RunConfig.model_validate(values)
+        directory = RunDirectory(tmp_path / "run")
+        directory.claim(config)
+        view = CampaignView(Console(quiet=True))
+        return Context(config, SITE, directory, store, "token", view)
+
+    return start

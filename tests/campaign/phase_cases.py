@@ -1,0 +1,106 @@
+"""A machine that runs segments at once by a function of a test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.execution import Job, Node, PoolName, Site
+from hydragnn_flow.execution.pools.losses import results_of
+from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
+
+NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
+SITE = Site("fake", 1, NODE, lambda directory: None)
+
+Machine = Callable[[SegmentSpec], SegmentResult]
+Campaign = Callable[..., Context]
+
+
+class FakePools:
+    """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
+
+    def __init__(self, machine: Machine, workers: int = 2, nodes: int = 1) -> None:
+        self.machine, self.workers, self.nodes = machine, workers, nodes
+        self.sent: list[SegmentSpec] = []
+        self.jobs: list[Job] = []
+        self.health = NodeHealth()
+
+    def tend(self, gcd: int = 0, node: int = 0) -> None:
+        self.health.check(self.nodes, set())
+
+    def note(self, node: str, work: Hashable, worked: bool) -> None:
+        assert not self.health.is_of_no_use(node)
+        self.health.note(node, work, worked)
+
+    def avoid(self, node: str, reason: str) -> bool:
+        return self.health.condemn(node, reason)
+
+    def waiting(self) -> str:
+        return ""
+
+    def free(self, pool: PoolName) -> int:
+        return self.workers
+
+    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+        task: Future[list[SegmentResult]] = Future()
+        self.jobs += jobs
+        self.sent += [job.spec for job in jobs if job.first_rank == 0]
+        try:
+            task.set_result([self.machine(job.spec) for job in jobs])
+        except (ConnectionError, ManagerLost, WorkerLost) as error:
+            task.set_exception(error)
+        answer: Future[list[SegmentResult]] = Future()
+        answer.set_result(results_of(task, jobs))
+        return answer
+
+
+def well(spec: SegmentSpec) -> SegmentResult:
+    """A segment that does what it should; lower-numbered trials are better."""
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
+    outcome = TrainingOutcome(
+        status="ok",
+        from_epoch=spec.after_epoch,
+        to_epoch=spec.until_epoch,
+        best_val_loss=1.0 + spec.number,
+        best_epoch=spec.until_epoch,
+        seconds=1.0,
+        started=1.0,
+        ended=2.0,
+    )
+    return SegmentResult.of(spec, outcome)
+
+
+def badly(spec: SegmentSpec, status: Any = "error") -> SegmentResult:
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    return SegmentResult.of(spec, TrainingOutcome(status=status, reason="disk full"))
+
+
+def refused(spec: SegmentSpec, node: str) -> SegmentResult:
+    reason = "store.gs/shard-00000.bp/data.0 has changed; restore a copy"
+    return replace(badly(spec, "refused"), reason=reason, node=node)
+
+
+def micro_batches(spec: SegmentSpec) -> int:
+    return spec.network.Training.accumulation_steps
+
+
+def change_gcd(context: Context, **changes: Any) -> None:
+    """Have GCDs of another kind, of which nothing is known yet."""
+    context.estimator = Estimator(
+        context.config, context.store, replace(context.gcd, **changes), context.site.node.device
+    )
+
+
+def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
+    pools = FakePools(machine, nodes=context.site.nodes)
+    return TrialPhase(context).run(pools), pools

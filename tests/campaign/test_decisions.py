@@ -1,0 +1,72 @@
+"""Decisions of a campaign, as they stand in the driver's log."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pytest
+from campaign_cases import CONFIG, MEMBERS
+from phase_cases import Campaign, FakePools, badly, micro_batches, run, well
+
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+
+
+@pytest.fixture
+def decisions(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
+    return caplog
+
+
+def said(decisions: pytest.LogCaptureFixture, of: str) -> list[str]:
+    """Messages that begin with the name of a trial or member."""
+    return [message for message in decisions.messages if message.startswith(f"{of} ")]
+
+
+def test_the_life_of_a_trial_is_told(
+    campaign: Campaign, decisions: pytest.LogCaptureFixture
+) -> None:
+    sent: Counter[int] = Counter()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        sent[spec.number] += 1
+        if spec.number == 1 and sent[1] == 1:
+            return badly(spec, "killed")
+        if spec.number == 2:
+            return badly(spec, "diverged")
+        if spec.number == 3 and micro_batches(spec) < 2:
+            return badly(spec, "out_of_memory")
+        return well(spec)
+
+    trials, _ = run(campaign(failures={"diverged": "record"}), machine)
+    assert said(decisions, "trial 1")[0] == (
+        "trial 1 is sent again (1 of 3 failures, 0 of 10 losses): killed: disk full"
+    )
+    assert said(decisions, "trial 2") == ["trial 2 has failed: diverged: disk full"]
+    assert any(": 2 micro-batches a step, for " in line for line in said(decisions, "trial 3:"))
+    verdicts = said(decisions, "trial 0")
+    assert verdicts[0] == (
+        "trial 0 goes on at rung 0 by the rule 'stopping': val_loss = 1 after 2 epochs"
+    )
+    assert verdicts[-1].startswith("trial 0 is complete at rung ")
+    stopped = [trial.number for trial in trials if trial.state == "pruned"]
+    assert stopped
+    for number in stopped:
+        assert said(decisions, f"trial {number}")[-1].startswith(f"trial {number} is stopped at ")
+
+
+def test_promotions_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
+    run(campaign(rungs="promotion"), well)
+    assert "trial 0 is promoted from rung 0" in said(decisions, "trial 0")
+
+
+def test_widths_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
+    trials, _ = run(campaign(space=space), well)
+    assert said(decisions, "trial 0")[0] == "trial 0 gets a width of 2"
+    MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))
+    assert [said(decisions, f"member {member}") for member in range(MEMBERS)] == [
+        ["member 0 gets a width of 2, on nodes: 1"],
+        ["member 1 gets a width of 2, on nodes: 1"],
+    ]
