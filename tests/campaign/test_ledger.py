@@ -1,0 +1,116 @@
+"""Records of a run: what two drivers must not both write, and files that are lost or away."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from campaign_cases import TRIALS
+from phase_cases import (
+    Campaign,
+    run,
+    well,
+)
+
+from hydragnn_flow import files
+from hydragnn_flow.campaign.driver import _finish
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import sole_driver
+from hydragnn_flow.search import Search, TrialRecord, read_trials
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+
+
+def test_a_search_goes_on_without_its_study(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.number == 4:
+            raise KeyboardInterrupt
+        return well(spec)
+
+    context = campaign()
+    with pytest.raises(KeyboardInterrupt):
+        run(context, machine)
+    known = read_trials(context.directory.path)
+    context.directory.journal.unlink()
+    again, said = campaign(), list[str]()
+    monkeypatch.setattr(again.view, "say", said.append)
+    trials, pools = run(again, well)
+    ran = [trial for trial in known if trial.number < 4]
+    assert [trial.parameters for trial in trials[:4]] == [trial.parameters for trial in ran]
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert len(trials) == TRIALS
+    assert {spec.number for spec in pools.sent if spec.rung == 0} == {4, 5}
+    journal = context.directory.journal
+    assert said[0] == (f"{journal}: was missing; made anew from segments.jsonl, 4 trials")
+
+
+def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
+    context = campaign()
+    journal = context.directory.journal
+    phase = TrialPhase(context)
+    phase.search.ask()
+    phase.search.close()
+    old = journal.read_bytes()
+    run(campaign(), well)
+    journal.write_bytes(old)
+    with pytest.raises(InputError, match="move it away"):
+        TrialPhase(campaign())
+
+
+@pytest.mark.parametrize("when", ["a result comes", "a trial is asked for"])
+def test_a_driver_that_another_has_replaced_writes_nothing_more(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its lock is gone, say, with the node that the file system took for dead."""
+    context = campaign()
+    directory = context.directory
+    left: list[bytes] = []
+
+    def on_disk() -> list[bytes]:
+        return [directory.journal.read_bytes(), directory.segments.read_bytes()]
+
+    def replaced() -> None:
+        if directory.segments.exists() and not left:
+            with sole_driver(directory.path):  # which leaves its token there
+                left.extend(on_disk())
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if when == "a result comes":
+            replaced()
+        return well(spec)
+
+    ask = Search.ask
+
+    def asking(search: Search) -> TrialRecord:
+        if when == "a trial is asked for":
+            replaced()
+        return ask(search)
+
+    monkeypatch.setattr(Search, "ask", asking)
+    with pytest.raises(CampaignStopped, match="has taken it over"):
+        run(context, machine)
+    assert left and on_disk() == left
+    with pytest.raises(CampaignStopped, match="has taken it over"):
+        _finish(context, ())
+
+
+def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, look, away = campaign(trials=2), Path.stat, [3]
+
+    def stat(self: Path, **options: bool) -> os.stat_result:
+        if self.name == "checkpoint.pt" and away[0]:
+            away[0] -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return look(self, **options)
+
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(Path, "stat", stat)
+    trials, _ = run(context, well)
+    assert len(trials) == 2
+    assert away == [0]

@@ -1,0 +1,200 @@
+"""Memory of segments: what the driver expects, and what it does where that was not enough."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from campaign_cases import MEMBERS
+from phase_cases import (
+    NODE,
+    SITE,
+    Campaign,
+    FakePools,
+    badly,
+    change_gcd,
+    micro_batches,
+    run,
+    well,
+)
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+
+
+def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
+    context = campaign()
+    assert context.gcd.memory_gib == pytest.approx(8 - context.store.manifest.bytes / 2**30 / 2)
+    data = context.config.data.model_copy(update={"mode": "stream"})
+    streaming = replace(context, config=context.config.model_copy(update={"data": data}))
+    assert streaming.gcd.memory_gib == 8
+    on_gpus = replace(context, site=replace(SITE, node=replace(NODE, device="cuda")))
+    assert on_gpus.gcd.memory_gib == 8
+
+
+def test_a_store_too_large_for_memory_leaves_half_of_it(campaign: Campaign) -> None:
+    """It lies on the node's disk, then."""
+    context = campaign()
+    small = replace(NODE, gcd=replace(NODE.gcd, memory_gib=1e-6, process_gib=1e-7))
+    assert replace(context, site=replace(SITE, node=small)).gcd.memory_gib == 5e-7
+    smaller = replace(NODE, gcd=replace(NODE.gcd, memory_gib=1e-6, process_gib=0.6))
+    with pytest.raises(InputError, match=r"site fake: .* takes more than 0.6 GiB; use fewer GCDs"):
+        replace(context, site=replace(SITE, node=smaller))
+
+
+def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+    """As often as it helps, also across a restart; what is learnt stays the same."""
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if micro_batches(spec) < needed(spec):
+            return badly(spec, "out_of_memory")
+        return well(spec)
+
+    def needed(spec: SegmentSpec) -> int:
+        return 2 if spec.number == 1 else 99 if spec.number == 2 else 1
+
+    trials, pools = run(campaign(), machine)
+    assert [micro_batches(spec) for spec in pools.sent if spec.number == 1][:2] == [1, 2]
+    assert all(
+        micro_batches(spec) == 2 for spec in pools.sent if spec.number == 1 and spec.rung > 0
+    )
+    assert trials[1].state in ("complete", "pruned")
+    batch = trials[2].parameters["Training.batch_size"]
+    tried = [micro_batches(spec) for spec in pools.sent if spec.number == 2]
+    assert tried == [1, 2, 4][: len(tried)] and tried[-1] == batch
+    assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
+
+
+def of_little_memory(context: Context) -> Context:
+    """With GCDs that a third of a step fills."""
+    change_gcd(context, process_gib=0.0)
+    trial = TrialRecord(0, "running", {}, None)
+    folder = context.directory.trial(0)
+    task = context.task("trial", 0, folder, trial, rung=0, until_epoch=2, done_epochs=0)
+    change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
+    return context
+
+
+SPACE_OF_ONE_SIZE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+
+
+LARGE_STEPS = {"training": {"batch_size": 16}, "space": SPACE_OF_ONE_SIZE}
+
+
+def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expected(
+    campaign: Campaign,
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        needed = 8 if spec.number == 1 else 99 if spec.number == 2 else 1
+        return badly(spec, "out_of_memory") if micro_batches(spec) < needed else well(spec)
+
+    context = of_little_memory(campaign(**LARGE_STEPS))
+    trials, pools = run(context, machine)
+    tried = {n: [micro_batches(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
+    assert set(tried[0]) == {4}
+    assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8}
+    assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
+    results = [r for r in context.directory.results() if r.number == 2]
+    assert [result.parts for result in results] == tried[2]
+
+
+def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:
+    """Two GCDs have half of a step each."""
+    context = of_little_memory(campaign(**LARGE_STEPS))
+    trials, _ = run(context, well)
+    pools = FakePools(well)
+    MemberPhase(context, trials[:MEMBERS]).run(pools)
+    assert {micro_batches(job.spec) for job in pools.jobs} == {2}
+
+
+def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+    """Of member 1 the steps cannot be small enough; the driver dies after its first end."""
+    trials, _ = run(campaign(), well)
+    chosen = sorted(trials, key=lambda trial: -trial.parameters["Training.batch_size"])[:MEMBERS]
+    sent: list[tuple[int, int]] = []
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if len(sent) == MEMBERS:
+            raise KeyboardInterrupt
+        return enough(spec)
+
+    def enough(spec: SegmentSpec) -> SegmentResult:
+        sent.append((spec.number, micro_batches(spec)))
+        if micro_batches(spec) < (99 if spec.number else 2):
+            return badly(spec, "out_of_memory")
+        return well(spec)
+
+    with pytest.raises(KeyboardInterrupt):
+        MemberPhase(campaign(), chosen).run(FakePools(machine))
+    members = MemberPhase(campaign(), chosen).run(FakePools(enough))
+    assert [p for number, p in sent if number == 0] == [1, 2]
+    most = chosen[1].parameters["Training.batch_size"]
+    assert [p for number, p in sent if number == 1] == [1, 2, 4][: most // 2 + 1]
+    assert [member.reason for member in members] == ["", "out_of_memory: disk full"]
+
+
+@pytest.mark.parametrize(
+    ("training", "failures", "parts", "state"),
+    [
+        ({}, "resize", 1, "running"),
+        ({}, "resize", 4, "failed"),
+        ({"loss_function_type": "rmse"}, "resize", 1, "failed"),
+        ({}, "record", 1, "failed"),
+        ({}, "retry", 1, "running"),
+    ],
+)
+def test_every_judge_of_what_did_not_fit_comes_to_the_same(
+    campaign: Campaign, training: dict[str, Any], failures: str, parts: int, state: str
+) -> None:
+    """The driver at work, the next one, and who makes the study anew."""
+    changes = {
+        "training": {"batch_size": 4, **training},
+        "space": SPACE_OF_ONE_SIZE,
+        "failures": {"out_of_memory": failures},
+    }
+    phase = TrialPhase(campaign(**changes))
+    trial, directory = phase.search.ask(), phase.context.directory
+    phase.search.commit()
+    task = phase._task(trial, 0)
+    network = task.spec.network.with_accumulation(parts)
+    task = replace(task, spec=replace(task.spec, network=network))
+    result = badly(task.spec, "out_of_memory").expected(task.forecast("b1"))
+    phase.context.record([result])
+    before = directory.journal.read_bytes()
+    phase._judge(task, result)
+    assert phase.search.record(0).state == state
+    phase.search.close()
+    directory.journal.write_bytes(before)
+    again = TrialPhase(campaign(**changes))
+    assert again.search.record(0).state == state
+    again.search.close()
+    directory.journal.unlink()
+    assert TrialPhase(campaign(**changes)).search.record(0).state == state
+
+
+def test_of_a_root_of_squares_no_parts_are_made(campaign: Campaign) -> None:
+    """Nor does the refusal of such a network end the campaign."""
+    context = campaign()
+    network = copy.deepcopy(context.config.network)
+    network["Training"]["loss_function_type"] = "rmse"
+    context.config = context.config.model_copy(update={"network": network})
+    trials, _ = run(
+        context, lambda spec: badly(spec, "out_of_memory") if spec.number == 2 else well(spec)
+    )
+    assert trials[2].state == "failed" and trials[2].reason.startswith("out_of_memory")
+
+
+def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return well(spec) if micro_batches(spec) > 1 else badly(spec, "out_of_memory")
+
+    trials, _ = run(campaign(), machine)
+    pools = FakePools(machine)
+    members = MemberPhase(campaign(), trials[:MEMBERS]).run(pools)
+    assert all(not member.reason for member in members)

@@ -1,0 +1,234 @@
+"""The search phase, with the machine faked and everything else real."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG, TRIALS
+from phase_cases import (
+    SITE,
+    Campaign,
+    FakePools,
+    change_gcd,
+    run,
+    well,
+)
+from rich.console import Console
+
+from hydragnn_flow.campaign import trials as trials_module
+from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import PoolName
+from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.search import Outcome
+from hydragnn_flow.segment import SegmentResult
+
+
+def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> None:
+    """With all that had begun, and workers to end it."""
+
+    class Greedy(FakePools):
+        wanted = 0
+
+        def tend(self, gcd: int = 0, node: int = 0) -> None:
+            self.wanted = gcd
+
+        def free(self, pool: PoolName) -> int:
+            return min(self.wanted, self.workers)
+
+    phase = TrialPhase(campaign(trials=12))
+    for _ in range(12):
+        phase.search.ask()
+    for number in range(9):
+        phase.search.fail(number, "diverged: loss is nan")
+    phase.search.close()
+    trials = TrialPhase(campaign(trials=2)).run(Greedy(well))
+    assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
+
+
+def test_the_search_shows_its_end_and_who_waits(campaign: Campaign) -> None:
+    context, said = campaign(rungs="promotion"), io.StringIO()
+    context.view = CampaignView(Console(file=said, width=200))
+    run(context, well)
+    lines = said.getvalue().splitlines()
+    assert lines[-1].startswith(f"search: {TRIALS}/{TRIALS} 0 running")
+    assert any(" waiting" in line for line in lines[:-1])
+
+
+def test_all_is_well(campaign: Campaign) -> None:
+    trials, pools = run(campaign(), well)
+    assert len(trials) == TRIALS
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert len({spec.claim for spec in pools.sent}) == len(pools.sent)
+
+
+@pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 8)])
+def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
+    campaign: Campaign, launch_seconds: float, asked: int
+) -> None:
+    """What computes all the time fills a GCD; of what waits for its launches four share one."""
+    context = campaign(trials=20)
+    change_gcd(context, share=4, launch_seconds=launch_seconds)
+    before: list[int] = []
+
+    class Counting(FakePools):
+        def run(self, *args: Any) -> Future[list[SegmentResult]]:
+            before.append(phase.search.asked)
+            return super().run(*args)
+
+    phase = TrialPhase(context)
+    phase.run(Counting(well))
+    assert before[0] == asked
+
+
+def test_the_first_trials_are_sent_before_the_last_are_asked_for(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials_module, "_MOST_AT_ONCE", 2)
+    context = campaign(trials=20)
+    context.site = replace(SITE, nodes=4)
+    asked: list[int] = []
+
+    class Counting(FakePools):
+        def run(self, *args: Any) -> Future[list[SegmentResult]]:
+            asked.append(phase.search.asked)
+            return super().run(*args)
+
+    phase = TrialPhase(context)
+    phase.run(Counting(well, workers=8))
+    per_gcd = context.gcd.share
+    assert asked[0] <= 2 * per_gcd  # no more than fill two
+    assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
+
+
+def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
+    """However little it computes there: what launches an operation is the core."""
+    context = campaign(trials=20)
+    change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
+    run(context, well)
+    results = list(context.directory.results())
+    assert len({result.bundle for result in results}) == len(results) >= 20
+
+
+def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
+    """Though it is the shortest; a driver sends the longest first otherwise."""
+    context = campaign()
+    phase, pools = TrialPhase(context), FakePools(well)
+    dispatch = Dispatch(context, pools, "gcd")
+    for _ in range(3):
+        phase._ask()
+    phase._ready = [
+        replace(task, estimate=replace(task.estimate, seconds=seconds, busy=1.0))
+        for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True)
+    ]
+    phase._send(dispatch, 1)
+    first = next(task for task in phase._ready if task.spec.number == 0)
+    phase._ready.remove(first)
+    phase._ready.append(replace(first, ready_since=first.ready_since - 8.0))
+    phase._send(dispatch, 1)
+    assert [spec.number for spec in pools.sent] == [1, 0]
+    phase.search.close()
+
+
+def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [1, 2, 64]}}
+    trials, pools = run(campaign(space=space), well)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    asked = {trial.number: trial.parameters["Resources.gcds"] for trial in trials}
+    assert len(set(asked.values())) > 1
+    for number, width in asked.items():
+        width = min(width, 2)  # the site has no more
+        first = [job for job in pools.jobs if job.spec.number == number][:width]
+        assert [job.first_rank for job in first] == list(range(width))
+        assert {job.world for job in first} == {None if width == 1 else width}
+        assert len({job.spec.claim for job in first}) == 1
+
+
+@pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
+def test_every_rule_ends_every_trial(campaign: Campaign, rungs: str) -> None:
+    context = campaign(rungs=rungs)
+    trials, _ = run(context, well)
+    assert len(trials) == TRIALS
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert any(trial.state == "complete" for trial in trials)
+    ends = {result.to_epoch for result in context.directory.results() if result.number == 0}
+    assert max(ends) == context.config.num_epoch
+    assert ends <= set(context.config.rungs)
+
+
+# Each goes with the data by itself; `mlp_per_node` only where all structures are of one size.
+NODE_HEADS = {"Architecture.output_heads.node.type": {"choices": ["mlp", "mlp_per_node"]}}
+
+
+# Each pair goes together; all three do not.
+HEADS = {
+    "Architecture.hidden_dim": {"choices": [32, 33]},
+    "Architecture.global_attn_heads": {"choices": [1, 4]},
+    "Architecture.global_attn_engine": {"choices": ["", "GPS"]},
+}
+
+
+@pytest.mark.parametrize("space", [NODE_HEADS, HEADS], ids=["for the data", "at all"])
+def test_a_network_that_cannot_be_fails_its_trial_alone(
+    campaign: Campaign, space: dict[str, Any]
+) -> None:
+    changes = {"space": space, "sampler": "random", "trials": 24}
+    trials, pools = run(campaign(**changes), well)
+    failed = {trial.number for trial in trials if trial.state == "failed"}
+    assert 0 < len(failed) < 24
+    assert failed.isdisjoint(spec.number for spec in pools.sent)
+    assert all(trials[number].reason.startswith("error: network") for number in failed)
+    assert {trial.state for trial in trials} <= {"complete", "pruned", "failed"}
+
+
+def test_a_driver_takes_up_trials_that_cannot_be(campaign: Campaign) -> None:
+    """As the driver leaves them that is killed before it has seen that."""
+    changes = {"space": NODE_HEADS, "sampler": "random"}
+    phase = TrialPhase(campaign(**changes))
+    asked = [phase.search.ask() for _ in range(TRIALS)]
+    phase.search.close()
+    trials, _ = run(campaign(**changes), well)
+    assert [trial.state == "failed" for trial in trials] == [
+        "mlp_per_node" in trial.parameters.values() for trial in asked
+    ]
+    assert any(trial.state == "failed" for trial in trials)
+
+
+def test_where_no_network_can_be_the_search_says_so(campaign: Campaign) -> None:
+    space = {"Architecture.output_heads.node.type": {"choices": ["mlp_per_node"]}}
+    context = campaign(space=space, trials=1000)
+    with pytest.raises(InputError, match=r"search\.space: none of the .* network.*mlp_per_node"):
+        run(context, well)
+    assert len(TrialPhase(campaign(space=space, trials=1000)).search.records) < 100
+
+
+def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:
+    """A trial that went on is not pruned because better ones came before the next driver."""
+    phase = TrialPhase(campaign())
+    first = phase.search.ask()
+    assert phase.search.report(first.number, 0, Outcome((5.0,))) == "goes_on"
+    for value in (1.0, 2.0, 3.0):
+        phase.search.report(phase.search.ask().number, 0, Outcome((value,)))
+    phase.search.close()
+    result = well(
+        phase.context.task(
+            "trial",
+            0,
+            phase.context.directory.trial(0),
+            first,
+            rung=0,
+            until_epoch=2,
+            done_epochs=0,
+        ).spec
+    )
+    phase.context.directory.record([replace(result, best_val_loss=5.0)])
+    again = TrialPhase(campaign())
+    assert again.search.records[0].state == "running"
+    ready = [task for task in again._ready if task.spec.number == 0]
+    assert [task.spec.rung for task in ready] == [1]
