@@ -259,6 +259,14 @@ def test_missing_file(copy, name):
     refused(copy, rf"{name} is missing")
 
 
+def test_metadata_of_an_unknown_type(copy):
+    """ADIOS2 complains, offers no variables, and crashes whoever asks for one."""
+    content = (copy / "mmd.0").read_bytes()
+    assert b"MetaArrayMM8" in content
+    (copy / "mmd.0").write_bytes(content.replace(b"MetaArrayMM8", b"Meta?rrayMM8", 1))
+    refused(copy, r"mmd\.0")
+
+
 @pytest.mark.parametrize("name", ["data.0", "data.1", "md.0", "md.idx", "mmd.0"])
 def test_damage_of_a_file_of_two_writers(tmp_path, name):
     path = write_file_of_two_writers(tmp_path / "two.bp")

@@ -64,6 +64,8 @@ def read_all(path: str, progress: IO[str]) -> None:
         attribute = io.InquireAttribute(name)
         attribute.DataString() if attribute.Type() == "string" else attribute.Data()
     described = io.AvailableVariables()
+    if not described:  # ADIOS2 crashes whoever asks for one
+        raise Fault("md.0", "(or mmd.0) has no variables that ADIOS2 can decode")
     has_extremes = any(_says_extremes(engine, name, described[name]) for name in described)
     for name, said in described.items():
         variable = io.InquireVariable(name)
