@@ -166,12 +166,20 @@ def run(
 
 
 @app.command()
-def status(run_dir: RunDir) -> None:
+def status(
+    run_dir: RunDir,
+    log: Annotated[
+        bool, typer.Option("--log", help="Add the last decisions of the driver, from driver.log.")
+    ] = False,
+) -> None:
     """Show a live or finished run at a glance."""
+    from hydragnn_flow.log import last_lines
     from hydragnn_flow.report.status import status_table
 
     with using(run_dir):
         console.print(status_table(run_dir))
+        for line in last_lines(run_dir, _LINES_OF_LOG) if log else ():
+            say(line)
 
 
 def _finished(run_dir: Path) -> Path:
@@ -364,6 +372,7 @@ def store_check(path: Store) -> None:
 
 
 _RUNS = Path("runs")
+_LINES_OF_LOG = 20
 _STOPPED = "stopped; the same command goes on from here"
 # Bytes from which on to check a store takes long enough for a progress bar.
 _LONG = 1 << 30

@@ -146,8 +146,7 @@ class Dispatch:
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
             if result.status == "refused":
-                if self._workers.avoid(result.node, result.reason):
-                    self._context.view.say(f"{result.node} gets no more work: {result.reason}")
+                self._workers.avoid(result.node, result.reason)
                 continue
             segment = (result.kind, result.number, result.rung)
             self._workers.note(result.node, segment, _has_worked(result))

@@ -29,6 +29,7 @@ from hydragnn_flow.execution import Site, check_driver, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
+from hydragnn_flow.log import driver_log
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
@@ -75,7 +76,7 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
             f"{directory.path}: its file system is mounted with `{option}`, so that nothing keeps "
             "a driver on another node out of it; start one at a time"
         )
-    with sole_driver(directory.path) as token:
+    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
         if directory.is_extended(config):
             directory.set_ensemble_aside()
         directory.claim(config)

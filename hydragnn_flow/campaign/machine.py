@@ -75,6 +75,6 @@ class Workers(Protocol):
         """Take down how work on a node ended."""
         ...
 
-    def avoid(self, node: str, reason: str) -> bool:
-        """Send no more work to a node that has refused some; whether that is new."""
+    def avoid(self, node: str, reason: str) -> None:
+        """Send no more work to a node that has refused some."""
         ...

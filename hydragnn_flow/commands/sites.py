@@ -11,6 +11,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from hydragnn_flow.commands.console import console, say, short, using
+from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
     from hydragnn_flow.execution import Site
@@ -127,7 +128,11 @@ def check(
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with sole_driver(directory), console.status("starting") as status:
+        with (
+            sole_driver(directory),
+            driver_log(directory, say),
+            console.status("starting") as status,
+        ):
             reports = check_site(loaded, directory / "parsl", store, status.update)
         found = faults(loaded, reports)
         console.print(_report_table(reports))

@@ -149,3 +149,14 @@ def test_bad_nodes_are_held_before_they_spoil_much(number: int) -> None:
     assert bad <= held and len(held - bad) <= 1
     assert max(failures[node] for node in bad) <= MOST_BAD_ENDS + 8
     assert victims == 0
+
+
+def test_why_a_node_is_suspect_can_be_said() -> None:
+    health = NodeHealth()
+    for number in (12, 3):
+        health.note("bad", ("trial", number, 0), worked=False)
+    health.note_loss("bad")
+    said = "failed there: trial 12 0, trial 3 0; its workers alone were lost 1 times"
+    assert health.reason("bad") == said
+    health.condemn("bad", "no store")
+    assert health.reason("bad") == "it refuses work"

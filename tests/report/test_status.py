@@ -14,9 +14,12 @@ import optuna
 import pytest
 from report_cases import CONFIGURATION
 from rich.console import Console
+from typer.testing import CliRunner
 
+from hydragnn_flow import cli
 from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
+from hydragnn_flow.log import FILE
 from hydragnn_flow.report.status import status_table
 from hydragnn_flow.search import JOURNAL
 
@@ -113,3 +116,14 @@ def test_looking_leaves_the_lock_to_drivers(run_directory: Path) -> None:
     shown(run_directory)
     with sole_driver(run_directory):
         shown(run_directory)
+
+
+def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Path) -> None:
+    run = ["status", str(run_directory)]
+    assert CliRunner().invoke(cli.app, [*run, "--log"]).exit_code == 0  # no driver has logged yet
+    lines = [f"2026-11-23 05:00:{n:02}+0000 INFO    a.b: [decision] {n}\n" for n in range(30)]
+    (run_directory / FILE).write_text("".join(lines))
+    shown = CliRunner().invoke(cli.app, [*run, "--log"]).stdout
+    assert shown.endswith("".join(lines[-20:]))
+    assert lines[9] not in shown
+    assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout

@@ -25,6 +25,8 @@ class Block:
     """Unix time it entered the state."""
     entered: float = field(default_factory=time.monotonic)
     """When that was by the clock that nobody sets."""
+    submitted: float = field(default_factory=time.monotonic)
+    """When the scheduler took it."""
     managers: list[Manager] = field(default_factory=list)
     """Its worker pools that are connected."""
     seen: set[str] = field(default_factory=set)
@@ -47,6 +49,11 @@ class Block:
         if state != self.state:
             self.since, self.entered = time.time(), time.monotonic()
         self.state, self.reason = state, reason
+
+    @property
+    def age(self) -> float:
+        """Time since the scheduler took it [s]."""
+        return time.monotonic() - self.submitted
 
     @property
     def tasks(self) -> int:

@@ -7,8 +7,8 @@ outlives its batch jobs; so it has Parsl submit and cancel, and decides itself w
 
 from __future__ import annotations
 
+import logging
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -24,6 +24,7 @@ from hydragnn_flow.execution.pools.parsl_executor import (
 )
 from hydragnn_flow.execution.pools.patience import Patience
 from hydragnn_flow.execution.pools.scheduler import JobState, State
+from hydragnn_flow.execution.pools.workers_file import count
 
 # From the start of a job until its first workers connect, where they are processes of this host
 # and where an environment may have to come from a busy file system.
@@ -44,6 +45,8 @@ SECONDS_AFTER_BAD_NODES = 120.0
 MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Blocks:
@@ -197,7 +200,9 @@ class Blocks:
             if block.managers:
                 self._see_workers(block, now)
             elif block.connected is not None and block.cancelling is None:
-                block.gone = block.gone or now
+                if block.gone is None:
+                    block.gone = now
+                    self._log(block, "has no workers any more")
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
             elif block.state == "running" and block.cancelling is None:
@@ -212,14 +217,21 @@ class Blocks:
         known = {block.job.block for block in self.blocks}
         for manager in self._managers:
             if manager.usable and manager.block not in known:
+                _logger.info("%s gets no tasks: its block was given up", manager.node)
                 self.hold(manager)
 
     def _see_workers(self, block: Block, now: float) -> None:
+        if block.connected is None:
+            nodes = ", ".join(sorted(manager.node for manager in block.managers))
+            self._log(block, f"has its first workers, {block.age:.0f} s old, on {nodes}")
         block.enter("running")
         block.seen.update(manager.id for manager in block.managers)
         block.connected, block.gone = block.connected or now, None
         block.was_given_work |= block.tasks > 0
-        block.was_draining = all(manager.draining for manager in block.managers)
+        is_draining = all(manager.draining for manager in block.managers)
+        if is_draining and not block.was_draining:
+            self._log(block, "takes no new tasks: its batch job is about to end")
+        block.was_draining = is_draining
         if all(manager.held for manager in block.managers):
             came_for_nothing = not block.leaving and not block.was_of_use
             block.leaving = True
@@ -229,7 +241,7 @@ class Blocks:
                 nodes = ", ".join(sorted({manager.node for manager in block.managers}))
                 self._count_fruitless(f"it was on bad nodes: {nodes}", SECONDS_AFTER_BAD_NODES)
         elif block.leaving:
-            self._release(block)
+            self._release(block, "")  # workers that came since
 
     def hold(self, manager: Manager) -> None:
         """Send no more tasks to a worker pool."""
@@ -257,14 +269,16 @@ class Blocks:
         self._asked = [job for job in self._asked if not job.done()]
         for job in submitted:
             try:
-                self.blocks.append(Block(job.result(), self._first_state))
+                block = Block(job.result(), self._first_state)
             except Refused as refusal:
                 self._refuse(str(refusal), patient or self.patience.was_granted)
             else:
+                self.blocks.append(block)
                 self.patience.grant()
+                self._log(block, "is submitted")
         cancelled = [block for block in self.blocks if _succeeded(block.cancelling)]
         for block in cancelled:
-            self._file(block)
+            self._file(block, "is cancelled")
         return bool(submitted or cancelled)
 
     def update(self, states: Mapping[str, JobState]) -> None:
@@ -285,6 +299,8 @@ class Blocks:
             if block.managers:
                 continue  # workers that answer know better than a queue
             if known.state != "ended":
+                if known.state != block.state:
+                    self._log(block, f"is {known.state}, {block.age:.0f} s old")
                 block.enter(known.state, known.reason)
             elif block.not_listed >= ANSWERS_TO_BELIEVE:
                 self._end(block)
@@ -296,7 +312,13 @@ class Blocks:
         if not self.patience.may_ask:
             return
         most = 1 if self.patience.is_wary else MOST_ASKED_AT_ONCE
-        for _ in range(min(blocks, most - len(self._asked))):
+        number = min(blocks, most - len(self._asked))
+        if number > 0:
+            _logger.info(
+                "pool %s asks for %s: %d workers are wanted, %d blocks work or wait",
+                *(self.parsl.label, count(number), self.wanted, self.standing),
+            )
+        for _ in range(number):
             self._asked.append(self._clerk.submit(self.parsl.launch))
 
     def shrink(self, surplus: int, missing: int) -> None:
@@ -320,8 +342,10 @@ class Blocks:
         standing.sort(key=lambda block: (block.connected is not None, block.tasks))
         for place, block in enumerate(standing[:surplus]):
             is_unused = block.connected is None or block.is_idle(SECONDS_IDLE)
-            if place < missing or (is_lasting and is_unused):
-                self._release(block)
+            if place < missing:
+                self._release(block, "the other pool waits for blocks")
+            elif is_lasting and is_unused:
+                self._release(block, f"only {self.wanted} workers are wanted")
 
     def renew(self) -> None:
         """Give back blocks that have lost nodes, where they wait for work that needs more nodes.
@@ -337,10 +361,9 @@ class Blocks:
             return
         for block in staying:
             nodes = self._capacity(block) // (self._workers_per_block // self.parsl.nodes_per_block)
-            if 0 < nodes < self.parsl.nodes_per_block:
-                self._release(block)
+            if 0 < nodes < (of := self.parsl.nodes_per_block):
+                self._release(block, f"work waits for more than {nodes} of its {of} nodes")
                 if not block.was_of_use:
-                    of = self.parsl.nodes_per_block
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
@@ -371,16 +394,17 @@ class Blocks:
                 break
             time.sleep(SECONDS_BETWEEN_TRIES)
         else:
-            print(
-                f"site {self._site}: the scheduler did not cancel the jobs {' '.join(jobs)}; "
-                "cancel them yourself",
-                file=sys.stderr,
+            _logger.error(
+                "site %s: the scheduler did not cancel the jobs %s; cancel them yourself",
+                *(self._site, " ".join(jobs)),
             )
             return
         for block in [*self.blocks]:
-            self._file(block)
+            self._file(block, "is cancelled with all others")
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: Block, why: str) -> None:
+        if not block.leaving:
+            self._log(block, f"is given back: {why}")
         block.leaving = True
         for manager in block.managers:
             if not manager.held:
@@ -391,7 +415,8 @@ class Blocks:
     def _cancel(self, block: Block) -> None:
         block.cancelling = self._clerk.submit(self.parsl.cancel, [block.job.number])
 
-    def _file(self, block: Block) -> None:
+    def _file(self, block: Block, how: str) -> None:
+        self._log(block, f"{how}, {block.age:.0f} s old")
         block.enter("ended")
         block.managers = []
         self.blocks.remove(block)
@@ -399,11 +424,15 @@ class Blocks:
 
     def _end(self, block: Block, why: str = "") -> None:
         """Give up a block that has ended, or whose workers have."""
-        self._file(block)
+        self._file(block, f"has ended: {why}".rstrip(": "))
         self._cancel(block)  # should it be there after all, nothing must be left of it
         if block.leaving or not block.is_fruitless:
             return
         self._count_fruitless(why + last_words(block.job.errors))
+
+    def _log(self, block: Block, event: str) -> None:
+        job, pool = block.job, self.parsl.label
+        _logger.info("block %s (job %s) of pool %s %s", job.block, job.number, pool, event)
 
     def _count_fruitless(self, said: str, least_wait: float = 0.0) -> None:
         is_anything_at_work = any(block.tasks for block in self.blocks)
@@ -415,33 +444,6 @@ class Blocks:
             self.exclude(())
         else:
             self.patience.refuse(said, can_wait, bool(self.blocks))
-
-
-def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:
-    """Share the blocks of a site among its two pools.
-
-    Parameters
-    ----------
-    wanted
-        Blocks each pool could use.
-    has
-        Blocks each has.
-    most
-        Blocks there may be.
-
-    Returns
-    -------
-    tuple of int
-        Blocks each is to have: in proportion to what they could use where that is too much, and
-        at least one. A single block stays where it is for as long as it is used.
-    """
-    first, second = (min(number, most) for number in wanted)
-    if first + second <= most:
-        return first, second
-    if most == 1:
-        return (0, 1) if has[1] and not has[0] else (1, 0)
-    second = min(max(1, round(most * second / (first + second))), most - 1)
-    return most - second, second
 
 
 def _succeeded(cancelling: Future[bool] | None) -> bool:

@@ -89,6 +89,16 @@ class NodeHealth:
         if len(self._refusals) >= min(MOST_REFUSING, nodes) and at_work <= self._of_no_use:
             raise InputError([*self._refusals.values()][-1])
 
+    def reason(self, node: str) -> str:
+        """Why a node is suspect, in words."""
+        if node in self._of_no_use:
+            return "it refuses work"
+        failed = sorted(map(_in_words, self._failures.get(node, ())))
+        reasons = [f"failed there: {', '.join(failed)}"] if failed else []
+        if self._losses[node]:
+            reasons.append(f"its workers alone were lost {self._losses[node]} times")
+        return "; ".join(reasons)
+
     def is_of_no_use(self, node: str) -> bool:
         """Whether it is known to be unable to do any work."""
         return node in self._of_no_use
@@ -99,3 +109,7 @@ class NodeHealth:
         for work in self._failures.get(node, ()):
             blame += 1.0 if len(self._nodes[work]) == 1 else SHARED_BLAME
         return self.is_of_no_use(node) or blame >= MOST_BAD_ENDS
+
+
+def _in_words(work: Hashable) -> str:
+    return " ".join(map(str, work)) if isinstance(work, tuple) else str(work)

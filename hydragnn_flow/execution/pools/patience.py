@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from hydragnn_flow.errors import CampaignStopped, InputError
@@ -12,6 +13,8 @@ MOST_FRUITLESS = 3
 SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
 # A scheduler that refuses a job may be in maintenance.
 SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
+
+_logger = logging.getLogger(__name__)
 
 
 class Patience:
@@ -79,7 +82,7 @@ class Patience:
             )
         waits = SECONDS_AFTER_FRUITLESS
         self._wait(max(least_wait, waits[min(self._fruitless, len(waits)) - 1]))
-        self.trouble = f"the last block ended without having done anything ({said})"
+        self._put_off(f"the last block ended without having done anything ({said})")
 
     def refuse(self, said: str, can_wait: bool, has_blocks: bool) -> None:
         """Take down that the scheduler refused a job.
@@ -110,7 +113,14 @@ class Patience:
         if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
         self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
-        self.trouble = f"the scheduler refused a block ({said})"
+        self._put_off(f"the scheduler refused a block ({said})")
+
+    def _put_off(self, trouble: str) -> None:
+        self.trouble = trouble
+        seconds = self._not_before - time.monotonic()
+        _logger.info(
+            "pool %s: %s; the next is asked for in %.0f s", self._parsl.label, trouble, seconds
+        )
 
     def _wait(self, seconds: float) -> None:
         self._not_before = time.monotonic() + seconds

@@ -23,12 +23,13 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.blocks import Blocks, share
+from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.interchange import check_descriptors
 from hydragnn_flow.execution.pools.losses import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
+from hydragnn_flow.execution.pools.sharing import share
 from hydragnn_flow.execution.pools.worker_pool import run_in_block
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
@@ -40,6 +41,7 @@ from hydragnn_flow.execution.pools.workers_file import (
 from hydragnn_flow.execution.sites.site import PoolName, Site
 from hydragnn_flow.execution.workers.part import Job
 from hydragnn_flow.execution.workers.worker import run_jobs
+from hydragnn_flow.log import tell
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
@@ -53,6 +55,8 @@ SECONDS_BEFORE_A_WORD = 10.0
 # strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
 _PLAIN = r"\w./@+=,-"
 _ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}
+
+_logger = logging.getLogger(__name__)
 
 
 class Pools:
@@ -100,6 +104,8 @@ class Pools:
         for node in self._bad_nodes:
             self._health.suspect(node)
         self._at_work = set[str]()
+        self._strays = set[str]()
+        self._is_scheduler_silent = False
         # Written by the threads that receive results.
         self._worked: deque[tuple[str, str]] = deque()
         self._lost: dict[str, tuple[str, str, float]] = {}
@@ -124,7 +130,10 @@ class Pools:
         return self
 
     def _start(self) -> None:
-        run = str(uuid.uuid4())
+        site, run = self._site, str(uuid.uuid4())
+        _logger.info("site %s: at most %d nodes, %d blocks", site.name, site.nodes, site.blocks)
+        if self._bad_nodes:
+            _logger.info("avoided, as for an earlier driver: %s", ", ".join(self._bad_nodes))
         self._directory = Path(make_rundir(self._config.run_dir))
         if self._scheduler is not None:
             self._clerk.submit(self._cancel_strays)
@@ -155,7 +164,7 @@ class Pools:
                 try:
                     step()
                 except Exception as error:
-                    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                    _logger.error("%s: %s", type(error).__name__, error)
             self._file.write([*self._pools.values()], self._bad_nodes, at_once=True)
 
     def tend(self, gcd: int = 0, node: int = 0) -> None:
@@ -242,8 +251,12 @@ class Pools:
             return
         if isinstance(error, ManagerLost):
             lost = error.manager_id.decode()
+            if lost not in self._lost:
+                _logger.info("the workers of pool %s on %s are lost", pool, error.hostname)
             self._lost[lost] = (pool, error.hostname, time.monotonic())
             self._pools[pool].lost(lost)
+        else:
+            _logger.info("a task of pool %s has failed: %s: %s", pool, type(error).__name__, error)
         answer.set_exception(error)
 
     def note(self, node: str, work: Hashable, worked: bool) -> None:
@@ -255,11 +268,11 @@ class Pools:
         if worked:
             self._bad_nodes.pop(node, None)
 
-    def avoid(self, node: str, reason: str) -> bool:
-        """Send nothing more to a node that refuses work; returns whether that is news."""
-        is_news = self._health.condemn(node, reason)
+    def avoid(self, node: str, reason: str) -> None:
+        """Send nothing more to a node that refuses work."""
+        if self._health.condemn(node, reason):
+            tell(_logger, "%s gets no more work: %s", node, reason)
         self._keep_off_bad_nodes(time.monotonic())
-        return is_news
 
     def waiting(self) -> str:
         """Reason why work waits for workers, in words; empty where none waits."""
@@ -312,6 +325,9 @@ class Pools:
                 states |= self._pools[label].parsl.states(mine)
             return states
         listed = self._cancel_strays()
+        if (listed is None) != self._is_scheduler_silent:
+            self._is_scheduler_silent = listed is None
+            _logger.info("the scheduler %s", "is silent" if listed is None else "answers again")
         if listed is None:
             return {}
         numbers = [job for pool in jobs.values() for job in pool]
@@ -332,6 +348,9 @@ class Pools:
         known = {number_of(job) for pool in pools for job in pool.parsl.submitted()}
         known -= {number_of(block.job.number) for pool in pools for block in [*pool.ended]}
         strays = [j for j, job in listed.items() if j not in known and self._is_ours(job.script)]
+        if new := {*strays} - self._strays:
+            _logger.info("jobs that nobody waits for are cancelled: %s", " ".join(sorted(new)))
+        self._strays |= new
         self._scheduler.cancel(strays)
         return listed
 
@@ -355,6 +374,8 @@ class Pools:
         held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
         new = held - self._bad_nodes.keys()
         self._bad_nodes |= dict.fromkeys(sorted(new), time.time())
+        for node in sorted(new):
+            _logger.info("%s is taken out of use: %s", node, self._health.reason(node))
         if new:
             self._exclude()
 

@@ -8,6 +8,7 @@ claim of one sending of the segment: sent again, the segment knows nothing of it
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hydragnn_flow.segment import SegmentResult, SegmentSpec
 ANOTHER_PART = "another part of the gang ended"
 """Beginning of the reason of a part that was ended because of another."""
 _NOTE = "abort"
+_logger = logging.getLogger(__name__)
 
 
 def abort(spec: SegmentSpec, reason: str) -> None:
@@ -39,6 +41,7 @@ def abort(spec: SegmentSpec, reason: str) -> None:
     """
     note = _note(spec)
     if not note.exists():
+        _logger.info("%s %d: its ranks are called off: %s", spec.kind, spec.number, reason)
         spec.folder.mkdir(parents=True, exist_ok=True)  # none of the parts may have begun
         write_json(note, {"reason": reason})
 

@@ -1,0 +1,30 @@
+"""Sharing of a site's blocks among its two pools."""
+
+from __future__ import annotations
+
+
+def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:
+    """Share the blocks of a site among its two pools.
+
+    Parameters
+    ----------
+    wanted
+        Blocks each pool could use.
+    has
+        Blocks each has.
+    most
+        Blocks there may be.
+
+    Returns
+    -------
+    tuple of int
+        Blocks each is to have: in proportion to what they could use where that is too much, and
+        at least one. A single block stays where it is for as long as it is used.
+    """
+    first, second = (min(number, most) for number in wanted)
+    if first + second <= most:
+        return first, second
+    if most == 1:
+        return (0, 1) if has[1] and not has[0] else (1, 0)
+    second = min(max(1, round(most * second / (first + second))), most - 1)
+    return most - second, second

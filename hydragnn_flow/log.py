@@ -1,0 +1,178 @@
+"""`driver.log` of a run directory: the decisions of the driver and their reasons, a line each.
+
+Every module logs to the logger of its own name. While a driver is at work, records from level INFO
+on are appended to the file. Those from level NOTICE on, which :func:`tell` makes, are shown to the
+user as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+FILE = "driver.log"
+NOTICE = 25
+"""Level of what the user is to read too; between INFO and WARNING."""
+MOST_CHARACTERS = 1000
+"""Longest message of a line, so that a page of a scheduler's output does not fill the file."""
+_LAST_BYTES = 1 << 16
+_logger = logging.getLogger(__name__)
+_PACKAGE = "hydragnn_flow"
+
+logging.addLevelName(NOTICE, "NOTICE")
+
+
+def tell(logger: logging.Logger, message: str, *values: object) -> None:
+    """Log a sentence that the user is to read as well.
+
+    Parameters
+    ----------
+    logger
+        Logger of the module that says it.
+    message, *values
+        As :meth:`logging.Logger.info` takes them.
+    """
+    logger.log(NOTICE, message, *values)
+
+
+@contextmanager
+def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[None]:
+    """Write `driver.log` for the length of a ``with`` block, after what earlier drivers wrote.
+
+    A disk that is full or out of reach costs lines, which are counted, and never stops the block.
+
+    Parameters
+    ----------
+    run_directory
+        The run, which exists.
+    show
+        Is called with each message for the user.
+    """
+    file, shown = _LogFile(run_directory / FILE), _Shown(show)
+    package, parsl = logging.getLogger(_PACKAGE), logging.getLogger("parsl")
+    level = package.level
+    package.setLevel(logging.INFO)
+    package.addHandler(file)
+    package.addHandler(shown)
+    parsl.addHandler(file)  # its errors; pools/pools.py keeps the rest away
+    here = f"process {os.getpid()} on {socket.gethostname()}"
+    _logger.info("driver started: %s", here)
+    try:
+        yield
+    except BaseException as error:
+        _logger.info("driver stopped: %s: %s: %s", here, type(error).__name__, error)
+        raise
+    else:
+        _logger.info("driver ended: %s", here)
+    finally:
+        parsl.removeHandler(file)
+        package.removeHandler(shown)
+        package.removeHandler(file)
+        package.setLevel(level)
+        file.close()
+
+
+def last_lines(run_directory: Path, lines: int) -> list[str]:
+    """The end of `driver.log`; empty where no driver has written any.
+
+    Parameters
+    ----------
+    run_directory
+        The run.
+    lines
+        Number of lines, at most.
+    """
+    try:
+        with (run_directory / FILE).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LAST_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    return text.splitlines()[-lines:]
+
+
+class _Line(logging.Formatter):
+    """Local time with its offset from UTC, level, module and message, on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(record.created))
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
+        text = " ".join(text.split())
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]} …"
+        return f"{when} {record.levelname:<7} {record.name.removeprefix(_PACKAGE + '.')}: {text}"
+
+
+class _LogFile(logging.Handler):
+    """Appends each record by one write, so that a crash leaves whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(_Line())
+        self._path = path
+        self._file: FileIO | None = None
+        self._lost = 0
+        self._is_torn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as lost."""
+        try:
+            line = self.format(record)
+        except Exception:  # a message that does not fit its values: `logging` says which
+            self.handleError(record)
+            return
+        if self._lost:
+            line = f"({self._lost} lines are missing here: the disk did not take them)\n{line}"
+        try:
+            self._write(line)
+        except OSError:
+            self._lost += 1
+            self._forget()
+        else:
+            self._lost = 0
+
+    def _write(self, line: str) -> None:
+        if self._file is None:  # a shared file system may have gone and come back
+            self._file = self._path.open("ab", buffering=0)
+        content = f"{line}\n".encode(errors="backslashreplace")
+        if self._is_torn:
+            content = b"\n" + content
+        written = self._file.write(content)
+        self._is_torn = written < len(content)
+        if self._is_torn:  # the disk has become full
+            raise OSError("half a line was written")
+
+    def _forget(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._forget()
+        super().close()
+
+
+class _Shown(logging.Handler):
+    """Hands what the user is to read to the progress display."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(NOTICE)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a message."""
+        try:
+            self._show(record.getMessage())
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,163 @@
+"""`driver.log`: one line per decision, appended, and never in the way of a campaign."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow import log
+from hydragnn_flow.log import FILE, MOST_CHARACTERS, driver_log, last_lines, tell
+
+logger = logging.getLogger("hydragnn_flow.execution.pools.blocks")
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} [A-Z]+ +[\w.]+: .*")
+
+
+def unheard(text: str) -> None:
+    raise AssertionError(f"shown: {text}")
+
+
+def lines_of(run_directory: Path) -> list[str]:
+    return (run_directory / FILE).read_text(encoding="utf-8").splitlines()
+
+
+def test_a_line_has_time_level_module_and_message(tmp_path: Path) -> None:
+    with driver_log(tmp_path, unheard):
+        logger.info("asked for %d blocks: %d workers wanted", 2, 16)
+    started, decided, ended = lines_of(tmp_path)
+    assert LINE.fullmatch(decided)
+    assert decided.endswith("INFO    execution.pools.blocks: asked for 2 blocks: 16 workers wanted")
+    assert "driver started: process " in started
+    assert "driver ended: process " in ended
+
+
+def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with driver_log(tmp_path, shown.append):
+        logger.info("a detail")
+        tell(logger, "waiting for %s", "2 blocks")
+        logger.warning("a worry")
+    assert shown == ["waiting for 2 blocks", "a worry"]
+    assert [line.split()[2] for line in lines_of(tmp_path)] == [
+        *("INFO", "INFO", "NOTICE", "WARNING", "INFO")
+    ]
+
+
+def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), driver_log(tmp_path, unheard):
+        raise KeyboardInterrupt
+    with driver_log(tmp_path, unheard):
+        pass
+    lines = lines_of(tmp_path)
+    assert len(lines) == 4
+    assert re.search(r"driver stopped: process \d+ on \S+: KeyboardInterrupt", lines[1])
+
+
+def test_nothing_is_logged_before_and_after(tmp_path: Path) -> None:
+    package = logging.getLogger("hydragnn_flow")
+    before = package.level, list(package.handlers)
+    with driver_log(tmp_path, unheard):
+        assert logger.isEnabledFor(logging.INFO)
+        assert not logger.isEnabledFor(logging.DEBUG)
+    assert (package.level, package.handlers) == before
+
+
+@given(st.text(), st.text())
+def test_every_message_is_one_line_of_bounded_length(
+    tmp_path_factory: pytest.TempPathFactory, text: str, more: str
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    with driver_log(folder, unheard):
+        logger.info("%s\n%s", text, 100 * more)
+        try:
+            raise ValueError(text)
+        except ValueError:
+            logger.exception("it failed: %s", more, extra={})
+    raw = (folder / FILE).read_bytes()
+    assert raw.count(b"\n") == 4
+    assert all(len(line.decode()) < MOST_CHARACTERS + 200 for line in raw.split(b"\n"))
+
+
+def test_errors_of_parsl_are_logged_in_a_line(tmp_path: Path) -> None:
+    parsl = logging.getLogger("parsl.providers.slurm.slurm")
+    with driver_log(tmp_path, unheard):
+        try:
+            raise OSError("no sbatch")
+        except OSError:
+            parsl.exception("Submit command failed")
+    assert (
+        "parsl.providers.slurm.slurm: Submit command failed (OSError: no sbatch)"
+        in (lines_of(tmp_path)[1])
+    )
+
+
+class Full(io.FileIO):
+    """A file on a disk that takes a few bytes more, then none, until there is room again."""
+
+    room: int
+
+    def write(self, content: bytes) -> int:  # type: ignore[override]
+        if Full.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = content[: Full.room]
+        Full.room -= len(taken)
+        return super().write(taken) or 0
+
+
+def test_a_full_disk_costs_lines_that_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take: Callable[..., io.FileIO] = lambda path, *_, **__: Full(path, "ab")  # noqa: E731
+    monkeypatch.setattr(log.Path, "open", take)
+    Full.room = 1 << 20
+    with driver_log(tmp_path, unheard):
+        logger.info("first")
+        Full.room = 10
+        logger.info("torn in its time")
+        logger.info("lost whole")
+        Full.room = 1 << 20
+        logger.info("room again")
+    monkeypatch.undo()
+    lines = lines_of(tmp_path)
+    assert lines[1].endswith("first")
+    assert len(lines[2]) == 10
+    assert lines[3] == "(2 lines are missing here: the disk did not take them)"
+    assert lines[4].endswith("room again")
+    assert LINE.fullmatch(lines[5])
+
+
+def test_a_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+    with driver_log(tmp_path / "gone", unheard):
+        logger.info("unheard of")
+
+
+def test_a_display_that_fails_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(text: str) -> None:
+        raise BrokenPipeError
+
+    with driver_log(tmp_path, fail):
+        tell(logger, "nobody reads this")
+    assert lines_of(tmp_path)[1].endswith("nobody reads this")
+    assert "BrokenPipeError" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+    with driver_log(tmp_path, unheard):
+        logger.info("%s cannot be read", "trial-\udcff")
+    assert r"trial-\udcff cannot be read" in lines_of(tmp_path)[1]
+
+
+def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path: Path) -> None:
+    assert last_lines(tmp_path, 20) == []
+    with (tmp_path / FILE).open("w") as file:
+        file.writelines(f"line {number}\n" for number in range(50_000))
+    assert last_lines(tmp_path, 3) == ["line 49997", "line 49998", "line 49999"]
