@@ -16,15 +16,17 @@ from typing import Any
 import pytest
 from segment_cases import make_spec, network_with
 
+from hydragnn_flow import processes
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, Node, run_jobs
 from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.workers import lane as module
 from hydragnn_flow.execution.workers import lane_process, part, worker
 from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.execution.workers.lane import Lane, LaneDied, LaneHung
+from hydragnn_flow.execution.workers.lane import Hung, Lane
 from hydragnn_flow.execution.workers.part import Part
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.runner import run_segment
 
 NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
@@ -70,7 +72,7 @@ def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
     assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=20.0) == {}
     lane = scripted(f"{before}\nsleep 60")
-    with pytest.raises(LaneHung, match=r"it hung: its process gave no sign of life for 0 s"):
+    with pytest.raises(Hung, match=r"it hung: its process gave no sign of life for 0 s"):
         lane.call({}, seconds=0.3)
     assert not lane.alive
     assert lane._process.returncode == -signal.SIGKILL
@@ -84,7 +86,8 @@ def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.Mo
         messages += [None] * 10 + [{"alive": step}]
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 1.0)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 15.0)
-    monkeypatch.setattr(lane, "_message", iter([*messages, {}]).__next__)
+    coming = iter([*messages, {}])
+    monkeypatch.setattr(lane, "receive", lambda seconds: next(coming))
     assert lane.call({}, seconds=15.0) == {}
 
 
@@ -102,7 +105,7 @@ def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its GPU's driver takes for ever to give back memory."""
-    monkeypatch.setattr(module, "SECONDS_TO_DIE", 0.1)
+    monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
     lane = scripted(say('{"last": true, "status": "ok"}') + "\nsleep 20")
     assert lane.call({}) == {"status": "ok"}
     assert lane.was_killed
@@ -113,7 +116,7 @@ def test_a_process_that_stops_giving_signs_is_killed(
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.2)
     lane = scripted(f"{alive(0.004)}\nsleep 60")
-    with pytest.raises(LaneHung, match=r"the longest of its steps took 0\.0 s"):
+    with pytest.raises(Hung, match=r"the longest of its steps took 0\.0 s"):
         lane.call({}, seconds=60.0)
 
 
@@ -121,7 +124,7 @@ def test_long_steps_give_more_time(scripted: Scripted, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
     steps = f"{alive(2.0)}\n{alive(0.001)}\nsleep 0.3"
     assert scripted(f"{steps}\n{say('{}')}").call({}, seconds=60.0) == {}
-    with pytest.raises(LaneHung, match=r"the longest of its steps took 0\.1 s"):
+    with pytest.raises(Hung, match=r"the longest of its steps took 0\.1 s"):
         scripted(f"{alive(0.01)}\n{alive(0.06)}\nsleep 60").call({}, seconds=60.0)
 
 
@@ -143,16 +146,16 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the middle of reading from a disk that does not answer."""
-    monkeypatch.setattr(module, "SECONDS_TO_DIE", 0.1)
+    monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
     lane = scripted("sleep 60")
     monkeypatch.setattr(lane._process, "kill", lambda: None)
-    with pytest.raises(LaneHung):
+    with pytest.raises(Hung):
         lane.call({}, seconds=0.1)
     assert not lane.alive, "it would be given the next segment"
     other = scripted("sleep 60")
     monkeypatch.setattr(other._process, "kill", lambda: None)
     threading.Timer(0.2, other.kill).start()
-    with pytest.raises(LaneDied, match="does not end"):
+    with pytest.raises(ProcessDied, match="does not end"):
         other.call({})
     for each in (lane, other):
         monkeypatch.undo()

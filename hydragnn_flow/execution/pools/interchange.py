@@ -14,13 +14,11 @@ import os
 import resource
 import runpy
 import signal
-import threading
-import time
 from contextlib import suppress
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.processes import end_with_parent
 
-SECONDS_BETWEEN_LOOKS = 1.0
 # Descriptors beside those of worker pools.
 SPARE_DESCRIPTORS = 100
 
@@ -49,17 +47,11 @@ def _take_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    os._exit(1)
-
-
 if __name__ == "__main__":
     # Ctrl-C in a terminal, and its loss, are for the driver, which ends this process when it has
     # given all back.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _take_descriptors()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(os.getppid())
     runpy.run_module("parsl.executors.high_throughput.interchange", run_name="__main__")

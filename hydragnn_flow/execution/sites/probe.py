@@ -15,8 +15,8 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.binding import address_of
-from hydragnn_flow.execution.workers.lane import LaneDied
 from hydragnn_flow.execution.workers.worker import lane_for
+from hydragnn_flow.processes import ProcessDied
 
 # Enough arithmetic to see that a device computes, and computes right.
 _SIDE = 256
@@ -45,7 +45,7 @@ def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
         known = {"host": platform.node(), "gcd": node.gcds[position]}
         try:
             answer = lane_for(node, position).call({"probe": request})
-        except (LaneDied, OSError, InputError) as error:
+        except (ProcessDied, OSError, InputError) as error:
             return known | {"fault": str(error)}
         fault = answer.get("reason") or answer.get("error")
         return known | ({"fault": fault} if fault else answer)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from hydragnn_flow.execution.workers.gang import forget_earlier_notes
 from hydragnn_flow.execution.workers.lane import ALIVE, LAST, SECONDS_BETWEEN_SIGNS
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING, sweep
+from hydragnn_flow.processes import keep_stdout
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training import checkpoint, predictions
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
@@ -44,15 +45,10 @@ def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
     keep_freed_memory()
     gc.freeze()  # what is imported stays, and would take a quarter of a second to look through
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints to standard output must not be taken for a reply
+    send = keep_stdout()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     stop, safe = threading.Event(), threading.Event()
     safe.set()
-
-    def send(message: dict[str, Any]) -> None:
-        replies.write(json.dumps(message) + "\n")
-        replies.flush()
 
     def read() -> None:
         for line in sys.stdin:
@@ -87,7 +83,7 @@ def _answer(
     request: dict[str, Any],
     stop: threading.Event,
     safe: threading.Event,
-    send: Callable[[dict[str, Any]], None],
+    send: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
     if "prepare" in request:
         return _outcome(run_task, request["prepare"])
@@ -100,7 +96,7 @@ def _answer(
         safe.set()
 
 
-def _signs(send: Callable[[dict[str, Any]], None]) -> Callable[[float], None]:
+def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
     """Tells the worker, at most about every second, that this process does not hang."""
     sent = 0.0
 

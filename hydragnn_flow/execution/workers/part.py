@@ -15,7 +15,8 @@ from typing import Any
 from hydragnn_flow.execution.lease import Fence
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
-from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Lane, LaneDied, LaneHung
+from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Hung, Lane
+from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import AGREED, Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -120,8 +121,8 @@ class Part:
         lane, started = self._lanes[rank], time.time()
         try:
             return TrainingOutcome(**lane.call(self._request(rank, folder), SECONDS_TO_BEGIN))
-        except LaneDied as death:
-            if lane.was_killed and not isinstance(death, LaneHung):
+        except ProcessDied as death:
+            if lane.was_killed and not isinstance(death, Hung):
                 return TrainingOutcome.cut_short("interrupted", self._why_ended, started)
             return TrainingOutcome.cut_short("killed", str(death), started)
 

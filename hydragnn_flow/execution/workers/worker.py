@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.sites.site import Node
 from hydragnn_flow.execution.workers.binding import cores_of, environment
-from hydragnn_flow.execution.workers.lane import Lane, LaneDied
+from hydragnn_flow.execution.workers.lane import Lane
 from hydragnn_flow.execution.workers.part import Job, Part
+from hydragnn_flow.processes import ProcessDied, end_with_parent
 from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 # Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
@@ -111,7 +112,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
         answer = lane.call({"prepare": request})
     except InputError as error:
         return Prepared(here, "refused", str(error))
-    except (LaneDied, OSError) as error:
+    except (ProcessDied, OSError) as error:
         return Prepared(here, "failed", str(error))
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
@@ -168,12 +169,6 @@ def _end_with_manager() -> None:
     """
     global _watches_manager
     manager = multiprocessing.parent_process()
-    if manager is None or _watches_manager:
-        return
-    _watches_manager = True
-
-    def watch() -> None:
-        manager.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="manager-watch").start()
+    if manager is not None and manager.pid is not None and not _watches_manager:
+        _watches_manager = True
+        end_with_parent(manager.pid)

@@ -15,12 +15,9 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
+from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
-from hydragnn_flow.search.samplers.background import (
-    Background,
-    BackgroundProposer,
-    ProposerDied,
-)
+from hydragnn_flow.search.samplers.background import Background, BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
 from hydragnn_flow.search.samplers.proposer import Proposer
@@ -179,7 +176,7 @@ class AutoSampler(BaseSampler):
             return self._proposer.propose(finished, running, 1, seed)[0]
         try:
             return self._supply.take(finished, running, seed)
-        except ProposerDied:
+        except ProcessDied:
             _logger.warning("The process that proposes trials has died; batched TPE takes over.")
             self.close()
             return None

@@ -9,13 +9,11 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 
 from hydragnn_flow.config import Parameter
+from hydragnn_flow.processes import end_with_parent, keep_stdout
 from hydragnn_flow.search.samplers.proposer import Proposer
-
-_SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def _serve() -> None:
@@ -23,25 +21,15 @@ def _serve() -> None:
     # A Ctrl-C, and the loss of a terminal, are for the driver, which then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and what it starts on its own node come first
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints to standard output must not be taken for an answer
+    send = keep_stdout()
     space = json.loads(sys.stdin.readline())
     proposer = Proposer({name: Parameter.model_validate(domain) for name, domain in space.items()})
     for line in sys.stdin:
         start = time.monotonic()
         values = proposer.propose(**json.loads(line))
-        answer = {"values": values, "seconds": time.monotonic() - start}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def _end_with(driver: int) -> None:
-    """End when the driver does, even if a process that it forked holds the pipe open."""
-    while os.getppid() == driver:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    os._exit(0)
+        send({"values": values, "seconds": time.monotonic() - start})
 
 
 if __name__ == "__main__":

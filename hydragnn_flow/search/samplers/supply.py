@@ -91,7 +91,7 @@ class Supply:
 
         Raises
         ------
-        ProposerDied
+        ProcessDied
             If the process has ended.
         """
         if self._background is None:

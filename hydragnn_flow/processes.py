@@ -1,0 +1,170 @@
+"""Processes: children that answer in lines of JSON, and children that end with their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+# A process that the system cannot end, in the middle of reading from a disk, is left to it.
+SECONDS_TO_DIE = 10.0
+
+
+class ProcessDied(RuntimeError):
+    """A child process ended without an answer; the message says how."""
+
+
+class JsonProcess:
+    """A child process that takes requests and answers them, each a line of JSON.
+
+    Parameters
+    ----------
+    module
+        Name of the module that it runs.
+    *arguments
+        Its command line.
+    environment
+        Variables to set for it; None removes one.
+    """
+
+    def __init__(
+        self, module: str, *arguments: str, environment: Mapping[str, str | None] | None = None
+    ) -> None:
+        variables = {**os.environ, **(environment or {})}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={key: value for key, value in variables.items() if value is not None},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._come = select.poll()
+        self._come.register(self._answers, select.POLLIN)
+        self._read = b""
+        self.was_killed = False
+        """Whether :meth:`kill` ended it, and not something else before."""
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can take a request."""
+        return not self.was_killed and self._process.poll() is None
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        ProcessDied
+            If the process has ended.
+        """
+        try:
+            self._requests.write(f"{json.dumps(message)}\n".encode())
+            self._requests.flush()
+        except BrokenPipeError:
+            raise ProcessDied(_ending(self._process.wait())) from None
+
+    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """The next message of the process; None where it is silent for that time.
+
+        Parameters
+        ----------
+        seconds
+            How long to wait; for as long as it lives where not given.
+
+        Raises
+        ------
+        ProcessDied
+            If the process has ended, or was killed.
+        """
+        while b"\n" not in self._read:
+            if not self._come.poll(None if seconds is None else 1000 * seconds):
+                if self.was_killed:  # and has not ended
+                    raise ProcessDied("its process was killed and does not end")
+                return None
+            more = os.read(self._answers.fileno(), 1 << 16)
+            if not more:
+                raise ProcessDied(_ending(self._process.wait()))
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def kill(self) -> None:
+        """End the process at once; unless the system cannot, it is gone when this returns."""
+        if self.alive:
+            self.was_killed = True
+            self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(SECONDS_TO_DIE)
+
+    def wait(self) -> None:
+        """Wait until the process has ended by itself; one that takes too long is killed."""
+        try:
+            self._process.wait(SECONDS_TO_DIE)
+        except subprocess.TimeoutExpired:  # in giving back a GPU's memory, for example
+            self.kill()
+
+    def close(self) -> None:
+        """Kill the process and close its pipes, which nobody may be using any more."""
+        self.kill()
+        for pipe in (self._requests, self._answers):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
+    """Keep standard output for messages to the parent; returns the function that sends one.
+
+    Whatever else prints to standard output goes to standard error from then on.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def send(message: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    return send
+
+
+def end_with_parent(parent: int, seconds: float = 1.0) -> None:
+    """Have this process end when its parent does, however that ends.
+
+    A parent that is killed tells nobody, and its pipes may be held open by other children.
+
+    Parameters
+    ----------
+    parent
+        Number of the parent process. One that has ended already ends this process too.
+    seconds
+        Time between two looks.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(seconds)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name
+    hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{hint}"
