@@ -49,7 +49,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     give_up = time.monotonic() + seconds
     while True:
         with path.open("a") as lock:
-            if _take(lock.fileno()):
+            if take(lock.fileno()):
                 # Its holder may have deleted the file, and another made it anew.
                 if same_file(lock.fileno(), path):
                     yield
@@ -63,10 +63,9 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of a file; takes it for an instant to find out."""
     try:
         with path.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in _HELD
-    return False
+            return not _flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
 
 
 def local_locks(path: Path) -> str:
@@ -88,10 +87,33 @@ def local_locks(path: Path) -> str:
     return next(iter(_ON_THIS_NODE.intersection(options.split(","))), "")
 
 
-def _take(lock: int) -> bool:
-    """Lock an open file; returns whether nobody else has it."""
+def take(lock: int) -> bool:
+    """Lock an open file for this process alone; returns whether nobody else has it.
+
+    A lock that was :func:`share`-d before is lost where somebody has.
+
+    Raises
+    ------
+    Unlockable
+        If it is on a file system without locks.
+    """
+    return _flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def share(lock: int) -> None:
+    """Lock an open file together with others who do so; waits for one who has it alone.
+
+    Raises
+    ------
+    Unlockable
+        If it is on a file system without locks.
+    """
+    _flock(lock, fcntl.LOCK_SH)
+
+
+def _flock(lock: int, how: int) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             raise Unlockable(error.errno, error.strerror) from None

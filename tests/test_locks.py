@@ -38,7 +38,7 @@ def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path: Path) -> Non
 def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path: Path) -> None:
     """Who opened it before and locks it after has nothing: others lock the file that is there."""
     path = tmp_path / "lock"
-    take = locks._take
+    take = locks.take
     deleted: list[int] = []
 
     def deleting(lock: int) -> bool:
@@ -48,7 +48,7 @@ def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path: Path) ->
         return take(lock)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locks, "_take", deleting)
+        patch.setattr(locks, "take", deleting)
         with locked(path, 0.0):
             assert path.stat().st_ino != deleted[0]
             assert is_locked(path)

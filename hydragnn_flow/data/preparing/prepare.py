@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,8 @@ from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.files import same_file, write_json
+from hydragnn_flow.files import write_json
+from hydragnn_flow.locks import Held, Unlockable, locked
 
 _SPLITS = (TRAIN, VALIDATION, TEST)
 _DECIDING = ("role", "hash", "composition", "group")
@@ -187,35 +185,27 @@ def _building(path: Path) -> Path:
 def _alone(path: Path) -> Iterator[Path]:
     """The directory in which the store is being built, for one process at a time."""
     building = _building(path)
-    try:
-        building.mkdir(parents=True, exist_ok=True)
-        lock = os.open(building / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
-        ) from error
-    try:
-        _lock(lock, path)
-        yield building
-    finally:
-        os.close(lock)
-
-
-def _lock(lock: int, path: Path) -> None:
     busy = StoreError(
         f"{path} is being prepared by another process; wait for it, or choose another directory"
     )
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+    with ExitStack() as stack:
+        try:
+            building.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(building / "lock", 0.0))
+        except (Held, FileNotFoundError):  # who has just finished takes the directory away
             raise busy from None
-        raise StoreError(
-            f"{path} is on a file system that cannot lock files ({error.strerror}); "
-            "choose a directory on another"
-        ) from error
-    if path.exists() or not same_file(lock, _building(path) / "lock"):
-        raise busy  # it has just finished
+        except Unlockable as error:
+            raise StoreError(
+                f"{path} is on a file system that cannot lock files ({error.strerror}); "
+                "choose a directory on another"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
+            ) from error
+        if path.exists():
+            raise busy
+        yield building
 
 
 @contextmanager

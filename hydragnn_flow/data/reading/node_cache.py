@@ -9,7 +9,6 @@ one may delete the entry. While it is made, and again while it is deleted, its d
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.files import same_file
+from hydragnn_flow.locks import share, take
 
 _RAM = Path("/dev/shm")
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -89,24 +89,28 @@ def node_entry(
         path = _place(bases, name, size, remedy)
         lock = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # waits for whoever is making the entry
-            if not path.is_dir():
-                # Fails where another process is at this point too; then one of the two is first
-                # to come back to it. Neither this change of lock nor the next is atomic: in
-                # between, someone else may make the entry, or find it unused and delete it.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if same_file(lock, _lock_file(path)) and not path.is_dir():
-                    _make(path, make, remedy)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-            if same_file(lock, _lock_file(path)) and path.is_dir():
+            if _held_or_made(lock, path, make, remedy):
                 return NodeEntry(path, lock)
-        except BlockingIOError:
-            pass
         except BaseException:
             os.close(lock)
             raise
         os.close(lock)
         time.sleep(random.uniform(0.001, 0.02))
+
+
+def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
+    """Share the lock of a complete entry; returns False where that has to be tried again."""
+    share(lock)  # waits for whoever is making the entry
+    if not path.is_dir():
+        # Fails where another process is at this point too; then one of the two is first to come
+        # back to it. Neither this change of lock nor the next is atomic: in between, someone else
+        # may make the entry, or find it unused and delete it.
+        if not take(lock):
+            return False
+        if same_file(lock, _lock_file(path)) and not path.is_dir():
+            _make(path, make, remedy)
+        share(lock)
+    return same_file(lock, _lock_file(path)) and path.is_dir()
 
 
 def shared_memory() -> list[Path]:
@@ -215,7 +219,7 @@ def _own(base: Path) -> Path:
         )
     try:
         with tempfile.TemporaryFile(dir=own) as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
+            share(file.fileno())
     except OSError as error:
         raise StoreError(
             f"{own} does not take files with locks ({error.strerror}); name a scratch directory on "
@@ -246,11 +250,7 @@ def _give_back(path: Path, lock: int, owner: int) -> None:
 
 
 def _delete_if_unused(path: Path, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    if not same_file(lock, _lock_file(path)):
+    if not (take(lock) and same_file(lock, _lock_file(path))):
         return
     unfinished = _unfinished(path)
     shutil.rmtree(unfinished, ignore_errors=True)
