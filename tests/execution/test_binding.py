@@ -114,10 +114,11 @@ def test_every_thread_of_a_lane_runs_on_the_cores_of_its_gcd() -> None:
     node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
     lane = worker.lane_for(node, 1, slot=1)  # it shares the GCD with another
-    assert lane.call({"probe": asked})["cores"] == [mine]
+    probe = "hydragnn_flow.execution.sites.probe:probe"
+    assert lane.run(probe, asked)["cores"] == [mine]
     threads = psutil.Process(lane._process.pid).threads()
     assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
-    left = worker.lane_for(node, 2).call({"probe": asked})
+    left = worker.lane_for(node, 2).run(probe, asked)
     assert left["cores"] == ALLOWED, "a lane without a core of its own keeps what there is"
     assert left["address"] == "127.0.0.1"
     assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"

@@ -44,7 +44,7 @@ def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
     def ask(position: int) -> dict[str, Any]:
         known = {"host": platform.node(), "gcd": node.gcds[position]}
         try:
-            answer = lane_for(node, position).call({"probe": request})
+            answer = lane_for(node, position).run(f"{__name__}:probe", request)
         except (ProcessDied, OSError, InputError) as error:
             return known | {"fault": str(error)}
         fault = answer.get("reason") or answer.get("error")

@@ -17,6 +17,8 @@ from typing import Any
 from hydragnn_flow.execution.workers.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
+CALL, ARGUMENT = "call", "argument"
+"""Keys of a request to call a function, `module:function`, with a dict."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 ALIVE = "alive"
@@ -52,6 +54,23 @@ class Lane(JsonProcess):
             super().__init__(
                 "hydragnn_flow.execution.workers.lane_process", environment=environment
             )
+
+    def run(self, function: str, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the process call a function; returns its answer.
+
+        Parameters
+        ----------
+        function
+            Its name, `module:function`: this process need not import what it needs.
+        argument
+            What it is called with, as JSON.
+
+        Raises
+        ------
+        ProcessDied
+            If the process ends instead.
+        """
+        return self.call({CALL: function, ARGUMENT: argument})
 
     def call(self, request: Mapping[str, Any], seconds: float = math.inf) -> dict[str, Any]:
         """Send a request and wait for the answer.

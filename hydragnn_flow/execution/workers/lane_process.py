@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import queue
@@ -19,13 +20,17 @@ from typing import Any
 from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.data import run_task
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
-from hydragnn_flow.execution.sites.probe import probe
 from hydragnn_flow.execution.workers.gang import forget_earlier_notes
-from hydragnn_flow.execution.workers.lane import ALIVE, LAST, SECONDS_BETWEEN_SIGNS
+from hydragnn_flow.execution.workers.lane import (
+    ALIVE,
+    ARGUMENT,
+    CALL,
+    LAST,
+    SECONDS_BETWEEN_SIGNS,
+)
 from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING, sweep
 from hydragnn_flow.processes import keep_stdout
@@ -85,10 +90,8 @@ def _answer(
     safe: threading.Event,
     send: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
-    if "prepare" in request:
-        return _outcome(run_task, request["prepare"])
-    if "probe" in request:
-        return _outcome(probe, request["probe"])
+    if CALL in request:
+        return _outcome(request[CALL], request[ARGUMENT])
     safe.clear()  # what the segment has done is not in its checkpoint yet
     try:
         return _train(request, stop, _signs(send))
@@ -111,10 +114,12 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
     return sign
 
 
-def _outcome(function: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Answer of a function, or the reason why it has none."""
+def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
+    """Answer of the function called `module:function`, or the reason why it has none."""
+    module, _, function = name.partition(":")
     try:
-        return function(request) or {}
+        answer: dict[str, Any] = getattr(importlib.import_module(module), function)(argument) or {}
+        return answer
     except InputError as error:
         return {"refused": type(error).__name__, "reason": str(error)}
     except Exception as error:

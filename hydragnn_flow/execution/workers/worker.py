@@ -109,7 +109,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     here = socket.gethostname()
     try:
         lane = lane_for(node, _own_gcd(node))
-        answer = lane.call({"prepare": request})
+        answer = lane.run("hydragnn_flow.data:run_task", request)
     except InputError as error:
         return Prepared(here, "refused", str(error))
     except (ProcessDied, OSError) as error:
