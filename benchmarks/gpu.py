@@ -30,7 +30,7 @@ from results.code import commit_of
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.device import this_device

@@ -29,7 +29,8 @@ from hydragnn_flow.config.search import (
     SearchConfig,
 )
 from hydragnn_flow.config.sources import FORMATS, section_class
-from hydragnn_flow.execution.sites.options import NodeOptions, Options
+from hydragnn_flow.execution.options import NodeOptions, Options
+from hydragnn_flow.execution.site import about_site, shipped_sites
 
 PAGES = [
     Path(__file__).with_name(f"{name}.md")
@@ -155,6 +156,16 @@ def samplers() -> str:
     return "\n".join(["| `sampler` | |", "|---|---|", *rows])
 
 
+def sites() -> str:
+    """A row for each site file that ships with the package, of what it says itself."""
+    rows = []
+    for name in shipped_sites():
+        about, example = about_site(name)
+        needs = ", ".join(f"`{key}`" for key in sorted(example.model_fields_set))
+        rows.append(f"| `{name}` | {about.rstrip('.')} | {needs or 'nothing'} |")
+    return "\n".join(["| site | machine | needs |", "|---|---|---|", *rows])
+
+
 def _path(section: str) -> str:
     return f"Training.{section}" if section in _TRAINING else section
 
@@ -174,6 +185,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "ensemble": lambda: _rows(EnsembleConfig),
     "formats": formats,
     "source_keys": source_keys,
+    "sites": sites,
     "options": lambda: _rows(Options),
     "node": lambda: _rows(NodeOptions),
 }

@@ -13,10 +13,14 @@ from parsl.launchers import SrunLauncher
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.sites.batch import batch_site, srun_options
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Site, described_node
-from hydragnn_flow.execution.sites.this_node import this_node
+from hydragnn_flow.execution.sites import (
+    Options,
+    Site,
+    batch_site,
+    described_node,
+    srun_options,
+    this_node,
+)
 
 # A step that ends takes no other work with it, so blocks are small; but srun should not run more
 # often than this at a time.

@@ -4,10 +4,16 @@ Facts: https://docs.alcf.anl.gov/aurora/, read in its version of August 2026; th
 beside each.
 """
 
-from hydragnn_flow.execution.sites.batch import batch_site, pbs_jobs
-from hydragnn_flow.execution.sites.limits import Limit, check_limits
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites import (
+    Limit,
+    Node,
+    Options,
+    Site,
+    batch_site,
+    check_limits,
+    guessed_gcd,
+    pbs_jobs,
+)
 
 INTERFACE = "hsn0"  # Workflows, Parsl
 # Workflows, Parsl; what the campaign reads and writes must lie on these file systems.
@@ -46,6 +52,8 @@ NODE = Node(
     ),
     interface=INTERFACE,
 )
+# A run on it, for tests and documentation.
+EXAMPLE = Options(account="ABC123", partition="debug")
 
 
 def site(options: Options) -> Site:

@@ -6,10 +6,16 @@ July 2026; the section stands beside each.
 
 import getpass
 
-from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.sites.limits import Limit, check_limits
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites import (
+    Limit,
+    Node,
+    Options,
+    Site,
+    batch_site,
+    check_limits,
+    guessed_gcd,
+    slurm_jobs,
+)
 
 INTERFACE = "hsn0"  # PyTorch on Frontier, Best Practices: NCCL_SOCKET_IFNAME
 FIRST_LINES = (
@@ -35,6 +41,8 @@ NODE = Node(
     cores=("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"),
     interface=INTERFACE,
 )
+# A run on it, for tests and documentation.
+EXAMPLE = Options(account="ABC123")
 
 
 def site(options: Options) -> Site:

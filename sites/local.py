@@ -1,9 +1,6 @@
 """This machine: a laptop or workstation, every GPU a GCD, or every CPU core where there is none."""
 
-from hydragnn_flow.execution.sites.batch import Executors, local_processes
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Site
-from hydragnn_flow.execution.sites.this_node import this_node
+from hydragnn_flow.execution.sites import Executors, Options, Site, local_processes, this_node
 
 
 def site(options: Options) -> Site:

@@ -3,9 +3,7 @@
 Facts: https://docs.nersc.gov/systems/perlmutter/architecture/ and, where it says so, others.
 """
 
-from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.sites import Node, Options, Site, batch_site, guessed_gcd, slurm_jobs
 
 INTERFACE = "hsn0"  # Globus Compute's example of a Perlmutter endpoint
 NODE = Node(
@@ -18,6 +16,8 @@ NODE = Node(
     cores=("48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"),
     interface=INTERFACE,
 )
+# A run on it, for tests and documentation.
+EXAMPLE = Options(account="ABC123")
 
 
 def site(options: Options) -> Site:

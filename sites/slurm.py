@@ -12,9 +12,14 @@ or copy this file, fill in the three lines below, and give the copy to --site.
 """
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.sites.batch import batch_site, slurm_jobs
-from hydragnn_flow.execution.sites.options import NodeOptions, Options
-from hydragnn_flow.execution.sites.site import Site, described_node
+from hydragnn_flow.execution.sites import (
+    NodeOptions,
+    Options,
+    Site,
+    batch_site,
+    described_node,
+    slurm_jobs,
+)
 
 # What a node has, as NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16).
 NODE: NodeOptions | None = None
@@ -22,6 +27,8 @@ NODE: NodeOptions | None = None
 INTERFACE: str | None = None
 # Longest time of each batch job.
 WALLTIME = "02:00:00"
+# A run on such a machine, for tests and documentation.
+EXAMPLE = Options(node=NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16))
 
 
 def site(options: Options) -> Site:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from hydragnn_flow.execution.workers.binding import bound_to
+from hydragnn_flow.execution.binding import bound_to
 
 PATIENCE = 240.0
 TWO_CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])

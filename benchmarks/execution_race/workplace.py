@@ -15,9 +15,9 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.lease import DRIVER_FILE
+from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.sites.batch import Executors
-from hydragnn_flow.execution.sites.options import Options
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentSpec

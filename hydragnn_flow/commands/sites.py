@@ -123,7 +123,7 @@ def check(
     """
     loaded = load(site, account, partition, walltime, nodes, blocks)
     from hydragnn_flow.execution import sole_driver
-    from hydragnn_flow.execution.sites.site_check import check_site, faults
+    from hydragnn_flow.execution.site_check.check import check_site, faults
 
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):

@@ -5,7 +5,7 @@ lanes do without it.
 """
 
 from hydragnn_flow.execution.lease import check_driver, sole_driver
-from hydragnn_flow.execution.sites.site import Node, PoolName, Site, load_site, shipped_sites
+from hydragnn_flow.execution.site import Node, PoolName, Site, load_site, shipped_sites
 from hydragnn_flow.execution.workers.gang import abort, whole
 from hydragnn_flow.execution.workers.part import Job
 from hydragnn_flow.execution.workers.worker import run_jobs

@@ -24,7 +24,7 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import PoolName
-from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult

@@ -46,3 +46,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         (folder / name).chmod(0o755)
 
     return put
+
+
+@pytest.fixture
+def in_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the site `allocation` can tell from the environment."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "6")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "72(x5),64")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "99999999999")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)

@@ -11,9 +11,9 @@ from parsl.providers import LocalProvider
 from pool_cases import PATIENCE, tend_until
 
 from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.sites.batch import Executors
-from hydragnn_flow.execution.sites.options import Options
 
 pytestmark = pytest.mark.xdist_group("processes")
 

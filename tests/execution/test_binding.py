@@ -15,9 +15,9 @@ from segment_cases import make_spec
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.sites.site import Device
+from hydragnn_flow.execution.binding import LOOPBACK, address_of, cores_of, environment
+from hydragnn_flow.execution.site import Device
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.binding import LOOPBACK, address_of, cores_of, environment
 from hydragnn_flow.placement import Gcd
 
 ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -114,7 +114,7 @@ def test_every_thread_of_a_lane_runs_on_the_cores_of_its_gcd() -> None:
     node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
     lane = worker.lane_for(node, 1, slot=1)  # it shares the GCD with another
-    probe = "hydragnn_flow.execution.sites.probe:probe"
+    probe = "hydragnn_flow.execution.site_check.probe:probe"
     assert lane.run(probe, asked)["cores"] == [mine]
     threads = psutil.Process(lane._process.pid).threads()
     assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}

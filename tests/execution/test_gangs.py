@@ -23,7 +23,7 @@ from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, abort, whole
-from hydragnn_flow.execution.workers.binding import LOOPBACK
+from hydragnn_flow.execution.binding import LOOPBACK
 from hydragnn_flow.execution.workers.part import SECONDS_TO_FOLLOW
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.runner import run_segment

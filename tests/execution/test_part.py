@@ -13,7 +13,7 @@ from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, run_jobs
-from hydragnn_flow.execution.sites.options import Device
+from hydragnn_flow.execution.options import Device
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.gang import abort_reason
 from hydragnn_flow.execution.workers.part import SECONDS_TO_ANSWER

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.sites.probe import run_probe
-from hydragnn_flow.execution.sites.site import guessed_gcd
-from hydragnn_flow.execution.sites.site_check import faults
+from hydragnn_flow.execution.site import guessed_gcd
+from hydragnn_flow.execution.site_check.check import faults
+from hydragnn_flow.execution.site_check.probe import run_probe
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -10,8 +10,8 @@ from device_cases import write_labelled
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.sites.options import Device
-from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.options import Device
+from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.training.device import this_device
 

@@ -55,7 +55,7 @@ TIGHT_SITE = """
 from dataclasses import replace
 
 from hydragnn_flow.execution.sites.batch import Executors, local_processes
-from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.sites.this_node import this_node
 
 

@@ -14,7 +14,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Job, Node, run_jobs
-from hydragnn_flow.execution.sites.probe import run_probe
+from hydragnn_flow.execution.site_check.probe import run_probe
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment

@@ -19,7 +19,7 @@ from segment_cases import NETWORK, make_spec, network_with
 from hydragnn_flow.config import load_network, resolve_config
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.workers.binding import bound_to
+from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
 from hydragnn_flow.training.runner import run_segment
 

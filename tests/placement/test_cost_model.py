@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Gcd, Sizes, Taken, Work, too_large
 from hydragnn_flow.placement.cost_model import MARGINS
 

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from hydragnn_flow.execution.sites.site import guessed_gcd
+from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Taken, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS
 

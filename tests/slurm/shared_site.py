@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from hydragnn_flow import load_site
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.site import Site
 
 
 def site(options: Options) -> Site:

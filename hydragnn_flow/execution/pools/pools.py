@@ -38,7 +38,7 @@ from hydragnn_flow.execution.pools.workers_file import (
     in_queue,
     remembered_nodes,
 )
-from hydragnn_flow.execution.sites.site import PoolName, Site
+from hydragnn_flow.execution.site import PoolName, Site
 from hydragnn_flow.execution.workers.part import Job
 from hydragnn_flow.execution.workers.worker import run_jobs
 from hydragnn_flow.log import tell

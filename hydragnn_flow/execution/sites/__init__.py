@@ -1,1 +1,32 @@
-"""Sites: site files, the options of a run on a machine, its Parsl configuration."""
+"""Sites: what a site file is made of, and the Parsl configuration of a machine."""
+
+from hydragnn_flow.execution.options import NodeOptions, Options
+from hydragnn_flow.execution.site import Node, Site, described_node, guessed_gcd
+from hydragnn_flow.execution.sites.batch import (
+    Executors,
+    batch_site,
+    local_processes,
+    pbs_jobs,
+    slurm_jobs,
+    srun_options,
+)
+from hydragnn_flow.execution.sites.limits import Limit, check_limits
+from hydragnn_flow.execution.sites.this_node import this_node
+
+__all__ = [
+    "Executors",
+    "Limit",
+    "Node",
+    "NodeOptions",
+    "Options",
+    "Site",
+    "batch_site",
+    "check_limits",
+    "described_node",
+    "guessed_gcd",
+    "local_processes",
+    "pbs_jobs",
+    "slurm_jobs",
+    "srun_options",
+    "this_node",
+]

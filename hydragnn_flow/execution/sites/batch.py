@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools import worker_pool
-from hydragnn_flow.execution.sites.options import Options
-from hydragnn_flow.execution.sites.site import Node, Scheduler, Site
+from hydragnn_flow.execution.site import Node, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
-from hydragnn_flow.execution.workers.binding import address_of
 
 if TYPE_CHECKING:
     from parsl import Config

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.sites.options import Options
+from hydragnn_flow.execution.options import Options
 
 
 @dataclass(frozen=True)

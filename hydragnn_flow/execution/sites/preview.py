@@ -16,8 +16,8 @@ from parsl.providers import LocalProvider
 from parsl.providers.errors import SubmitException
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.sites.batch import Executors
-from hydragnn_flow.execution.sites.site import Site
 
 _ADDRESS = "ADDRESS"
 _RUN_DIR = "RUN_DIR/parsl"

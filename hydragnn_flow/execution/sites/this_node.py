@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 
-from hydragnn_flow.execution.sites.options import Device
-from hydragnn_flow.execution.sites.site import Node, guessed_gcd
+from hydragnn_flow.execution.options import Device
+from hydragnn_flow.execution.site import Node, guessed_gcd
 
 # Of the memory of a GCD or, per slot, of the machine; the rest is the system's.
 _USABLE = 0.9

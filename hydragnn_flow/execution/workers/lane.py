@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Set
 from typing import Any
 
-from hydragnn_flow.execution.workers.binding import bound_to
+from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
 CALL, ARGUMENT = "call", "argument"

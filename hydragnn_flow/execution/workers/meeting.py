@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch do
 from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.workers.binding import LOOPBACK, address_of
+from hydragnn_flow.execution.binding import LOOPBACK, address_of
 from hydragnn_flow.files import write_json
 from hydragnn_flow.training.watch import Stopped
 

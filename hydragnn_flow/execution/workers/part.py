@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hydragnn_flow.execution.lease import Fence
-from hydragnn_flow.execution.sites.site import Node
+from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
 from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Hung, Lane
 from hydragnn_flow.processes import ProcessDied

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.sites.site import Node
-from hydragnn_flow.execution.workers.binding import cores_of, environment
+from hydragnn_flow.execution.binding import cores_of, environment
+from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.lane import Lane
 from hydragnn_flow.execution.workers.part import Job, Part
 from hydragnn_flow.processes import ProcessDied, end_with_parent

@@ -13,8 +13,8 @@ import torch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.sites.site import Node
-from hydragnn_flow.execution.workers.binding import address_of
+from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.worker import lane_for
 from hydragnn_flow.processes import ProcessDied
 

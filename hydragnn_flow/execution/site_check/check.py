@@ -9,10 +9,10 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.execution.sites.options import cores_in
-from hydragnn_flow.execution.sites.probe import run_probe
-from hydragnn_flow.execution.sites.site import Site
+from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.site_check.probe import run_probe
 
 SECONDS_BETWEEN_LOOKS = 0.5
 # A GPU that hangs must not hang the check.
@@ -40,8 +40,8 @@ def check_site(
     Returns
     -------
     list of dict
-        What :func:`~hydragnn_flow.execution.sites.probe.probe` says of each GCD, with its ``host``
-        and ``gcd``; a GCD that could not answer has a ``fault`` instead.
+        Answer of :func:`~hydragnn_flow.execution.site_check.probe.probe` for each GCD, with its
+        ``host`` and ``gcd``; a GCD that could not answer has a ``fault`` instead.
 
     Raises
     ------

@@ -6,10 +6,11 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.sites.options import (
+from hydragnn_flow.execution.options import (
     Device,
     NodeOptions,
     Options,
@@ -102,7 +103,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 def shipped_sites() -> dict[str, Path]:
     """The site files that come with the package, by name."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     for folder in (package / "_sites", package.parent / "sites"):
         if folder.is_dir():
             return {file.stem: file for file in sorted(folder.glob("*.py"))}
@@ -119,7 +120,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
         (`sites/mine.py`), or a `site.yaml` that names one of these and gives options. A site file
         defines a function `site(options)` that returns a :class:`Site`.
     **options
-        Fields of :class:`~hydragnn_flow.execution.sites.options.Options`; each overrides that of a
+        Fields of :class:`~hydragnn_flow.execution.options.Options`; each overrides that of a
         `site.yaml`, and None leaves it alone.
 
     Raises
@@ -137,6 +138,23 @@ def load_site(name: str | Path, **options: Any) -> Site:
     return _site_of(_find(site_file, source), make_options(values, source))
 
 
+def about_site(name: str | Path) -> tuple[str, Options]:
+    """The first line of a site file's docstring, and its ``EXAMPLE`` of options.
+
+    Parameters
+    ----------
+    name
+        The name of a shipped site, or a site file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it cannot be loaded.
+    """
+    module = _module_of(_find(str(name), "site"))
+    return (module.__doc__ or "").partition("\n")[0], getattr(module, "EXAMPLE", Options())
+
+
 def _find(name: str, source: str) -> Path:
     shipped = shipped_sites()
     path = shipped.get(name, Path(name))
@@ -150,16 +168,30 @@ def _find(name: str, source: str) -> Path:
 
 
 def _site_of(path: Path, options: Options) -> Site:
+    module = _module_of(path)
+    try:
+        site = module.site(options)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _unloadable(path, error) from error
+    if not isinstance(site, Site):
+        raise InputError(f"{path}: site() must return a hydragnn_flow Site, not {type(site)}")
+    return site
+
+
+def _module_of(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"hydragnn_flow_site_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        site = module.site(options)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path}: cannot be loaded ({type(error).__name__}: {error})") from error
-    if not isinstance(site, Site):
-        raise InputError(f"{path}: site() must return a hydragnn_flow Site, not {type(site)}")
-    return site
+        raise _unloadable(path, error) from error
+    return module
+
+
+def _unloadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: cannot be loaded ({type(error).__name__}: {error})")

@@ -1,0 +1,116 @@
+"""Conformance suite for sites: what a campaign relies on, with nothing submitted.
+
+A subclass names a site file; pytest, run in an environment with this package, does the rest::
+
+    from hydragnn_flow.testing.sites import SiteSuite
+
+    class TestMine(SiteSuite):
+        name = "sites/mine.py"
+
+On the machine itself `hydragnn-flow site check` then starts a block of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.execution.options import cores_in
+from hydragnn_flow.execution.site import Site, about_site, load_site
+
+# What a batch script says for a job that its scheduler does not start a second time.
+_STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+
+
+class SiteSuite:
+    """Tests of a site."""
+
+    name: str | Path
+    """Site file, or name of a site that ships with the package."""
+    options: Mapping[str, Any] = {}
+    """Options of a run; what is not given is that of the file's ``EXAMPLE``."""
+
+    @pytest.fixture
+    def site(self) -> Site:
+        """The site; override it where options alone do not make one."""
+        return load_site(self.name, **example_options(self.name), **self.options)
+
+    def test_its_blocks_share_its_nodes_evenly(self, site: Site) -> None:
+        assert site.nodes >= 1
+        assert site.blocks >= 1
+        assert site.nodes % site.blocks == 0
+
+    def test_each_gcd_has_a_name_and_memory(self, site: Site) -> None:
+        node = site.node
+        assert len(set(node.gcds)) == len(node.gcds) > 0
+        assert node.cores_per_gcd >= 1
+        assert node.gcd.memory_gib > 0
+        assert node.scratch is None or Path(node.scratch).is_absolute()
+
+    def test_each_gcd_has_cores_of_its_own(self, site: Site) -> None:
+        """One, two or four hardware threads a core; no groups leave it to the system."""
+        node = site.node
+        groups = [cores_in(group) for group in node.cores]
+        assert len(groups) in (0, len(node.gcds))
+        assert sum(map(len, groups)) == len(set().union(*groups))
+        assert all(len(group) in [node.cores_per_gcd * n for n in (1, 2, 4)] for group in groups)
+
+    def test_its_pools_have_a_worker_per_gcd_and_one_per_node(
+        self, site: Site, tmp_path: Path
+    ) -> None:
+        executors = executors_of(site, tmp_path)
+        assert executors["gcd"].max_workers_per_node == len(site.node.gcds)
+        assert executors["node"].max_workers_per_node == 1
+
+    def test_its_workers_bind_themselves_and_take_one_task_at_a_time(
+        self, site: Site, tmp_path: Path
+    ) -> None:
+        for executor in executors_of(site, tmp_path).values():
+            assert executor.encrypted
+            assert executor.prefetch_capacity == 0
+            assert executor.available_accelerators == []
+            assert executor.cpu_affinity == "none"
+
+    def test_blocks_are_started_when_there_is_work(self, site: Site, tmp_path: Path) -> None:
+        for executor in executors_of(site, tmp_path).values():
+            provider = executor.provider
+            assert (provider.init_blocks, provider.min_blocks) == (0, 0)
+            assert provider.max_blocks == site.blocks
+            assert provider.nodes_per_block == site.nodes // site.blocks
+
+    def test_its_workers_take_nothing_new_before_their_job_ends(
+        self, site: Site, tmp_path: Path
+    ) -> None:
+        if site.scheduler is not None:
+            for executor in executors_of(site, tmp_path).values():
+                hours, minutes, seconds = map(int, executor.provider.walltime.split(":"))
+                assert 0 < executor.drain_period < 3600 * hours + 60 * minutes + seconds
+
+    def test_its_batch_scripts_say_when_they_end_and_are_started_once(self, site: Site) -> None:
+        from hydragnn_flow.execution.sites.preview import preview
+
+        blocks = preview(site).blocks
+        assert set(blocks) == {"gcd", "node"}
+        if site.scheduler is not None:
+            for block in blocks.values():
+                assert "HYDRAGNN_FLOW_JOB_END=" in block.script
+                assert _STARTED_ONCE[site.scheduler] in block.script
+
+
+def example_options(name: str | Path) -> dict[str, Any]:
+    """Options of the ``EXAMPLE`` of a site file, as :func:`load_site` takes them."""
+    return about_site(name)[1].model_dump(exclude_unset=True)
+
+
+def executors_of(site: Site, directory: Path) -> dict[str, Any]:
+    """Parsl's executors of a site, by label; this host need have none of its networks."""
+    from hydragnn_flow.execution.sites.batch import Executors
+
+    parsl = site.parsl_config
+    config = (
+        parsl.config(directory, "127.0.0.1") if isinstance(parsl, Executors) else parsl(directory)
+    )
+    return {executor.label: executor for executor in config.executors}
