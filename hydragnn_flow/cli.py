@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -105,16 +105,13 @@ def _options(
 
 
 @app.command()
+@sites.with_options
 def prepare(
     config: Config,
     site: sites.SiteOption = "local",
     data: Data = None,
     run_dir: RunDirOption = None,
-    account: sites.Account = None,
-    partition: sites.Partition = None,
-    walltime: sites.Walltime = None,
-    nodes: sites.Nodes = None,
-    blocks: sites.Blocks = None,
+    **options: Any,
 ) -> None:
     """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
 
@@ -126,23 +123,20 @@ def prepare(
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, account, partition, walltime, nodes, blocks)
+    machine = sites.load(site, options)
     with _interruptible(), using(run_dir or _RUNS, data):
         store = build(loaded, machine, run_dir)
     say(f"store ready: {short(store)}")
 
 
 @app.command()
+@sites.with_options
 def run(
     config: Config,
     site: sites.SiteOption = "local",
     data: Data = None,
     run_dir: RunDirOption = None,
-    account: sites.Account = None,
-    partition: sites.Partition = None,
-    walltime: sites.Walltime = None,
-    nodes: sites.Nodes = None,
-    blocks: sites.Blocks = None,
+    **options: Any,
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
@@ -154,7 +148,7 @@ def run(
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, account, partition, walltime, nodes, blocks)
+    machine = sites.load(site, options)
     with _interruptible(), using(run_dir or _RUNS, data):
         summary = run_campaign(loaded, machine, run_dir)
     where = short(summary.run_directory)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.box import SIMPLE
@@ -24,30 +26,38 @@ SiteOption = Annotated[
         "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
     ),
 ]
-Account = Annotated[
-    str | None,
-    typer.Option("-A", "--account", help="Project that pays for batch jobs.", show_default=False),
-]
-Partition = Annotated[
-    str | None,
-    typer.Option("-p", "--partition", help="Partition or queue of batch jobs.", show_default=False),
-]
-Walltime = Annotated[
-    str | None,
-    typer.Option("-t", "--walltime", help="Of each batch job, HH:MM:SS.", show_default=False),
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "-N", "--nodes", help="Nodes to use at a time, in all batch jobs.", show_default=False
-    ),
-]
-Blocks = Annotated[
-    int | None,
-    typer.Option(
-        "--blocks", help="Batch jobs at a time, which share the nodes.", show_default=False
-    ),
-]
+_OPTIONS: dict[str, Any] = {
+    "account": Annotated[
+        str | None,
+        typer.Option(
+            "-A", "--account", help="Project that pays for batch jobs.", show_default=False
+        ),
+    ],
+    "partition": Annotated[
+        str | None,
+        typer.Option(
+            "-p", "--partition", help="Partition or queue of batch jobs.", show_default=False
+        ),
+    ],
+    "walltime": Annotated[
+        str | None,
+        typer.Option(
+            "-t", "--walltime", help="Time limit of each batch job, HH:MM:SS.", show_default=False
+        ),
+    ],
+    "nodes": Annotated[
+        int | None,
+        typer.Option(
+            "-N", "--nodes", help="Nodes to use at a time, in all batch jobs.", show_default=False
+        ),
+    ],
+    "blocks": Annotated[
+        int | None,
+        typer.Option(
+            "--blocks", help="Batch jobs at a time, which share the nodes.", show_default=False
+        ),
+    ],
+}
 _Name = Annotated[
     str,
     typer.Argument(
@@ -58,41 +68,37 @@ _Name = Annotated[
 ]
 
 
-def load(
-    site: str,
-    account: str | None,
-    partition: str | None,
-    walltime: str | None,
-    nodes: int | None,
-    blocks: int | None,
-) -> Site:
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a run on a machine, as its keywords ``**options``."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in _OPTIONS.items()
+    ]
+    command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+    return command
+
+
+def load(site: str, options: Mapping[str, Any]) -> Site:
     """The site that the options of a command name."""
     from hydragnn_flow.execution import load_site
 
-    return load_site(
-        site,
-        account=account,
-        partition=partition,
-        walltime=walltime,
-        nodes=nodes,
-        blocks=blocks,
-    )
+    return load_site(site, **options)
 
 
 @app.command()
-def show(
-    site: _Name,
-    account: Account = None,
-    partition: Partition = None,
-    walltime: Walltime = None,
-    nodes: Nodes = None,
-    blocks: Blocks = None,
-) -> None:
+@with_options
+def show(site: _Name, **options: Any) -> None:
     """Show what a site says of its nodes, and the batch scripts it would submit; submits nothing.
 
     Works on any machine, a laptop included.
     """
-    loaded = load(site, account, partition, walltime, nodes, blocks)
+    loaded = load(site, options)
     from hydragnn_flow.execution.sites.preview import preview
 
     shown = preview(loaded)
@@ -105,23 +111,20 @@ def show(
 
 
 @app.command()
+@with_options
 def check(
     site: _Name,
     store: Annotated[
         Path | None,
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
-    account: Account = None,
-    partition: Partition = None,
-    walltime: Walltime = None,
-    nodes: Nodes = None,
-    blocks: Blocks = None,
+    **options: Any,
 ) -> None:
     """Start one block of a site and say, GCD by GCD, what a trial would find there.
 
     Ends with exit code 1 if anything is not as the site says.
     """
-    loaded = load(site, account, partition, walltime, nodes, blocks)
+    loaded = load(site, options)
     from hydragnn_flow.execution import sole_driver
     from hydragnn_flow.execution.site_check.check import check_site, faults
 
