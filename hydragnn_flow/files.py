@@ -100,9 +100,10 @@ def modified(path: Path) -> float:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file, to go on with; `Path.exists` takes any error for an absence.
+    """Whether there is a file; an error of the disk is no answer.
 
-    It does from Python 3.14 on, and what is taken for absent is begun anew.
+    From Python 3.14 on `Path.exists` takes any error for an absence, and absent files are begun
+    anew.
 
     Raises
     ------

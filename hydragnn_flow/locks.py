@@ -101,7 +101,7 @@ def take(lock: int) -> bool:
 
 
 def share(lock: int) -> None:
-    """Lock an open file together with others who do so; waits for one who has it alone.
+    """Lock an open file for reading, as others may; waits for a process that has it alone.
 
     Raises
     ------

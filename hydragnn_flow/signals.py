@@ -1,4 +1,4 @@
-"""Signals that end a process, for those who have something to give back first."""
+"""Signals that end a process, handled so that it gives its resources back first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# What Ctrl-C, `kill` and the guards of a login node send, and what a lost connection leaves.
+# Sent by Ctrl-C, by `kill` and the guards of a login node, and when a connection is lost.
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
-# Signals so close together are one: the exception of a second would end the `finally` of the first.
+# Signals within this time count as one [s]: the exception of a second one would end the `finally`
+# of the first.
 SECONDS_OF_ONE = 2.0
 
 

@@ -21,7 +21,7 @@ from hydragnn_flow.execution.sites import (
     slurm_jobs,
 )
 
-# What a node has, as NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16).
+# Description of a node, as NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16).
 NODE: NodeOptions | None = None
 # Network interface on which login and compute nodes reach each other (`ip addr`), as "hsn0".
 INTERFACE: str | None = None

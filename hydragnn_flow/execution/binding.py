@@ -30,7 +30,7 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
     node
         What the site's nodes have.
     position
-        Of the GCD on the node.
+        Position of the GCD on the node.
 
     Returns
     -------

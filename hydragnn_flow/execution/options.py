@@ -156,7 +156,7 @@ class Options(Section):
     def resolved(
         self, site: str, *, needs: Iterable[str] = (), refuses: Iterable[str] = (), **defaults: Any
     ) -> Options:
-        """Fill in a site's defaults and check what is then asked for.
+        """Fill in a site's defaults and check the result.
 
         Parameters
         ----------

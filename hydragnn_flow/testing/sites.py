@@ -21,7 +21,7 @@ import pytest
 from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.site import Site, about_site, load_site
 
-# What a batch script says for a job that its scheduler does not start a second time.
+# Line of a batch script whose job the scheduler does not start a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
 
 

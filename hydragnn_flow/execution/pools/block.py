@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hydragnn_flow.execution.pools.parsl_executor import Job, Manager
 from hydragnn_flow.execution.pools.scheduler import State
 
-# Work that went on for this time has left checkpoints, even if no task came to its end.
+# After this time of work there are checkpoints, even if no task has ended.
 SECONDS_OF_WORK = 600.0
 
 
@@ -45,7 +45,7 @@ class Block:
     cancelling: Future[bool] | None = None
 
     def enter(self, state: State, reason: str = "") -> None:
-        """Take down how the job stands."""
+        """Record the state of the job."""
         if state != self.state:
             self.since, self.entered = time.time(), time.monotonic()
         self.state, self.reason = state, reason
@@ -67,12 +67,12 @@ class Block:
 
     @property
     def was_of_use(self) -> bool:
-        """Whether it has had work; a short task may have come and gone between two looks."""
+        """Whether it has had work, as far as was seen or its results show."""
         return self.was_given_work or self.has_worked
 
     @property
     def is_fruitless(self) -> bool:
-        """Whether, ended now, it was for nothing."""
+        """Whether it would have achieved nothing if it ended now."""
         if self.connected is None:
             return True
         seconds = (self.gone or time.monotonic()) - self.connected

@@ -26,22 +26,23 @@ from hydragnn_flow.execution.pools.patience import Patience
 from hydragnn_flow.execution.pools.scheduler import JobState, State
 from hydragnn_flow.execution.pools.workers_file import count
 
-# From the start of a job until its first workers connect, where they are processes of this host
-# and where an environment may have to come from a busy file system.
+# Time from the start of a job until its first workers connect: as processes of this host, and where
+# the environment may come from a busy file system.
 SECONDS_TO_START_HERE, SECONDS_TO_START = 120.0, 900.0
-# The workers of a block connect one by one; those missing this long after the first do not come.
+# Workers of a block that have not connected this long after its first are considered missing.
 SECONDS_TO_CONNECT = 120.0
-# More of both for each node of a block: they are started, and let in, one after another.
+# Added to both times for each node of a block: nodes start, and connect, one after another.
 SECONDS_PER_NODE = 0.1
-# A block whose workers are gone is given up after this time: a job on its way out ends by itself.
+# Time after which a block without workers is given up; until then its job may end by itself.
 SECONDS_WITHOUT_WORKERS = 10.0
-# Between two phases a pool is without work for a moment, and a new block may wait for hours.
+# Idle time before a block is given back. Between two phases a pool has no work for a moment, and a
+# new block may wait for hours.
 SECONDS_IDLE = 20.0
-# A queue may not list a job at once that it has just taken.
+# Answers without a job that prove its end: a queue may not list at once what it has just taken.
 ANSWERS_TO_BELIEVE = 2
-# A scheduler that gives a bad node gives it again as soon as it is asked.
+# Wait after a block on bad nodes: the scheduler would give the same nodes again at once.
 SECONDS_AFTER_BAD_NODES = 120.0
-# Jobs handed to the scheduler at a time: should it refuse them, one refusal says it all.
+# Jobs handed to the scheduler at a time: if it refuses, one refusal is enough.
 MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
@@ -89,7 +90,7 @@ class Blocks:
         self._managers: list[Manager] = []
         self._at_look = self._sent_since = 0
 
-    # What there is.
+    # The state of the pool.
 
     @property
     def total(self) -> int:
@@ -129,10 +130,10 @@ class Blocks:
 
     @property
     def free(self) -> int:
-        """Workers that wait for a task; rather too few than too many."""
+        """Workers that wait for a task, underestimated where it is not known."""
         usable = {manager.id for manager in self.usable}
-        # Tasks that go on where no new ones are sent take nothing from the usable workers, except
-        # for as many as may have come back since the last look.
+        # Tasks on workers that take no new ones do not occupy the usable workers, except for those
+        # that may have come back since the last refresh.
         elsewhere = sum(m.tasks for m in self._managers if m.id not in usable)
         outstanding = self.parsl.outstanding
         back = max(0, self._at_look + self._sent_since - outstanding)
@@ -167,7 +168,7 @@ class Blocks:
         unheard = [job for job in self._asked if job.done() and not job.cancelled()]
         return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
-    # What Parsl tells.
+    # Reports from Parsl.
 
     def sent(self) -> None:
         """Take down that a task is sent."""
@@ -180,11 +181,11 @@ class Blocks:
             each.has_worked |= each.job.block == block
 
     def lost(self, manager: str) -> None:
-        """Count no longer on a worker pool; may be called from any thread."""
+        """Forget a worker pool; may be called from any thread."""
         self._managers = [each for each in self._managers if each.id != manager]
 
     def look(self) -> None:
-        """See which workers are connected.
+        """Ask which workers are connected.
 
         Raises
         ------
@@ -248,10 +249,10 @@ class Blocks:
         self.parsl.hold(manager.id)
         self._managers = [m._replace(held=m.held or m.id == manager.id) for m in self._managers]
 
-    # What the scheduler tells.
+    # Reports from the scheduler.
 
     def hear(self, patient: bool) -> bool:
-        """Take in what has become of submissions and cancellations; returns whether there was any.
+        """Collect the answers to submissions and cancellations; returns whether there was any.
 
         Parameters
         ----------
@@ -282,7 +283,7 @@ class Blocks:
         return bool(submitted or cancelled)
 
     def update(self, states: Mapping[str, JobState]) -> None:
-        """Take in how the jobs stand; what is missing is not known.
+        """Record the states of jobs; those left out are not known.
 
         Raises
         ------
@@ -305,7 +306,7 @@ class Blocks:
             elif block.not_listed >= ANSWERS_TO_BELIEVE:
                 self._end(block)
 
-    # What is done about it.
+    # Actions.
 
     def ask(self, blocks: int) -> None:
         """Have blocks submitted, as far as the last ones give no reason to wait."""

@@ -8,14 +8,15 @@ from collections.abc import Hashable, Set
 
 from hydragnn_flow.errors import InputError
 
-# What has failed on a node, and nothing gone well since, that makes it suspect. With one trial in
-# ten at fault, eight GCDs that begin together seldom have so many of them.
+# Failures on a node, with no success since, that make it suspect. If one trial in ten is at fault,
+# eight GCDs that begin together seldom see this many.
 MOST_BAD_ENDS = 4.0
-# What fails on several nodes is hardly their fault, but two bad nodes must not excuse each other.
+# Weight of a segment that failed on several nodes: hardly their fault, but two bad nodes must not
+# excuse each other.
 SHARED_BLAME = 0.25
-# A worker pool that is lost alone takes all its work with it.
+# Weight of the loss of a node's worker pool: it takes all its work with it.
 BLAME_FOR_LOSS = 2.0
-# Nodes that refuse work while none does any: they are not to blame, then.
+# Nodes that may refuse work in a row before the campaign stops: then they are not to blame.
 MOST_REFUSING = 3
 
 
@@ -43,9 +44,9 @@ class NodeHealth:
         node
             Its name.
         work
-            What it was; the same each time it is tried.
+            Name of the work; the same each time it is tried.
         worked
-            Whether it went well, and so the node is good.
+            Whether it succeeded, which clears the node.
         """
         if worked:
             self._failures.pop(node, None)
@@ -78,7 +79,7 @@ class NodeHealth:
         nodes
             How many there are at a time.
         at_work
-            Those that have work; for all that is known, what is not condemned may do it well.
+            Nodes that have work; those not condemned may yet succeed.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""All that is asked of a Parsl executor: start jobs and workers, carry tasks and results.
+"""Parsl executor: starts batch jobs and workers, carries tasks and results.
 
 The executor is used without Parsl's DataFlowKernel, which knows dependencies between tasks, repeats
 tasks and scales executors; segments have, and need, none of it.
@@ -145,7 +145,7 @@ class ParslExecutor:
     def shut_down(self) -> None:
         """End what runs on this host."""
         if self._executor.interchange_proc is not None:
-            # What nobody will read any more is not waited for.
+            # Do not wait for messages that nobody will read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
             self._executor.shutdown()
 

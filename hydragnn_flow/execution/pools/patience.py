@@ -1,4 +1,4 @@
-"""Patience with a scheduler: when a pool asks for its next block, and when it gives up."""
+"""Patience with a scheduler: when a pool requests its next block, and when it gives up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 
-# Blocks in a row that end without having done anything, and the waits after them.
+# Blocks in a row without any work done before the campaign stops, and the waits after them [s].
 MOST_FRUITLESS = 3
 SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
-# A scheduler that refuses a job may be in maintenance.
+# Waits after a refused job [s]: the scheduler may be in maintenance.
 SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
 
 _logger = logging.getLogger(__name__)

@@ -46,9 +46,9 @@ from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 SECONDS_BETWEEN_LOOKS = 1.0
-# Schedulers are shared: many centres ask for no more than a question every few seconds.
+# Schedulers are shared: many centres ask users for at most one query every few seconds.
 SECONDS_BETWEEN_QUESTIONS = 15.0
-# What is over before a reader has noticed is not worth a sentence.
+# Waits shorter than this are not reported to the user.
 SECONDS_BEFORE_A_WORD = 10.0
 
 # Characters that stand for themselves where Parsl puts a path: in shell commands, in format

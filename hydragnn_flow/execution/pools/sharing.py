@@ -9,7 +9,7 @@ def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int
     Parameters
     ----------
     wanted
-        Blocks each pool could use.
+        Blocks that each pool could use.
     has
         Blocks each has.
     most

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Sequence
 
 _PARSLS = "parsl.executors.high_throughput.process_worker_pool"
-# Before the end of its job a pool takes nothing new for so long [s], a tenth of a short one:
-# segments stop a little before the end, and would otherwise be sent to the same job again.
+# Seconds before the end of its batch job at which a pool stops accepting tasks (a tenth of short
+# jobs). Segments stop a little before that end, and would otherwise return to the same job.
 MOST_TO_DRAIN, LEAST_TO_DRAIN = 90, 20
 _DRAIN = "--drain_period"
 
@@ -29,7 +29,7 @@ def node_of(manager: str) -> str:
 
 
 def run_in_block(task: bytes) -> tuple[str, bytes]:
-    """Call a function; returns the block of this worker too, whose workers are good then.
+    """Call a function; returns the block of this worker as well, which is proved to work.
 
     Parameters
     ----------

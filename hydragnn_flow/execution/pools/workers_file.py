@@ -1,4 +1,4 @@
-"""`workers.json` of a run directory: what blocks the driver has, for looking."""
+"""`workers.json` of a run directory: the blocks of the driver, for `hydragnn-flow status`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WorkersFile:
     Parameters
     ----------
     run_directory
-        Of the campaign.
+        Directory of the campaign.
     """
 
     def __init__(self, run_directory: Path) -> None:
@@ -101,7 +101,7 @@ class WorkersFile:
         try:
             write_json(self._path, {"written": time.time(), **content})
         except OSError:
-            return  # it is only for looking
+            return  # `status` shows an older state
 
 
 def _about(pool: Blocks) -> dict[str, Any]:

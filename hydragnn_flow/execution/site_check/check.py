@@ -15,9 +15,9 @@ from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.site_check.probe import run_probe
 
 SECONDS_BETWEEN_LOOKS = 0.5
-# A GPU that hangs must not hang the check.
+# Time for all nodes to answer: a GPU that hangs must not hang the check.
 SECONDS_TO_ANSWER = 600.0
-# After the first node of a block has come the others are waited for so long.
+# Time to wait for the other nodes of a block after its first has started.
 SECONDS_FOR_THE_OTHERS = 120.0
 
 
@@ -35,7 +35,7 @@ def check_site(
     store
         A store that every GCD is to read; none where not given.
     tell
-        Is told what is waited for.
+        Called with a sentence about the progress.
 
     Returns
     -------

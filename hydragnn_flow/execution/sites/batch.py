@@ -196,7 +196,7 @@ class Executors:
             run_dir=str(directory),
             # Blocks follow the campaign's need (pools/blocks.py), not the tasks it has sent.
             strategy="none",
-            # What is lost goes back to the campaign, which knows its checkpoint.
+            # The campaign sends lost segments again itself: it knows their checkpoints.
             retries=0,
         )
 
@@ -223,13 +223,13 @@ class Executors:
             available_accelerators=(),
             cpu_affinity="none",
             prefetch_capacity=0,
-            # Blocks are filled one after another, by and large the newest first: the oldest, whose
-            # end is near, become idle and are given back, and a gang's ranks come to lie together.
+            # Blocks are filled one after another, in general the newest first. The oldest, which
+            # end soon, become idle and are given back, and the ranks of a gang share blocks.
             manager_selector=BlockIdManagerSelector(),
             heartbeat_period=heartbeat,
             heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
-            # Segments end by themselves at the end of the job; from a little before it on, a worker
-            # takes nothing new.
+            # Segments end by themselves before their job does. Shortly before that, workers stop
+            # accepting tasks.
             drain_period=walltime - min(worker_pool.MOST_TO_DRAIN, walltime // 10)
             if walltime
             else None,

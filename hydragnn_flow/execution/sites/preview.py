@@ -42,7 +42,7 @@ class Preview:
     blocks: dict[str, Block]
     """By pool."""
     note: str
-    """Sentence about what this host cannot know; empty where it knows everything."""
+    """Sentence about values that this host cannot know; empty where it knows all."""
 
 
 def preview(site: Site) -> Preview:
@@ -64,14 +64,14 @@ def preview(site: Site) -> Preview:
             note = f"{_ADDRESS} stands for the address of the host the campaign is started on"
         make = partial(executors.config, directory, address)  # packs no environment
     config = make()
-    # Of another, since writing them changes the executors.
+    # From a fresh configuration: writing the scripts changes the executors.
     blocks = {executor.label: _block(executor) for executor in make().executors}
     return Preview(config, blocks, note)
 
 
 def _block(executor: Any) -> Block:
     """Command and script with which an executor starts a block."""
-    # What Parsl finds out when it starts an executor.
+    # Values that Parsl sets when it starts an executor.
     executor.run_dir = f"{_RUN_DIR}/000"
     executor.cert_dir = f"{executor.logdir}/certificates"
     executor.logconf_path = None

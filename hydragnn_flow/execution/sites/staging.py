@@ -69,7 +69,7 @@ def place_of(environment: str, scratch: str | None, site: str) -> Path:
     environment
         The option: `stage`, or a directory of each node.
     scratch
-        Of the site's nodes.
+        Scratch directory of the site's nodes.
     site
         Its name, for messages.
 

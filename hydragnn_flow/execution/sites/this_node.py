@@ -10,7 +10,8 @@ import psutil
 from hydragnn_flow.execution.options import Device
 from hydragnn_flow.execution.site import Node, guessed_gcd
 
-# Of the memory of a GCD or, per slot, of the machine; the rest is the system's.
+# Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is the
+# system's.
 _USABLE = 0.9
 
 
@@ -22,7 +23,7 @@ def this_node(interface: str | None = None) -> Node:
     interface
         Network interface on which ranks on several such nodes meet.
     """
-    # They take seconds: what is wrong with a site's options is told before.
+    # Imported here, since it takes seconds: mistakes in a site's options are reported first.
     import torch
 
     from hydragnn_flow.training.device import this_device

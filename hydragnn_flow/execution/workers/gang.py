@@ -96,9 +96,9 @@ def whole(parts: Sequence[SegmentResult]) -> SegmentResult:
 
 
 def _rank_of_blame(result: SegmentResult) -> int:
-    """The smaller, the likelier a cause: who dies breaks the connections of all others."""
+    """Sort key, root cause first: a dead rank breaks the connections of all others."""
     if result.status in ("diverged", "out_of_memory"):
-        return 0  # lies in the network, wherever it shows
+        return 0  # the network's, whichever rank shows it
     if not result.node:
         return 1  # the worker itself was lost
     if result.reason.startswith(ANOTHER_PART):

@@ -24,10 +24,10 @@ LAST = "last"
 ALIVE = "alive"
 """Key of a sign of life, with the longest training step so far [s]; 0 before the first."""
 SECONDS_BETWEEN_SIGNS = 1.0
-# From the request to the first step that is done: torch is imported, a store is read or copied to
-# the node, kernels are compiled.
+# Time from a request to the end of its first step [s]: torch is imported, a store is read or copied
+# to the node, kernels are compiled.
 SECONDS_TO_BEGIN = 3600.0
-# Then a sign of life is due within this time, or within this number of the longest steps.
+# From then on, longest time between two signs of life [s], or number of the longest steps.
 SECONDS_BETWEEN_STEPS = 600.0
 STEPS_TO_WAIT = 20.0
 

@@ -20,10 +20,10 @@ from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import AGREED, Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 SECONDS_BETWEEN_LOOKS = 1.0
-# What ranks have who are to end by themselves, with a checkpoint, before they are killed.
+# Time for ranks to end by themselves, with a checkpoint, before they are killed [s].
 SECONDS_TO_FOLLOW = 30.0
-# For a result to reach the driver before the batch job ends. A segment that trains has stopped by
-# then; left is a process that still imports torch, or a step that takes longer than any before.
+# Time for a result to reach the driver before the batch job ends [s]. Only a process that still
+# imports torch, or a step longer than any before, is cut off by it; other segments have stopped.
 SECONDS_TO_ANSWER = 3.0
 _TIME_UP = "its time was up before it began, or before it could stop"
 

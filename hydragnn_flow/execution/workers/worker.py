@@ -104,7 +104,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     Raises
     ------
     InputError, StoreError
-        What the lane refused, and why: the input is at fault, or what is written to.
+        If the input, or the place that is written to, is at fault.
     """
     here = socket.gethostname()
     try:
