@@ -56,6 +56,14 @@ class Block:
         return time.monotonic() - self.submitted
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the scheduler has cancelled its job."""
+        answer = self.cancelling
+        if answer is None or not answer.done() or answer.cancelled():
+            return False
+        return answer.exception() is None and answer.result()
+
+    @property
     def tasks(self) -> int:
         """Tasks at work in it."""
         return sum(manager.tasks for manager in self.managers)

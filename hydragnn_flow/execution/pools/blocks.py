@@ -277,7 +277,7 @@ class Blocks:
                 self.blocks.append(block)
                 self.patience.grant()
                 self._log(block, "is submitted")
-        cancelled = [block for block in self.blocks if _succeeded(block.cancelling)]
+        cancelled = [block for block in self.blocks if block.is_cancelled]
         for block in cancelled:
             self._file(block, "is cancelled")
         return bool(submitted or cancelled)
@@ -387,7 +387,7 @@ class Blocks:
 
     def cancel_all(self) -> None:
         """Cancel every job that there is or may be."""
-        ended = {block.job.number for block in self.ended if _succeeded(block.cancelling)}
+        ended = {block.job.number for block in self.ended if block.is_cancelled}
         # Parsl's own list, which has a job that was just being submitted, too.
         jobs = [job for job in self.parsl.submitted() if job not in ended]
         for _ in range(TRIES_TO_CANCEL):
@@ -445,9 +445,3 @@ class Blocks:
             self.exclude(())
         else:
             self.patience.refuse(said, can_wait, bool(self.blocks))
-
-
-def _succeeded(cancelling: Future[bool] | None) -> bool:
-    if cancelling is None or cancelling.cancelled() or not cancelling.done():
-        return False
-    return cancelling.exception() is None and cancelling.result()
