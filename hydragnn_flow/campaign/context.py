@@ -39,7 +39,7 @@ class Context:
     estimator: Estimator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.directory, self.token, self.view)
+        self.ledger = Ledger(self.directory, self.token)
         gcd = gcd_for_segments(self.site, self.config, self.store)
         self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
         self.estimator.learn(self.history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,9 +14,11 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import Job, PoolName, abort, whole
+from hydragnn_flow.log import tell
 from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
 
 SECONDS_BETWEEN_LOOKS = 0.5
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -104,7 +107,7 @@ class Dispatch:
         self._workers.tend(**{self._pool: self.running + more})
         waits_for = self._workers.waiting() if more and not self._running else ""
         if waits_for and not self._waited_for:
-            self._context.view.say(waits_for)
+            tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
     def send(self, jobs: Sequence[tuple[Task, Job]]) -> None:

@@ -29,7 +29,7 @@ from hydragnn_flow.execution import Site, check_driver, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
-from hydragnn_flow.log import driver_log
+from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
@@ -49,7 +49,7 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
     extended = directory.is_extended(config)
     with _driving(directory, config, view) as token:
         if extended:
-            view.say("more trials are asked for; the ensemble of fewer was set aside")
+            tell(_logger, "more trials are asked for; the ensemble of fewer was set aside")
         with _started(site, directory) as pools:
             store = _prepare(config, site, directory, view, pools)
             context = Context(config, site, directory, store, token, view)
@@ -70,13 +70,14 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    option = local_locks(directory.path)
-    if option:
-        view.say(
-            f"{directory.path}: its file system is mounted with `{option}`, so that nothing keeps "
-            "a driver on another node out of it; start one at a time"
-        )
     with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
+        if option := local_locks(directory.path):
+            tell(
+                _logger,
+                "%s: its file system is mounted with `%s`, so that nothing keeps a driver on "
+                "another node out of it; start one at a time",
+                *(directory.path, option),
+            )
         if directory.is_extended(config):
             directory.set_ensemble_aside()
         directory.claim(config)
@@ -121,7 +122,7 @@ def _prepare(
     architecture = base.Architecture
     assert architecture.radius is not None  # load_config has seen to it
     if unused := unused_keys(config.network):
-        view.say(f"network: keys that change nothing here: {', '.join(unused)}")
+        tell(_logger, "network: keys that change nothing here: %s", ", ".join(unused))
     store = prepare_store(
         config.data,
         architecture.radius,
@@ -134,29 +135,31 @@ def _prepare(
         and architecture.truncated_neighbours == "refuse",
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
-        view.say(sentence)
+        tell(_logger, "%s", sentence)
     n_val, level = len(store["valset"]), config.ensemble.level
     if n_val < needed_for_level(level):
         raise InputError(
             f"{config.name}: ensemble.level = {level} needs at least {needed_for_level(level)} "
             f"validation structures, and there are {n_val}; raise data.split.val or lower the level"
         )
-    _check_budget(base, store, view)
+    _check_budget(base, store)
     with torch.device("meta"):
         build_model(base, store)  # what does not fit the data is refused before anything starts
     return store
 
 
-def _check_budget(network: NetworkConfig, store: GraphStore, view: View) -> None:
+def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
     """Refuse, or name, graphs larger than a step may be, before anything trains."""
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits
         return
     too_large = int((~graphs_kept(train, budget)).sum())
     if too_large:
-        view.say(
-            f"{too_large} of {len(train)} structures to train on are larger than Training.Batching "
-            "allows and are left out"
+        tell(
+            _logger,
+            "%d of %d structures to train on are larger than Training.Batching allows and are left "
+            "out",
+            *(too_large, len(train)),
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import check_driver
 from hydragnn_flow.files import patiently
+from hydragnn_flow.log import tell
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
@@ -24,12 +24,10 @@ class Ledger:
         Of the run.
     token
         Of this driver; a newer one keeps it from writing.
-    view
-        Told where the disk has to be waited for.
     """
 
-    def __init__(self, directory: RunDirectory, token: str, view: View) -> None:
-        self._directory, self._token, self._view = directory, token, view
+    def __init__(self, directory: RunDirectory, token: str) -> None:
+        self._directory, self._token = directory, token
         self.results: list[SegmentResult] = list(directory.results())
         """In the order they ended."""
         self._bundles = max((int(r.bundle[1:]) for r in self.results if r.bundle), default=0)
@@ -74,4 +72,4 @@ class Ledger:
 
     def _tell_of_waiting(self, error: OSError) -> None:
         path = self._directory.path
-        self._view.say(f"{path}: cannot be written to ({error.strerror}); waiting for it")
+        tell(_logger, "%s: cannot be written to (%s); waiting for it", path, error.strerror)
