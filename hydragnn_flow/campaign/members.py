@@ -152,7 +152,7 @@ class MemberPhase:
         if result.status == "out_of_memory":
             return [task]
         task = task.again(result)
-        if not task.is_hopeless:
+        if not task.retries.is_hopeless:
             log_retry(task, result)
             return [task]
         raise CampaignStopped(

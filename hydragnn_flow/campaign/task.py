@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.files import modified, patiently
 from hydragnn_flow.placement import Estimate
+from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
 
-# A segment that is tried this often and never gets further is more likely cause than victim.
-MOST_TRIES = 3
-# A lost node or an ended batch job is no fault of the segments there, unless it never ends.
-MOST_LOSSES = 10
 _logger = logging.getLogger(__name__)
 
 
@@ -36,10 +33,8 @@ class Task:
     """When it could have run for the first time, by the campaign's clock [s]."""
     checkpoint_seen: float
     """When the checkpoint was written that it begins with; see :func:`checkpoint_time`."""
-    tries: int = 0
-    """Number of failures without progress."""
-    losses: int = 0
-    """Number of times that its node or batch job was lost, or of no use, without progress."""
+    retries: Retries = field(default_factory=Retries)
+    """Failures without progress; losses are those of its node or batch job."""
 
     def sent(self) -> SegmentSpec:
         """The segment as it goes out, with a claim of its own."""
@@ -62,22 +57,10 @@ class Task:
     def again(self, end: SegmentResult) -> Task:
         """The segment once more after a bad end; getting further starts the count anew."""
         seen = checkpoint_time(self.spec.folder)
-        tries, losses = (self.tries, self.losses) if seen == self.checkpoint_seen else (0, 0)
-        if end.status in ("lost", "refused", "interrupted"):
-            losses += 1
-        else:
-            tries += 1
-        return replace(self, tries=tries, losses=losses, checkpoint_seen=seen)
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether it has been sent before and came back unfinished."""
-        return self.tries + self.losses > 0
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether it has had its chances."""
-        return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
+        before = self.retries if seen == self.checkpoint_seen else Retries()
+        is_lost = end.status in ("lost", "refused", "interrupted")
+        retries = before.lost() if is_lost else before.failed()
+        return replace(self, retries=retries, checkpoint_seen=seen)
 
     def __str__(self) -> str:
         return f"{self.spec.kind} {self.spec.number}"
@@ -86,9 +69,8 @@ class Task:
 def log_retry(task: Task, end: SegmentResult) -> None:
     """Log that a segment is sent once more after a bad end."""
     _logger.info(
-        "%s is sent again (%d of %d failures, %d of %d losses): %s%s: %s",
-        *(task, task.tries, MOST_TRIES, task.losses, MOST_LOSSES),
-        *(end.status, f" on {end.node}" if end.node else "", end.reason),
+        "%s is sent again (%s): %s%s: %s",
+        *(task, task.retries, end.status, f" on {end.node}" if end.node else "", end.reason),
     )
 
 

@@ -136,7 +136,9 @@ class TrialPhase:
     def _send(self, dispatch: Dispatch, free: int) -> None:
         now = self.context.clock.monotonic()
         queue = [
-            Placeable(task, task.estimate, task.width, task.is_repeated, now - task.ready_since)
+            Placeable(
+                task, task.estimate, task.width, task.retries.total > 0, now - task.ready_since
+            )
             for task in self._ready
         ]
         busy = dispatch.busy() if any(task.width > free for task in self._ready) else ()
@@ -254,7 +256,7 @@ class TrialPhase:
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
         self._troubled.add(task.spec.number)
-        if not task.is_hopeless:
+        if not task.retries.is_hopeless:
             log_retry(task, result)
             self._ready.append(task)
         elif not self._succeeded and len(self._troubled) > 1:
@@ -264,7 +266,7 @@ class TrialPhase:
                 f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
             )
         else:
-            times = task.tries + task.losses
+            times = task.retries.total
             reason = f"{result.status} {times} times without getting further: {result.reason}"
             self._fail(task.spec.number, reason)
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
 from hydragnn_flow.data.preparing.tasks import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.retries import MOST_TRIES, Retries
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many are done, and of how many."""
 
-# On as many nodes, where there are so many.
-_ATTEMPTS = 3
-# A node where tasks fail at once is the first to be free again.
-_MOST_ATTEMPTS = 10
 _CHECK_SECONDS = 1.0
 
 
@@ -88,7 +85,8 @@ def run_all(
             run_task(request)
             done(number)
         return
-    failures: defaultdict[int, list[str]] = defaultdict(list)
+    retries: defaultdict[int, Retries] = defaultdict(Retries)
+    failed_on: defaultdict[int, set[str]] = defaultdict(set)
     waiting = {_submit(workers, request): number for number, request in requests.items()}
     while waiting:
         ended, _ = wait(waiting, timeout=_CHECK_SECONDS, return_when=FIRST_COMPLETED)
@@ -104,23 +102,21 @@ def run_all(
                 _cancel(waiting)
                 raise error
             _check(workers)  # a pool without workers fails whatever it is given
-            nodes = failures[number]
-            nodes.append(error.node if isinstance(error, TaskFailed) else "")
-            if _is_hopeless(nodes, workers.nodes):
+            nodes, node = failed_on[number], error.node if isinstance(error, TaskFailed) else ""
+            # A node where tasks fail at once is the first to be free again.
+            is_lost = node in nodes and len(nodes) < min(MOST_TRIES, workers.nodes)
+            retries[number] = retries[number].lost() if is_lost else retries[number].failed()
+            nodes.add(node)
+            if retries[number].is_hopeless:
                 _cancel(waiting)
-                on = ", ".join(sorted({*nodes} - {""})) or "nodes not known"
+                on = ", ".join(sorted(nodes - {""})) or "nodes not known"
                 raise CampaignStopped(
-                    f"preparing the store failed {len(nodes)} times at {requests[number]['what']}, "
+                    f"preparing the store failed {retries[number].total} times at "
+                    f"{requests[number]['what']}, "
                     f"on {on}: {error}; see whether these nodes are in order and have enough "
                     f"memory, then start again"
                 ) from error
             waiting[_submit(workers, requests[number])] = number
-
-
-def _is_hopeless(failures: Sequence[str], nodes: int) -> bool:
-    """Whether a task has failed often enough, on different nodes where there are several."""
-    enough = len(failures) >= _ATTEMPTS and len({*failures}) >= min(_ATTEMPTS, nodes)
-    return enough or len(failures) >= _MOST_ATTEMPTS
 
 
 def _submit(workers: Workers, request: Mapping[str, Any]) -> Future[None]:
