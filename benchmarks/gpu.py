@@ -7,8 +7,8 @@
 device: seconds by the wall, on a CPU those of the CPU. What a step runs there is counted by
 torch's profiler. *estimates* are those that placement makes of the network alone for the device of
 this machine's site, and *constants* what the measured steps say of it. *processes* are networks
-that train beside each other, as lanes do. *pieces* are the hand-written derivatives beside torch's
-own operations, forward and backward.
+that train beside each other, as trainers do. *pieces* are the hand-written derivatives beside
+torch's own operations, forward and backward.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class SegmentSpec(Segment):
     """Where the driver's token is kept."""
     token: str = ""
     """Identifies the driver that sent this segment; a newer driver's token ends it."""
-    claim: str = ""
+    attempt: str = ""
     """Identifies this sending of it; sent again, it carries another, which ends this one."""
     deadline: float | None = None
     """Unix time [s] by which the segment ends with a checkpoint; none where not given."""

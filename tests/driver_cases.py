@@ -51,7 +51,7 @@ def start_until(
 
 
 def family_of(driver: subprocess.Popen[bytes], run: Path) -> list[psutil.Process]:
-    """Every process that works for a run: Parsl's pools name its directory, lanes are their own."""
+    """Every process that works for a run: Parsl's pools name its directory, trainers are theirs."""
     pools = [
         process
         for process in psutil.process_iter()

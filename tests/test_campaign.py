@@ -85,7 +85,7 @@ def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted: Started) ->
 
 
 def test_no_process_outlives_a_killed_driver_for_long(killed: Started) -> None:
-    assert "lane_process" in killed.words
+    assert "trainer_main" in killed.words
     assert not still_there(killed.family, seconds=60)
 
 

@@ -39,7 +39,7 @@ def test_execution(tmp_path: Path) -> None:
     assert len(ratios) in (2, 4) and min(ratios) > 1  # wall times on a quiet machine only
     (parts,) = starts["local"]
     # Python has to be started and torch to be imported, wherever that is.
-    assert 0.1 < parts["lane"] < sum(parts.values()) < took
+    assert 0.1 < parts["trainer"] < sum(parts.values()) < took
     assert list(scratch.iterdir()) == []
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in _command(p)]
 

@@ -106,7 +106,7 @@ def test_a_file_that_may_not_be_written_any_more_stays(tmp_path: Path) -> None:
 
 
 def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
-    kept = ["checkpoint.pt", ".checkpoint.pt", ".claim.123.tmp", "checkpoint.pt.tmp"]
+    kept = ["checkpoint.pt", ".checkpoint.pt", ".attempt.123.tmp", "checkpoint.pt.tmp"]
     for name in (*kept, ".checkpoint.pt.4711.tmp", ".checkpoint.pt.0f3c.tmp"):
         (tmp_path / name).touch()
     sweep(tmp_path / "checkpoint.pt")

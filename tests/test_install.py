@@ -138,6 +138,6 @@ def test_an_installed_package_knows_its_sites(installed: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_workers_start_from_an_installed_package(installed: Path, tmp_path: Path) -> None:
-    """Parsl starts them with the Python of the environment, and lanes import the package there."""
+    """Parsl starts them with the Python of the environment; trainers import the package there."""
     said = run(installed, tmp_path, "hydragnn-flow", "site", "check", "local")
     assert "local is as it should be" in said

@@ -150,8 +150,11 @@ def test_a_display_that_fails_stops_nobody(
     assert "BrokenPipeError" in capsys.readouterr().err
 
 
-def test_a_name_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler takes only text
+    handlers = logging.getLogger("hydragnn_flow").handlers
     with driver_log(tmp_path, unheard):
+        monkeypatch.setattr(logger, "handlers", list(handlers))
         logger.info("%s cannot be read", "trial-\udcff")
     assert r"trial-\udcff cannot be read" in lines_of(tmp_path)[1]
 

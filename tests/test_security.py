@@ -75,7 +75,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     )
     run, output, mark = folder / "run", folder / "output", str(folder)
     command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
-    kinds = ("hydragnn_flow.cli", "interchange", "lane_process", "other")
+    kinds = ("hydragnn_flow.cli", "interchange", "trainer_main", "other")
     seen = Ran(run, {kind: set() for kind in kinds}, set())
     environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
     with output.open("wb") as log:
@@ -94,7 +94,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
     assert ran.reached["hydragnn_flow.cli"], "the driver was not seen"
     assert ran.reached["interchange"], "the interchange was not seen"
-    assert ran.reached["lane_process"], "the ranks of a member were not seen"
+    assert ran.reached["trainer_main"], "the ranks of a member were not seen"
     addresses = set().union(*ran.reached.values())
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
 

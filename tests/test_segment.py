@@ -32,7 +32,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_segment_is_the_same_in_another_process(tmp_path: Path, name: str) -> None:
-    spec = make_spec(tmp_path / "t", None, 3, network=NETWORKS[name], claim="c", deadline=9.5)
+    spec = make_spec(tmp_path / "t", None, 3, network=NETWORKS[name], attempt="c", deadline=9.5)
     divided = replace(spec, network=spec.network.with_accumulation(3))
     assert divided.network != spec.network
     for sent in (spec, divided):

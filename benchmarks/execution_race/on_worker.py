@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from execution_race.processes import start_of
-from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
 from hydragnn_flow.segment import SegmentResult
 
 
@@ -29,7 +29,7 @@ class FirstSegment(NamedTuple):
     task: float
     """When the worker began its first task."""
     segment: float
-    """When the lane began the segment."""
+    """When the trainer process began the segment."""
     first_step: float
 
 
@@ -39,11 +39,11 @@ def sign_in(seconds: float) -> Worker:
     return Worker(os.getpid(), os.getppid())
 
 
-def end_at_once(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
-    """In place of `run_jobs`: results of segments that did nothing."""
+def end_at_once(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
+    """In place of `run_rank_groups`: results of segments that did nothing."""
     results = []
-    for job in jobs:
-        spec, now = job.spec, time.time()
+    for group in groups:
+        spec, now = group.spec, time.time()
         # The best learning rate is 1e-3.
         rate = spec.network.Training.Optimizer.learning_rate
         loss = abs(rate - 1e-3) + 1.0 / spec.until_epoch
@@ -67,10 +67,10 @@ def end_at_once(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
     return results
 
 
-def run_first(node: Node, job: Job) -> FirstSegment:
+def run_first(node: Node, group: RankGroup) -> FirstSegment:
     """Run the first segment of a new worker, and say when what began."""
     task = time.time()
-    (result,) = run_jobs(node, [job])
+    (result,) = run_rank_groups(node, [group])
     return FirstSegment(
         start_of(os.getppid()), start_of(os.getpid()), task, result.started, result.ended
     )

@@ -19,7 +19,7 @@ from results import Cell, Number, Table
 
 from execution_race.on_worker import run_first
 from execution_race.workplace import Segments, connect
-from hydragnn_flow.execution import Job, Site, load_site, run_jobs
+from hydragnn_flow.execution import RankGroup, Site, load_site, run_rank_groups
 from hydragnn_flow.execution.pools.pools import Pools
 
 
@@ -31,7 +31,7 @@ class Parts:
     worker_pool: float
     notice: float
     worker: float
-    lane: float
+    trainer: float
     store: float
     model: float
 
@@ -41,7 +41,7 @@ _MEANING = {
     "worker_pool": "worker pool, until it starts its workers",
     "notice": "until the driver has noticed",
     "worker": "worker's imports, until it begins its first task",
-    "lane": "lane's imports, torch among them",
+    "trainer": "trainer process's imports, torch among them",
     "store": "opening the store, and all that is done once in a process",
     "model": "network, model, plan and first batch",
 }
@@ -87,16 +87,18 @@ def _start(directory: Path, site: Site, segments: Segments) -> Parts:
         asked = time.time()
         connect(pools, 1)
         seen = time.time()
-        first = pools.submit("gcd", run_first, site.node, Job(segments.next())).result()
+        first = pools.submit("gcd", run_first, site.node, RankGroup(segments.next())).result()
         # With all imported and the store open, what remains of a segment is its own.
-        (again,) = pools.submit("gcd", run_jobs, site.node, [Job(segments.next())]).result()
+        (again,) = pools.submit(
+            "gcd", run_rank_groups, site.node, [RankGroup(segments.next())]
+        ).result()
     model = again.ended - again.started
     return Parts(
         launch=first.manager - asked,
         worker_pool=first.worker - first.manager,
         notice=seen - first.worker,
         worker=first.task - seen,
-        lane=first.segment - first.task,
+        trainer=first.segment - first.task,
         store=first.first_step - first.segment - model,
         model=model,
     )

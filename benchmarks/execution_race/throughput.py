@@ -23,7 +23,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import Job, PoolName, Site
+from hydragnn_flow.execution import PoolName, RankGroup, Site
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
@@ -41,8 +41,8 @@ _PEER = "tasks alone"
 class _WithoutTraining(Pools):
     """Pools whose workers end every segment at once."""
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
-        return self.submit(pool, end_at_once, self._site.node, jobs)
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
+        return self.submit(pool, end_at_once, self._site.node, groups)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from results import Line
 from execution_race.on_worker import sign_in
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import Segments, connect, workers_of_this_machine
-from hydragnn_flow.execution import Job, run_jobs
+from hydragnn_flow.execution import RankGroup, run_rank_groups
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.segment import SegmentResult
 
@@ -52,13 +52,13 @@ class _Cost:
 
 
 class _Warm:
-    """One worker, with a lane that has trained before."""
+    """One worker, with a trainer process that has trained before."""
 
     def __init__(self, pools: Pools, node: object, segments: Segments) -> None:
         self._pools, self._node, self._segments = pools, node, segments
         worker = pools.submit("gcd", sign_in, 0.0).result()
         self.parts: list[tuple[float, float]] = []
-        """Seconds until the lane begins a segment, and from there to its first step."""
+        """Seconds until the trainer process begins a segment, and from there to its first step."""
         self._run()
         self._processes = [*family(os.getpid()), *family(worker.manager)]
 
@@ -69,9 +69,9 @@ class _Warm:
         return _Cost(seconds, (cpu_seconds(self._processes) - before) / _SEGMENTS)
 
     def _run(self) -> float:
-        job = Job(self._segments.next())
+        group = RankGroup(self._segments.next())
         submitted = time.time()
-        future = self._pools.submit("gcd", run_jobs, self._node, [job])
+        future = self._pools.submit("gcd", run_rank_groups, self._node, [group])
         results: list[SegmentResult] = future.result()
         (result,) = results
         assert result.status == "interrupted", result.reason
@@ -170,14 +170,14 @@ def lines(
             say(f"turn {turn + 1} of {turns}")
             for name in sides if turn % 2 else reversed(sides):
                 costs[name].append(sides[name].turn())
-    until_lane, in_lane = (
+    until_trainer, in_trainer = (
         [1e3 * seconds for seconds in part] for part in zip(*warm.parts, strict=True)
     )
     own = [1e3 * cost.seconds for cost in costs[_OURS]]
     found = [
         Line(_ROW, _WHAT, median(own), "ms", at_most=100.0, spread=(min(own), max(own))),
-        Line(_ROW, "of it, until the lane has it", median(until_lane), "ms"),
-        Line(_ROW, "of it, network, model, plan and first batch", median(in_lane), "ms"),
+        Line(_ROW, "of it, until the trainer process has it", median(until_trainer), "ms"),
+        Line(_ROW, "of it, network, model, plan and first batch", median(in_trainer), "ms"),
     ]
     for peer in list(sides)[1:]:
         wall = [[cost.seconds for cost in costs[side]] for side in (_OURS, peer)]

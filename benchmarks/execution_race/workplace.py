@@ -14,7 +14,7 @@ from parsl.providers import LocalProvider
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.lease import DRIVER_FILE
+from hydragnn_flow.execution.fence import DRIVER_FILE
 from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.sites.batch import Executors
@@ -23,7 +23,7 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentSpec
 
 # As often as a campaign's driver looks.
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 SECONDS_TO_CONNECT = 900.0
 HEARTBEAT = 3
 _NETWORK: dict[str, Any] = {
@@ -115,7 +115,7 @@ class Segments:
             seed=number,
             run_directory=str(self._run.path),
             token="mine",
-            claim=uuid.uuid4().hex,
+            attempt=uuid.uuid4().hex,
             mode="memory",
         )
 
@@ -137,9 +137,9 @@ def connect(pools: Pools, workers: int) -> None:
         If they do not come.
     """
     give_up = time.monotonic() + SECONDS_TO_CONNECT
-    pools.tend(gcd=workers)
+    pools.update(gcd=workers)
     while pools.free("gcd") < workers:
         if time.monotonic() > give_up:
             raise TimeoutError(f"{pools.workers('gcd')} of {workers} workers have come")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-        pools.tend(gcd=workers)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
+        pools.update(gcd=workers)

@@ -1,4 +1,4 @@
-"""Several processes that train on one device, as lanes of a campaign do."""
+"""Several processes that train on one device, as trainer processes of a campaign do."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import Job, Node, PoolName, Site
+from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
@@ -58,12 +58,12 @@ class _Machine:
 
     def __init__(self, gcds: int) -> None:
         self._gcds = gcds
-        self._running: deque[tuple[Future[list[SegmentResult]], Sequence[Job]]] = deque()
+        self._running: deque[tuple[Future[list[SegmentResult]], Sequence[RankGroup]]] = deque()
         self._submitted = False
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
         future: Future[list[SegmentResult]] = Future()
-        self._running.append((future, jobs))
+        self._running.append((future, groups))
         self._submitted = True
         if len(self._running) == self._gcds:
             self._end(_ENDING_TOGETHER)
@@ -72,15 +72,14 @@ class _Machine:
     def free(self, pool: PoolName) -> int:
         return self._gcds - len(self._running)
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None: ...
+    def record(self, node: str, work: Hashable, worked: bool) -> None: ...
 
-    def avoid(self, node: str, reason: str) -> bool:
-        return False
+    def avoid(self, node: str, reason: str) -> None: ...
 
     def waiting(self) -> str:
         return ""
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, gcd: int = 0, node: int = 0) -> None:
         """Called in every round of the loop: with nothing left to submit, the rest ends."""
         if not self._submitted:
             self._end(len(self._running))
@@ -88,8 +87,8 @@ class _Machine:
 
     def _end(self, count: int) -> None:
         for _ in range(min(count, len(self._running))):
-            future, jobs = self._running.popleft()
-            future.set_result([_result(job.spec) for job in jobs])
+            future, groups = self._running.popleft()
+            future.set_result([_result(group.spec) for group in groups])
 
 
 def _result(spec: SegmentSpec) -> SegmentResult:

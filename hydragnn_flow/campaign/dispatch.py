@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
-from hydragnn_flow.execution import Job, PoolName, abort, whole
+from hydragnn_flow.execution import PoolName, RankGroup, abort, merged
 from hydragnn_flow.log import tell
 from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
 
@@ -26,7 +26,7 @@ class _Sending:
     """Segments side by side on one worker, or one segment as a gang on several."""
 
     tasks: list[Task]
-    jobs: list[list[Job]]
+    groups: list[list[RankGroup]]
     """Of each worker."""
     bundle: str
     """Its name in the records."""
@@ -36,7 +36,7 @@ class _Sending:
 
     @property
     def is_gang(self) -> bool:
-        return len(self.jobs) > 1
+        return len(self.groups) > 1
 
     def remaining(self, now: float) -> float:
         """Expected time until its GCDs are free [s].
@@ -80,7 +80,7 @@ class Dispatch:
     @property
     def running(self) -> int:
         """Workers that have something to do."""
-        return sum(len(sending.jobs) - len(sending.ended) for sending in self._running)
+        return sum(len(sending.groups) - len(sending.ended) for sending in self._running)
 
     @property
     def free(self) -> int:
@@ -93,7 +93,7 @@ class Dispatch:
         return [
             sending.remaining(now)
             for sending in self._running
-            for _ in range(len(sending.jobs) - len(sending.ended))
+            for _ in range(len(sending.groups) - len(sending.ended))
         ]
 
     def request_workers(self, more: int) -> None:
@@ -104,25 +104,25 @@ class Dispatch:
         InputError, CampaignStopped
             If none can be got, or none that does any work.
         """
-        self._workers.tend(**{self._pool: self.running + more})
+        self._workers.update(**{self._pool: self.running + more})
         waits_for = self._workers.waiting() if more and not self._running else ""
         if waits_for and not self._waited_for:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
-    def send(self, jobs: Sequence[tuple[Task, Job]]) -> None:
+    def send(self, groups: Sequence[tuple[Task, RankGroup]]) -> None:
         """Run segments side by side on one worker."""
-        self._send([task for task, _ in jobs], [[job for _, job in jobs]])
+        self._send([task for task, _ in groups], [[group for _, group in groups]])
 
-    def send_gang(self, task: Task, jobs: Sequence[Job]) -> None:
+    def send_gang(self, task: Task, groups: Sequence[RankGroup]) -> None:
         """Run one segment on several workers, whose ranks the jobs share out."""
-        self._send([task], [[job] for job in jobs])
+        self._send([task], [[group] for group in groups])
 
-    def _send(self, tasks: list[Task], jobs: list[list[Job]]) -> None:
+    def _send(self, tasks: list[Task], groups: list[list[RankGroup]]) -> None:
         bundle = self._context.ledger.next_bundle()
-        sending = _Sending(tasks, jobs, bundle, self._clock.monotonic())
+        sending = _Sending(tasks, groups, bundle, self._clock.monotonic())
         self._running.add(sending)
-        for position, together in enumerate(jobs):
+        for position, together in enumerate(groups):
             future = self._workers.run(self._pool, together)
             future.add_done_callback(partial(self._ended, sending, position))
 
@@ -140,7 +140,7 @@ class Dispatch:
         return ended
 
     def _judge_nodes(self, sending: _Sending) -> None:
-        """Tell the pools how a node does; of a gang each part speaks for its own.
+        """Tell the pools how a node does; of a gang each group speaks for its own.
 
         What worked comes last: the node is good, whatever failed beside it.
         """
@@ -152,20 +152,20 @@ class Dispatch:
                 self._workers.avoid(result.node, result.reason)
                 continue
             segment = (result.kind, result.number, result.rung)
-            self._workers.note(result.node, segment, _has_worked(result))
+            self._workers.record(result.node, segment, _has_worked(result))
 
     def _finished(self) -> list[_Sending]:
-        """Sendings that have ended whole; a gang is called off when one of its parts ends badly."""
+        """Sendings that have ended; a gang is called off when one of its groups ends badly."""
         finished: list[_Sending] = []
         seconds = SECONDS_BETWEEN_LOOKS
         while (end := self._clock.next(self._done, seconds)) is not None:
             seconds = 0.0
             sending = end.sending
             results = sending.ended[end.position] = end.future.result()
-            if len(sending.ended) == len(sending.jobs):
+            if len(sending.ended) == len(sending.groups):
                 finished.append(sending)
             elif results[0].status not in AGREED:
-                self._call_off(sending.jobs[0][0].spec, results[0].reason)
+                self._call_off(sending.groups[0][0].spec, results[0].reason)
         return finished
 
     def _call_off(self, spec: SegmentSpec, reason: str) -> None:
@@ -179,12 +179,12 @@ def _has_worked(result: SegmentResult) -> bool:
 
 def _answers(sending: _Sending) -> list[list[SegmentResult]]:
     """The results of each worker, in the order of their jobs."""
-    return [sending.ended[position] for position in range(len(sending.jobs))]
+    return [sending.ended[position] for position in range(len(sending.groups))]
 
 
 def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
     lists = _answers(sending)
-    results = [whole([answer for (answer,) in lists])] if sending.is_gang else lists[0]
+    results = [merged([answer for (answer,) in lists])] if sending.is_gang else lists[0]
     return [
         (task, result.expected(task.forecast(sending.bundle)))
         for task, result in zip(sending.tasks, results, strict=True)

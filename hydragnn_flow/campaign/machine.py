@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from hydragnn_flow.execution import Job, PoolName
+from hydragnn_flow.execution import PoolName, RankGroup
 from hydragnn_flow.segment import SegmentResult
 
 Event = TypeVar("Event")
@@ -44,7 +44,7 @@ class WallClock:
 class Workers(Protocol):
     """The workers of a site, in its two pools; `Pools` are those that Parsl starts."""
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, gcd: int = 0, node: int = 0) -> None:
         """Have as many workers as the work needs; called about twice a second.
 
         Parameters
@@ -67,12 +67,12 @@ class Workers(Protocol):
         """What the campaign waits for while it has no workers, in a sentence; or nothing."""
         ...
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
         """Run segments side by side on a worker; how they ended, where it was lost too."""
         ...
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
-        """Take down how work on a node ended."""
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record how work on a node ended."""
         ...
 
     def avoid(self, node: str, reason: str) -> None:

@@ -13,7 +13,7 @@ from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution import Job
+from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.files import copy_file
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
@@ -95,16 +95,16 @@ class MemberPhase:
             dispatch.send_gang(
                 task,
                 [
-                    Job(sent, tuple(range(min(per_node, width - first))), first, width)
+                    RankGroup(sent, tuple(range(min(per_node, width - first))), first, width)
                     for first in range(0, width, per_node)
                 ],
             )
             return
-        jobs, first = [], 0
+        groups, first = [], 0
         for task in tasks:
-            jobs.append((task, Job(task.sent(), tuple(range(first, first + task.width)))))
+            groups.append((task, RankGroup(task.sent(), tuple(range(first, first + task.width)))))
             first += task.width
-        dispatch.send(jobs)
+        dispatch.send(groups)
 
     def _task(self, member: int) -> Task:
         context, trial = self.context, self.trials[member]

@@ -62,7 +62,7 @@ class PoolWorkers:
         Raises
         ------
         InputError, CampaignStopped
-            As :meth:`Pools.tend`.
+            As :meth:`Pools.update`.
         """
         pools = self._pools()
         while not self._ended.empty():
@@ -70,5 +70,5 @@ class PoolWorkers:
             if end.status == "refused":
                 pools.avoid(end.node, end.reason)
             else:
-                pools.note(end.node, directory, worked=end.status == "ok")
-        pools.tend()
+                pools.record(end.node, directory, worked=end.status == "ok")
+        pools.update()

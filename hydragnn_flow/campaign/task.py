@@ -37,8 +37,8 @@ class Task:
     """Failures without progress; losses are those of its node or batch job."""
 
     def sent(self) -> SegmentSpec:
-        """The segment as it goes out, with a claim of its own."""
-        return replace(self.spec, claim=uuid.uuid4().hex)
+        """The segment as it goes out, with an attempt of its own."""
+        return replace(self.spec, attempt=uuid.uuid4().hex)
 
     def forecast(self, bundle: str) -> Forecast:
         """What is planned and expected of it, sent with a bundle."""

@@ -15,7 +15,7 @@ from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
-from hydragnn_flow.execution import Job
+from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
@@ -148,12 +148,12 @@ class TrialPhase:
             tasks = [placeable.item for placeable in bundle]
             width = tasks[0].width
             if width == 1:
-                dispatch.send([(task, Job(task.sent())) for task in tasks])
+                dispatch.send([(task, RankGroup(task.sent())) for task in tasks])
             else:
                 _logger.info("%s gets a width of %d", tasks[0], width)
                 sent = tasks[0].sent()
-                jobs = [Job(sent, first_rank=rank, world=width) for rank in range(width)]
-                dispatch.send_gang(tasks[0], jobs)
+                groups = [RankGroup(sent, first_rank=rank, world=width) for rank in range(width)]
+                dispatch.send_gang(tasks[0], groups)
 
     def _ask(self) -> bool:
         """Begin a new trial, where the budget has one left."""

@@ -1,4 +1,4 @@
-"""Binding of a lane: its device, its CPU cores and its network interface."""
+"""Binding of a trainer process: its device, its CPU cores and its network interface."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import multiprocessing
-from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in workers/meeting.py
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in workers/rendezvous.py
 from torch.multiprocessing.spawn import start_processes
 
 from hydragnn_flow.config import NetworkConfig, load_network

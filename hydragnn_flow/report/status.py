@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.execution.lease import DRIVER_FILE, is_driven
+from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.text import objective_label, told_state

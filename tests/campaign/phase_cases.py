@@ -12,7 +12,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution import Job, Node, PoolName, Site
+from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
 from hydragnn_flow.execution.pools.losses import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.placement import Gcd
@@ -31,18 +31,18 @@ class FakePools:
     def __init__(self, machine: Machine, workers: int = 2, nodes: int = 1) -> None:
         self.machine, self.workers, self.nodes = machine, workers, nodes
         self.sent: list[SegmentSpec] = []
-        self.jobs: list[Job] = []
+        self.groups: list[RankGroup] = []
         self.health = NodeHealth()
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, gcd: int = 0, node: int = 0) -> None:
         self.health.check(self.nodes, set())
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
         assert not self.health.is_of_no_use(node)
-        self.health.note(node, work, worked)
+        self.health.record(node, work, worked)
 
-    def avoid(self, node: str, reason: str) -> bool:
-        return self.health.condemn(node, reason)
+    def avoid(self, node: str, reason: str) -> None:
+        self.health.condemn(node, reason)
 
     def waiting(self) -> str:
         return ""
@@ -50,23 +50,23 @@ class FakePools:
     def free(self, pool: PoolName) -> int:
         return self.workers
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
         task: Future[list[SegmentResult]] = Future()
-        self.jobs += jobs
-        self.sent += [job.spec for job in jobs if job.first_rank == 0]
+        self.groups += groups
+        self.sent += [group.spec for group in groups if group.first_rank == 0]
         try:
-            task.set_result([self.machine(job.spec) for job in jobs])
+            task.set_result([self.machine(group.spec) for group in groups])
         except (ConnectionError, ManagerLost, WorkerLost) as error:
             task.set_exception(error)
         answer: Future[list[SegmentResult]] = Future()
-        answer.set_result(results_of(task, jobs))
+        answer.set_result(results_of(task, groups))
         return answer
 
 
 def well(spec: SegmentSpec) -> SegmentResult:
     """A segment that does what it should; lower-numbered trials are better."""
     spec.folder.mkdir(parents=True, exist_ok=True)
-    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.claim}")
+    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.attempt}")
     outcome = TrainingOutcome(
         status="ok",
         from_epoch=spec.after_epoch,

@@ -33,7 +33,7 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
     ranks = 0
 
     class Noting(FakePools):
-        def note(self, node: str, work: object, worked: bool) -> None:
+        def record(self, node: str, work: object, worked: bool) -> None:
             noted.append((node, worked))
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -91,7 +91,7 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
     """To hold a node takes its time, in which the driver may be ended."""
 
     class Interrupted(FakePools):
-        def avoid(self, node: str, reason: str) -> bool:
+        def avoid(self, node: str, reason: str) -> None:
             raise KeyboardInterrupt
 
     context = campaign()
@@ -107,8 +107,8 @@ def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign
     sent = itertools.count()
 
     class Judging(FakePools):
-        def note(self, node: str, work: Hashable, worked: bool) -> None:
-            super().note(node, work, worked)
+        def record(self, node: str, work: Hashable, worked: bool) -> None:
+            super().record(node, work, worked)
             assert not self.health.is_suspect(node)
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -126,7 +126,7 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
     sent = itertools.count()
 
     class Noting(FakePools):
-        def note(self, node: str, work: object, worked: bool) -> None:
+        def record(self, node: str, work: object, worked: bool) -> None:
             noted.append(worked)
 
     def machine(spec: SegmentSpec) -> SegmentResult:

@@ -16,9 +16,9 @@ from phase_cases import (
     well,
 )
 
-from hydragnn_flow.campaign.task import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution.workers.gang import abort_reason
+from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
@@ -102,7 +102,7 @@ def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
     assert (first.status, first.reason) == ("lost", "its node node7 was lost")
     assert "node7 was lost" in str(abort_reason(sent[0]))
     again = next(spec for spec in sent[2:] if spec.number == sent[0].number)
-    assert again.claim != sent[0].claim and abort_reason(again) is None
+    assert again.attempt != sent[0].attempt and abort_reason(again) is None
 
 
 @pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed", "lost"])

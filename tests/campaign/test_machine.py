@@ -21,7 +21,7 @@ import hydragnn_flow.campaign
 from hydragnn_flow.campaign.machine import Clock, Event, WallClock, Workers
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution import Job, PoolName
+from hydragnn_flow.execution import PoolName, RankGroup
 from hydragnn_flow.segment import SegmentResult
 
 HOURS_OF_AN_EPOCH = 2.0
@@ -63,29 +63,28 @@ class Simulated:
     def free(self, pool: PoolName) -> int:
         return self._free[pool]
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
         assert self._free[pool] > 0
         self._free[pool] -= 1
         future: Future[list[SegmentResult]] = Future()
-        results = [self._result(job) for job in jobs]
+        results = [self._result(group) for group in groups]
         end = self._now + max(result.seconds for result in results)
         heapq.heappush(self._ends, (end, next(self._order), pool, future, results))
         return future
 
-    def _result(self, job: Job) -> SegmentResult:
-        spec, ranks = job.spec, job.world or len(job.gcds or (0,))
+    def _result(self, group: RankGroup) -> SegmentResult:
+        spec, ranks = group.spec, group.world or len(group.gcds or (0,))
         hours = HOURS_OF_AN_EPOCH * (spec.until_epoch - spec.after_epoch) / ranks
         return replace(well(spec), seconds=3600 * hours, node="n", gcds=["0"])
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None: ...
+    def update(self, gcd: int = 0, node: int = 0) -> None: ...
 
     def waiting(self) -> str:
         return ""
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None: ...
+    def record(self, node: str, work: Hashable, worked: bool) -> None: ...
 
-    def avoid(self, node: str, reason: str) -> bool:
-        return False
+    def avoid(self, node: str, reason: str) -> None: ...
 
 
 def no_time_passes(*_: object) -> NoReturn:

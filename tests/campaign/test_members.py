@@ -30,7 +30,7 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     again = FakePools(well)
     MemberPhase(campaign(), trials[:MEMBERS]).run(again)
     assert [spec.number for spec in again.sent] == [1]
-    assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].claim
+    assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].attempt
     # Nor is what a killed driver has left of that taken for the whole.
     (folder / "1" / "checkpoint.pt").unlink()
     MemberPhase(campaign(), trials[:MEMBERS])
@@ -68,9 +68,9 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     pools = FakePools(well, workers=3)
     members = MemberPhase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
-    gangs = [job for job in pools.jobs if job.world is not None]
+    gangs = [job for job in pools.groups if job.world is not None]
     assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
-    assert len(pools.jobs) == 3, "the other member has a node of its own"
+    assert len(pools.groups) == 3, "the other member has a node of its own"
 
 
 def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
@@ -84,7 +84,7 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
         def free(self, pool: PoolName) -> int:
             self.asked += 1
             assert self.asked < 100, "nothing is sent"
-            return 3 if self.jobs else 1
+            return 3 if self.groups else 1
 
     trials, _ = run(campaign(), well)
     context = campaign()
@@ -92,7 +92,7 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
     pools = Growing(well)
     members = MemberPhase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
-    assert [job.world for job in pools.jobs] == [None, 4, 4]
+    assert [job.world for job in pools.groups] == [None, 4, 4]
 
 
 def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> None:

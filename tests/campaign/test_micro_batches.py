@@ -110,7 +110,7 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     trials, _ = run(context, well)
     pools = FakePools(well)
     MemberPhase(context, trials[:MEMBERS]).run(pools)
-    assert {micro_batches(job.spec) for job in pools.jobs} == {2}
+    assert {micro_batches(job.spec) for job in pools.groups} == {2}
 
 
 def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:

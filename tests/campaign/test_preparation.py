@@ -33,14 +33,14 @@ class FakePools:
         self.health = NodeHealth()
         self.given: list[str] = []
 
-    def tend(self) -> None:
+    def update(self) -> None:
         self.health.check(len(self._nodes), set())
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
-        self.health.note(node, work, worked)
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        self.health.record(node, work, worked)
 
-    def avoid(self, node: str, reason: str) -> bool:
-        return self.health.condemn(node, reason)
+    def avoid(self, node: str, reason: str) -> None:
+        self.health.condemn(node, reason)
 
     def submit(
         self, pool: str, function: object, node: Node, request: dict[str, Any]

@@ -36,7 +36,7 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
     class Greedy(FakePools):
         wanted = 0
 
-        def tend(self, gcd: int = 0, node: int = 0) -> None:
+        def update(self, gcd: int = 0, node: int = 0) -> None:
             self.wanted = gcd
 
         def free(self, pool: PoolName) -> int:
@@ -65,7 +65,7 @@ def test_all_is_well(campaign: Campaign) -> None:
     trials, pools = run(campaign(), well)
     assert len(trials) == TRIALS
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    assert len({spec.claim for spec in pools.sent}) == len(pools.sent)
+    assert len({spec.attempt for spec in pools.sent}) == len(pools.sent)
 
 
 @pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 8)])
@@ -144,10 +144,10 @@ def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None
     assert len(set(asked.values())) > 1
     for number, width in asked.items():
         width = min(width, 2)  # the site has no more
-        first = [job for job in pools.jobs if job.spec.number == number][:width]
+        first = [job for job in pools.groups if job.spec.number == number][:width]
         assert [job.first_rank for job in first] == list(range(width))
         assert {job.world for job in first} == {None if width == 1 else width}
-        assert len({job.spec.claim for job in first}) == 1
+        assert len({job.spec.attempt for job in first}) == 1
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])

@@ -262,7 +262,7 @@ def test_memory_mode_keeps_no_file_of_the_store_open(copied):
 
 
 def test_a_process_that_leaves_at_once(written, ram):
-    """Without Python's own clean-up, as the process of a lane does."""
+    """Without Python's own clean-up, as a trainer process does."""
 
     def work() -> None:
         store = GraphStore.open(written)

@@ -1,4 +1,4 @@
-"""Lanes of the test process: warm from one test of a file to the next."""
+"""Trainer processes of the test process: warm from one test of a file to the next."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 import pytest
 
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.lane import Lane
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 
 
-def _end(lanes: dict[tuple[int, int], Lane]) -> None:
-    for lane in lanes.values():
-        lane.kill()
-    lanes.clear()
+def _end(trainers: dict[tuple[int, int], TrainerProcess]) -> None:
+    for trainer in trainers.values():
+        trainer.kill()
+    trainers.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _end_lanes() -> Iterator[None]:
-    """A lane takes five seconds to start, so a test ends only those that it damages."""
+def _end_trainers() -> Iterator[None]:
+    """A trainer process takes five seconds to start, so a test ends only those that it damages."""
     yield
-    _end(worker._lanes)
+    _end(worker._trainers)
 
 
 @pytest.fixture
-def own_lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For a test whose lanes are cold at first, or bound as no other test wants them."""
-    lanes: dict[tuple[int, int], Lane] = {}
-    monkeypatch.setattr(worker, "_lanes", lanes)
+def own_trainers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For a test whose trainer processes are cold at first, or bound as for no other test."""
+    trainers: dict[tuple[int, int], TrainerProcess] = {}
+    monkeypatch.setattr(worker, "_trainers", trainers)
     yield
-    _end(lanes)
+    _end(trainers)
 
 
 @pytest.fixture

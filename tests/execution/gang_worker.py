@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 
-from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentSpec
 
@@ -18,9 +18,9 @@ NODE = Node(
 )
 
 for line in sys.stdin:
-    spec, job, interface = json.loads(line)
-    job["gcds"] = tuple(job["gcds"])
-    (result,) = run_jobs(
-        replace(NODE, interface=interface), [Job(SegmentSpec.from_dict(spec), **job)]
+    spec, group, interface = json.loads(line)
+    group["gcds"] = tuple(group["gcds"])
+    (result,) = run_rank_groups(
+        replace(NODE, interface=interface), [RankGroup(SegmentSpec.from_dict(spec), **group)]
     )
     print(json.dumps(result.to_dict()), flush=True)

@@ -48,10 +48,10 @@ def site(
     return Site("here", blocks, node, parsl_config, blocks=blocks)
 
 
-def tend_until(pools: Pools, reached: Callable[[], object], **wanted: int) -> None:
-    """Tend pools as a driver does until something holds."""
+def update_until(pools: Pools, reached: Callable[[], object], **wanted: int) -> None:
+    """Update pools as a driver does until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline, pools.waiting() or "it does not come to that"
-        pools.tend(**wanted)
+        pools.update(**wanted)
         time.sleep(0.1)

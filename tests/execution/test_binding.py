@@ -1,4 +1,4 @@
-"""What a lane is bound to: its device, its cores, its network interface."""
+"""What a trainer process is bound to: its device, its cores, its network interface."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_intel_tile_is_named_in_either_hierarchy(name: str, hierarchy: str) -
     assert variables["ZE_FLAT_DEVICE_HIERARCHY"] == hierarchy
 
 
-def test_a_cpu_lane_sees_no_device() -> None:
+def test_a_cpu_trainer_sees_no_device() -> None:
     assert environment(node_of("cpu"), 0)["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -74,7 +74,7 @@ def test_a_cpu_lane_sees_no_device() -> None:
         ("1,2,3", ["1", "2", "3"]),
     ],
 )
-def test_lanes_keep_to_the_devices_the_job_was_given(
+def test_trainers_keep_to_the_devices_the_job_was_given(
     monkeypatch: pytest.MonkeyPatch, given: str, devices: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
@@ -108,18 +108,20 @@ def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
 
 
 @needs_cores
-@pytest.mark.usefixtures("own_lanes")
-def test_every_thread_of_a_lane_runs_on_the_cores_of_its_gcd() -> None:
+@pytest.mark.usefixtures("own_trainers")
+def test_every_thread_of_a_trainer_runs_on_the_cores_of_its_gcd() -> None:
     mine, other = ALLOWED[-1], ALLOWED[0]
     node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
-    lane = worker.lane_for(node, 1, slot=1)  # it shares the GCD with another
+    trainer = worker.trainer_for(node, 1, slot=1)  # it shares the GCD with another
     probe = "hydragnn_flow.execution.site_check.probe:probe"
-    assert lane.run(probe, asked)["cores"] == [mine]
-    threads = psutil.Process(lane._process.pid).threads()
+    assert trainer.run(probe, asked)["cores"] == [mine]
+    threads = psutil.Process(trainer._process.pid).threads()
     assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
-    left = worker.lane_for(node, 2).run(probe, asked)
-    assert left["cores"] == ALLOWED, "a lane without a core of its own keeps what there is"
+    left = worker.trainer_for(node, 2).run(probe, asked)
+    assert left["cores"] == ALLOWED, (
+        "a trainer process without a core of its own keeps what there is"
+    )
     assert left["address"] == "127.0.0.1"
     assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"
 
@@ -135,9 +137,9 @@ import multiprocessing, time
 
 def work(pids):
     from test_binding import node_of
-    from hydragnn_flow.execution.workers.worker import lane_for
-    lane = lane_for(node_of("cpu"), 0)
-    pids.put([multiprocessing.current_process().pid, lane._process.pid])
+    from hydragnn_flow.execution.workers.worker import trainer_for
+    trainer = trainer_for(node_of("cpu"), 0)
+    pids.put([multiprocessing.current_process().pid, trainer._process.pid])
     time.sleep(600)
 
 if __name__ == "__main__":
@@ -149,7 +151,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_and_its_lanes_end_with_the_manager(tmp_path: Path) -> None:
+def test_a_worker_and_its_trainers_end_with_the_manager(tmp_path: Path) -> None:
     """Parsl's manager starts workers as this does; killed, it leaves them."""
     script = tmp_path / "manager.py"
     script.write_text(MANAGER)

@@ -18,7 +18,7 @@ from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools import patience
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.node_health import NodeHealth
-from hydragnn_flow.execution.pools.parsl_executor import Job, Manager, Refused, last_words
+from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager, Refused, last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.execution.pools.sharing import share
 
@@ -34,19 +34,19 @@ class Machine:
         self._folder = folder
         self.outstanding = 0
         self.connected: dict[str, Manager] = {}
-        self.launched: list[Job] = []
+        self.launched: list[BatchJob] = []
         self.cancelled: list[str] = []
         self.excluded: list[str] = []
         self.takes_cancels = True
         self.refuses = ""
 
-    def launch(self) -> Job:
+    def launch(self) -> BatchJob:
         if self.refuses:
             raise Refused(self.refuses)
         number = str(len(self.launched))
         errors = self._folder / f"{number}.err"
         errors.write_text("srun: error: task 0: Exited\n0: no such interface\nsrun: error: bye\n")
-        self.launched.append(Job(number, f"10{number}", f"parsl.{number}", errors))
+        self.launched.append(BatchJob(number, f"10{number}", f"parsl.{number}", errors))
         return self.launched[-1]
 
     def managers(self) -> list[Manager]:
@@ -77,7 +77,7 @@ class Machine:
 
 
 class AtOnce:
-    """A clerk who has done everything when asked."""
+    """A scheduler thread that has done everything when asked."""
 
     def submit(self, function: Any, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -105,15 +105,15 @@ def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
 def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
     """Connect so many blocks."""
     for block in range(number):
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         machine.connect(block, tasks)
-    pool.look()
+    pool.refresh()
 
 
 def listed(pool: Blocks, state: Any) -> None:
     for _ in range(module.ANSWERS_TO_BELIEVE):
-        pool.update({block.job.number: JobState(state) for block in pool.blocks})
+        pool.record_states({block.job.number: JobState(state) for block in pool.blocks})
 
 
 numbers = st.integers(0, 70)
@@ -139,8 +139,8 @@ def test_a_single_block_stays_where_it_is_used() -> None:
 def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Machine) -> None:
     pool.wanted = 9
     assert pool.needed == 2
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     assert (pool.standing, pool.needed) == (1, 2)  # a block that waits counts already
     pool.wanted = 0
     assert pool.needed == 0
@@ -151,7 +151,7 @@ def test_a_node_that_did_not_come_is_made_up_for(
 ) -> None:
     have(pool, machine, 1)
     del machine.connected["node1-abc"]
-    pool.look()
+    pool.refresh()
     pool.wanted = 8
     assert pool.needed == 1
     monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
@@ -165,7 +165,7 @@ def test_free_workers_are_those_that_take_tasks_and_have_none(
     have(pool, machine, 2, tasks=1)  # four tasks at work, two on their way
     assert (pool.workers, pool.free) == (16, 10)
     machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(draining=True)
-    pool.look()
+    pool.refresh()
     assert (pool.workers, pool.free) == (12, 7)
     machine.outstanding = 5  # the one that came back may have been the draining node's
     assert pool.free == 7
@@ -178,13 +178,13 @@ def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machin
     have(pool, machine, 2, tasks=1)
     for name in ("node2-abc", "node3-abc"):
         machine.connected[name] = machine.connected[name]._replace(tasks=0)
-    pool.ask(1)
-    pool.hear(patient=False)
-    pool.look()
+    pool.request(1)
+    pool.collect(patient=False)
+    pool.refresh()
     pool.shrink(3, missing=0)
-    pool.look()
+    pool.refresh()
     assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
-    pool.hear(patient=False)
+    pool.collect(patient=False)
     assert [block.job.number for block in pool.blocks] == ["100"]
 
 
@@ -195,53 +195,53 @@ def test_a_block_at_work_that_another_pool_needs_finishes_its_tasks_first(
     pool.shrink(1, missing=0)
     assert not pool.blocks[0].leaving
     pool.shrink(1, missing=1)
-    pool.look()
+    pool.refresh()
     assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, [])
     machine.change(tasks=0)
-    pool.look()
+    pool.refresh()
     assert machine.cancelled == ["100"]
 
 
 def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Machine) -> None:
     have(pool, machine, 1)
     listed(pool, "ended")
-    pool.look()
+    pool.refresh()
     assert pool.workers == 8
     assert not machine.cancelled
 
 
 def test_one_answer_without_a_job_is_not_believed(pool: Blocks, machine: Machine) -> None:
-    pool.ask(1)
-    pool.hear(patient=False)
-    pool.update({"100": JobState("ended")})
-    pool.update({"100": JobState("pending", "Priority")})
-    pool.update({"100": JobState("ended")})
-    pool.update({})
+    pool.request(1)
+    pool.collect(patient=False)
+    pool.record_states({"100": JobState("ended")})
+    pool.record_states({"100": JobState("pending", "Priority")})
+    pool.record_states({"100": JobState("ended")})
+    pool.record_states({})
     assert pool.standing == 1
-    pool.update({"100": JobState("ended")})
+    pool.record_states({"100": JobState("ended")})
     assert pool.standing == 0
 
 
 def test_a_job_whose_workers_are_gone_is_cancelled(pool: Blocks, machine: Machine) -> None:
     have(pool, machine, 1)
     machine.connected.clear()
-    pool.look()
+    pool.refresh()
     time.sleep(0.01)
-    pool.look()
+    pool.refresh()
     assert machine.cancelled == ["100"]
     assert pool.total == 0
 
 
 def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Machine) -> None:
     machine.takes_cancels = False
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     pool.shrink(1, missing=0)
-    pool.hear(patient=False)
+    pool.collect(patient=False)
     assert (pool.total, pool.standing) == (1, 0)  # it still has its place
     machine.takes_cancels = True
-    pool.update({"100": JobState("pending")})
-    pool.hear(patient=False)
+    pool.record_states({"100": JobState("pending")})
+    pool.collect(patient=False)
     assert (machine.cancelled, pool.total) == (["100", "100"], 0)
 
 
@@ -250,17 +250,17 @@ def test_only_blocks_that_were_for_nothing_count_against_a_site(
     pool: Blocks, machine: Machine, work: str
 ) -> None:
     for number in range(2 * patience.MOST_FRUITLESS):
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         machine.connect(number, tasks=0 if work == "none came" else 1)
-        pool.look()
+        pool.refresh()
         if work == "a task was done":
             pool.worked(str(number))
         if work == "it drained":
             machine.change(draining=True)
-            pool.look()
+            pool.refresh()
         machine.connected.clear()
-        pool.look()
+        pool.refresh()
         listed(pool, "ended")
     assert pool.total == 0
 
@@ -269,12 +269,12 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
     pool: Blocks, machine: Machine
 ) -> None:
     def lose_another() -> None:
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         machine.connect(len(machine.launched) - 1, tasks=1)
-        pool.look()
+        pool.refresh()
         machine.connected.clear()
-        pool.look()
+        pool.refresh()
         listed(pool, "ended")
 
     lose_another()
@@ -290,11 +290,11 @@ def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
     monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         listed(pool, "ended")
         assert (pool.total, len(machine.launched)) == (1, number + 1)
-    pool.ask(1)
+    pool.request(1)
     assert len(machine.launched) == 5  # but ever more seldom
 
 
@@ -304,24 +304,24 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
     """Segments of hours end in no block whose job is preempted, and get on all the same."""
     monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
     for number in range(2 * patience.MOST_FRUITLESS):
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         machine.connect(number, tasks=1)
-        pool.look()
+        pool.refresh()
         time.sleep(0.01)
         machine.connected.clear()
-        pool.look()
+        pool.refresh()
         listed(pool, "ended")
     assert pool.total == 0
 
 
 def started(pool: Blocks, seconds_ago: float, *, running: bool = True) -> None:
     """A block that has run, or waited in the queue, for so long, and no worker of it."""
-    pool.ask(1)
-    pool.hear(patient=False)
-    pool.update({pool.blocks[-1].job.number: JobState("running" if running else "pending")})
+    pool.request(1)
+    pool.collect(patient=False)
+    pool.record_states({pool.blocks[-1].job.number: JobState("running" if running else "pending")})
     pool.blocks[-1].entered -= seconds_ago
-    pool.look()
+    pool.refresh()
 
 
 def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
@@ -361,7 +361,7 @@ def test_large_blocks_are_given_more_time(
     started(pool, 1200.0)
     assert pool.total == 1
     machine.connect(0, nodes=2000)
-    pool.look()
+    pool.refresh()
     pool.wanted = 4096 * GCDS
     for seconds, needed in ((400.0, 1), (200.0, 2)):
         assert pool.blocks[0].connected is not None
@@ -375,9 +375,9 @@ def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(
     machine.takes_cancels = False
     have(pool, machine, 1)
     machine.connected.clear()
-    pool.look()
+    pool.refresh()
     time.sleep(0.01)
-    pool.look()
+    pool.refresh()
     assert pool.total == 0
     machine.takes_cancels = True
     pool.cancel_all()
@@ -388,7 +388,7 @@ def spoil(health: NodeHealth, *nodes: str) -> None:
     """Have enough fail on each of the nodes."""
     for node in nodes:
         while not health.is_suspect(node):
-            health.note(node, object(), False)
+            health.record(node, object(), False)
 
 
 def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
@@ -411,7 +411,7 @@ def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
     have(pool, machine, 1)
     for node in ("node0", "node1"):
         health.condemn(node, "it has no GPU")
-        health.note(node, "work", True)  # what was there before may still come to a good end
+        health.record(node, "work", True)  # what was there before may still come to a good end
     assert pool.keep_off(health) == ["node0", "node1"]
     assert pool.workers == 0
 
@@ -421,7 +421,7 @@ def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> N
     health = NodeHealth()
     spoil(health, "node0", "node1")
     pool.keep_off(health)
-    pool.look()
+    pool.refresh()
     assert machine.cancelled == ["100"]
 
 
@@ -429,16 +429,16 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
     pool: Blocks, machine: Machine
 ) -> None:
     """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     pool.shrink(1, missing=1)
-    pool.hear(patient=False)
+    pool.collect(patient=False)
     machine.connect(0)
-    pool.ask(1)
-    pool.look()
+    pool.request(1)
+    pool.refresh()
     assert not machine.connected["node0-abc"].held  # it might be the job just asked for
-    pool.hear(patient=False)
-    pool.look()
+    pool.collect(patient=False)
+    pool.refresh()
     assert machine.connected["node0-abc"].held
 
 
@@ -449,17 +449,17 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
     have(pool, machine, 1, tasks=1)
     health = NodeHealth()
     spoil(health, "node2", "node3")
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     machine.connect(1)
-    pool.look()
+    pool.refresh()
     pool.keep_off(health)
-    pool.look()
-    pool.hear(patient=False)
+    pool.refresh()
+    pool.collect(patient=False)
     assert machine.cancelled == ["101"]
     assert "bad nodes: node2, node3" in pool.patience.trouble
     pool.worked("0")
-    pool.ask(1)
+    pool.request(1)
     assert len(machine.launched) == 2
 
 
@@ -469,21 +469,21 @@ def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(
     monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
     have(pool, machine, 1, tasks=1)
     del machine.connected["node1-abc"]
-    pool.look()
+    pool.refresh()
     pool.wanted = 2 * GCDS
     pool.renew()
     assert pool.workers == GCDS  # something is at work, and may be followed by more of its kind
     machine.change(tasks=0)
-    pool.look()
+    pool.refresh()
     pool.wanted = GCDS
     pool.renew()
     assert pool.workers == GCDS
     pool.wanted = 2 * GCDS
     pool.renew()
-    pool.look()
+    pool.refresh()
     assert machine.cancelled == ["100"]
-    pool.hear(patient=False)
-    pool.ask(1)  # it had worked, so there is no reason to wait
+    pool.collect(patient=False)
+    pool.request(1)  # it had worked, so there is no reason to wait
     assert len(machine.launched) == 2
 
 
@@ -494,13 +494,13 @@ def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(
     pool.wanted = 2 * GCDS
 
     def come_with_one() -> None:
-        pool.ask(1)
-        pool.hear(patient=False)
+        pool.request(1)
+        pool.collect(patient=False)
         machine.connect(len(machine.launched) - 1, nodes=1)
-        pool.look()
+        pool.refresh()
         pool.renew()
-        pool.look()
-        pool.hear(patient=False)
+        pool.refresh()
+        pool.collect(patient=False)
         machine.connected.clear()
 
     come_with_one()
@@ -514,23 +514,23 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: 
     pool.exclude(["node0"])
     assert machine.excluded == ["node0"]
     machine.refuses = "sbatch: error: Requested node configuration is not available"
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     assert machine.excluded == []
-    pool.ask(1)
+    pool.request(1)
     with pytest.raises(InputError, match="node configuration"):
-        pool.hear(patient=False)
+        pool.collect(patient=False)
 
 
 def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine: Machine) -> None:
     """A queue may let a user have one job at a time, and that may wait for days."""
-    pool.ask(1)
-    pool.hear(patient=False)
+    pool.request(1)
+    pool.collect(patient=False)
     machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     for _ in range(3 * len(patience.SECONDS_AFTER_REFUSAL)):
         pool.patience._not_before = 0.0
-        pool.ask(1)
-        pool.hear(patient=True)
+        pool.request(1)
+        pool.collect(patient=True)
     assert pool.total == 1
     assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
 
@@ -539,7 +539,7 @@ def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine
     have(pool, machine, 2)
     del machine.connected["node0-abc"], machine.connected["node2-abc"]
     del machine.connected["node3-abc"]
-    pool.look()
+    pool.refresh()
     assert pool.was_lost_alone("node0-abc")
     assert not pool.was_lost_alone("node2-abc")
 
@@ -561,11 +561,11 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(
     have(pool, machine, 1)
     machine.connected.pop("node1-abc")
     for _ in range(3):  # nothing new, and so not a word
-        pool.look()
+        pool.refresh()
     pool.wanted = 0
     pool.shrink(1, missing=0)
-    pool.look()
-    pool.hear(patient=False)
+    pool.refresh()
+    pool.collect(patient=False)
     assert caplog.messages == [
         "pool gcd asks for 1 block: 9 workers are wanted, 0 blocks work or wait",
         "block 0 (job 100) of pool gcd is submitted",
@@ -580,10 +580,10 @@ def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
 ) -> None:
     caplog.set_level(logging.INFO, "hydragnn_flow")
     started(pool, module.SECONDS_TO_START + 5)
-    pool.ask(1)
+    pool.request(1)
     machine.refuses = "maintenance"
-    pool.ask(1)
-    pool.hear(patient=True)
+    pool.request(1)
+    pool.collect(patient=True)
     assert [message for message in caplog.messages if "asks for" not in message][1:] == [
         "block 0 (job 100) of pool gcd is running, 0 s old",
         "block 0 (job 100) of pool gcd has ended: no worker came within 15 min of its start, "

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from lane_cases import LONG, checkpoint
 from segment_cases import make_spec
+from trainer_cases import LONG, checkpoint
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Job, abort, whole
+from hydragnn_flow.execution import RankGroup, abort, merged
 from hydragnn_flow.execution.binding import LOOPBACK
-from hydragnn_flow.execution.workers.part import SECONDS_TO_FOLLOW
+from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.watch import SPARE_SECONDS
@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 
 
 class Worker:
-    """A worker process, which runs its part of one gang after another in warm lanes.
+    """A worker process, which runs its group of one gang after another in warm trainer processes.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ class Worker:
         spec: SegmentSpec,
         gcds: tuple[int, ...],
         interface: str | None = LOOPBACK,
-        **job: Any,
+        **group: Any,
     ) -> None:
         assert self.process.stdin is not None
-        asked = [spec.to_dict(), {"gcds": gcds} | job, interface]
+        asked = [spec.to_dict(), {"gcds": gcds} | group, interface]
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
 
@@ -69,20 +69,20 @@ class Worker:
         return SegmentResult(**json.loads(self.process.stdout.readline()))
 
     @property
-    def lanes(self) -> list[psutil.Process]:
+    def trainers(self) -> list[psutil.Process]:
         return [
             child
             for child in psutil.Process(self.process.pid).children(recursive=True)
             if child.status() != psutil.STATUS_ZOMBIE
-            and "hydragnn_flow.execution.workers.lane_process" in child.cmdline()
+            and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
         ]
 
     def end(self) -> None:
-        lanes = self.lanes
+        trainers = self.trainers
         self.process.kill()
         self.process.wait()
-        for lane in lanes:
-            lane.kill()
+        for trainer in trainers:
+            trainer.kill()
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +104,13 @@ def workers(two_workers: list[Worker]) -> list[Worker]:
 
 def gang(folder: Path, store: GraphStore, epochs: int, **changes: Any) -> SegmentSpec:
     """A segment as a driver sends it."""
-    return make_spec(folder, store, epochs, claim=uuid.uuid4().hex, **changes)
+    return make_spec(folder, store, epochs, attempt=uuid.uuid4().hex, **changes)
 
 
-def send(workers: list[Worker], spec: SegmentSpec, **job: Any) -> None:
+def send(workers: list[Worker], spec: SegmentSpec, **group: Any) -> None:
     """One rank to each of some workers."""
     for rank, worker in enumerate(workers):
-        worker.send(spec, (0,), first_rank=rank, **{"world": len(workers), **job})
+        worker.send(spec, (0,), first_rank=rank, **{"world": len(workers), **group})
 
 
 def test_a_gang_of_two_workers_equals_one_process(
@@ -119,13 +119,13 @@ def test_a_gang_of_two_workers_equals_one_process(
     spec = gang(tmp_path / "gang", alloy_store, 3)
     spec.folder.rmdir()  # a driver leaves it to the first who needs it
     send(workers, spec)
-    parts = [worker.result() for worker in workers]
-    result = whole(parts)
+    group_results = [worker.result() for worker in workers]
+    result = merged(group_results)
     assert (result.status, result.to_epoch, result.gcds) == ("ok", 3, ["0", "0"]), result.reason
-    assert result.cpu_seconds == sum(part.cpu_seconds for part in parts)
+    assert result.cpu_seconds == sum(group_result.cpu_seconds for group_result in group_results)
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 3))
     np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
-    assert parts[0].history == parts[1].history
+    assert group_results[0].history == group_results[1].history
     assert not list(spec.folder.glob("abort*"))
 
 
@@ -135,17 +135,17 @@ def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     checkpoint(spec.folder)
-    workers[1].lanes[0].kill()
+    workers[1].trainers[0].kill()
     begin = time.monotonic()
-    parts = [worker.result() for worker in workers]
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "a part was left waiting"
-    result = whole(parts)
-    assert result.status == "killed", parts
+    group_results = [worker.result() for worker in workers]
+    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "a group was left waiting"
+    result = merged(group_results)
+    assert result.status == "killed", group_results
     assert "SIGKILL" in result.reason
-    assert parts[0].status in ("lost", "interrupted"), parts[0].reason
+    assert group_results[0].status in ("lost", "interrupted"), group_results[0].reason
     again = gang(tmp_path / "gang", alloy_store, 5)
     send(workers, again)
-    resumed = whole([worker.result() for worker in workers])
+    resumed = merged([worker.result() for worker in workers])
     assert resumed.status == "ok", resumed.reason
     assert resumed.from_epoch + resumed.from_step > 0
     assert not list(spec.folder.glob("abort*")), "the earlier sending's note was left"
@@ -154,20 +154,20 @@ def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
 def test_a_lost_worker_ends_the_other_part(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
-    """As where a node dies: the worker and its lanes are gone at once."""
+    """As where a node dies: the worker and its trainer processes are gone at once."""
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     checkpoint(spec.folder)
-    lanes = workers[0].lanes
+    trainers = workers[0].trainers
     workers[1].end()
     begin = time.monotonic()
     left = workers[0].result()
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW
     assert left.status == "lost", left.reason
-    assert not any(lane.is_running() for lane in lanes), "torch may hang in it"
+    assert not any(trainer.is_running() for trainer in trainers), "torch may hang in it"
     reason = "its worker was lost: no heartbeat"
     gone = SegmentResult.of(spec, TrainingOutcome.cut_short("lost", reason))
-    assert whole([left, gone]).reason == gone.reason
+    assert merged([left, gone]).reason == gone.reason
 
 
 def test_an_abort_ends_parts_that_hang(
@@ -177,13 +177,15 @@ def test_an_abort_ends_parts_that_hang(
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     checkpoint(spec.folder)
-    workers[1].lanes[0].send_signal(signal.SIGSTOP)
+    workers[1].trainers[0].send_signal(signal.SIGSTOP)
     abort(spec, "node n2 does not answer")
     begin = time.monotonic()
     for worker in workers:
-        part = worker.result()
-        assert part.status == "interrupted"
-        assert part.reason == "another part of the gang ended: node n2 does not answer"
+        group_result = worker.result()
+        assert group_result.status == "interrupted"
+        assert (
+            group_result.reason == "another rank group of the gang ended: node n2 does not answer"
+        )
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW
 
 
@@ -195,8 +197,11 @@ def test_a_part_that_begins_after_the_abort_ends_at_once(
     abort(spec, "node n2 does not answer")
     abort(spec, "nobody asks for the second reason")
     workers[0].send(spec, (0,), world=2)
-    part = workers[0].result()
-    assert (part.status, part.reason.split(": ")[1]) == ("interrupted", "node n2 does not answer")
+    group_result = workers[0].result()
+    assert (group_result.status, group_result.reason.split(": ")[1]) == (
+        "interrupted",
+        "node n2 does not answer",
+    )
 
 
 @pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
@@ -205,10 +210,10 @@ def test_a_gang_without_one_of_its_parts_is_lost(
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 1)
     workers[rank].send(spec, (0,), first_rank=rank, world=2, patience=3.0)
-    part = workers[rank].result()
-    assert part.status == "lost"
-    assert said in part.reason
-    assert rank == 1 or "missing: rank 1" in part.reason
+    group_result = workers[rank].result()
+    assert group_result.status == "lost"
+    assert said in group_result.reason
+    assert rank == 1 or "missing: rank 1" in group_result.reason
 
 
 def test_a_gang_saves_before_its_deadline(
@@ -216,21 +221,23 @@ def test_a_gang_saves_before_its_deadline(
 ) -> None:
     warm = gang(tmp_path / "warm", alloy_store, 1)
     send(workers, warm)
-    assert whole([worker.result() for worker in workers]).status == "ok"
+    assert merged([worker.result() for worker in workers]).status == "ok"
     deadline = time.time() + SPARE_SECONDS + 6
     spec = gang(tmp_path / "gang", alloy_store, LONG, deadline=deadline)
     send(workers, spec)
-    parts = [worker.result() for worker in workers]
+    group_results = [worker.result() for worker in workers]
     assert time.time() < deadline
-    assert [part.status for part in parts] == ["interrupted"] * 2
-    assert parts[0].reason == parts[1].reason, "the ranks did not end after the same step"
-    assert "its time is up" in parts[0].reason
-    again = gang(tmp_path / "gang", alloy_store, parts[0].to_epoch + 1)
+    assert [group_result.status for group_result in group_results] == ["interrupted"] * 2
+    assert group_results[0].reason == group_results[1].reason, (
+        "the ranks did not end after the same step"
+    )
+    assert "its time is up" in group_results[0].reason
+    again = gang(tmp_path / "gang", alloy_store, group_results[0].to_epoch + 1)
     send(workers, again)
-    resumed = whole([worker.result() for worker in workers])
-    assert (resumed.status, resumed.from_epoch) == ("ok", parts[0].to_epoch)
+    resumed = merged([worker.result() for worker in workers])
+    assert (resumed.status, resumed.from_epoch) == ("ok", group_results[0].to_epoch)
     said = f"in epoch {resumed.from_epoch + 1} after step {resumed.from_step}"
-    assert parts[0].reason.endswith(said)
+    assert group_results[0].reason.endswith(said)
 
 
 def test_a_gang_sent_again_takes_over(
@@ -245,7 +252,7 @@ def test_a_gang_sent_again_takes_over(
         second = gang(tmp_path / "gang", alloy_store, 2)
         send(others, second)
         assert [worker.result().status for worker in workers] == ["interrupted"] * 2
-        assert whole([worker.result() for worker in others]).status == "ok"
+        assert merged([worker.result() for worker in others]).status == "ok"
     finally:
         for worker in others:
             worker.end()
@@ -255,44 +262,55 @@ def test_a_wrong_interface_is_named(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     workers[0].send(gang(tmp_path / "gang", alloy_store, 1), (0,), "hsn9", world=2)
-    part = workers[0].result()
-    assert part.status == "error"
-    assert "no network interface 'hsn9'" in part.reason
+    group_result = workers[0].result()
+    assert group_result.status == "error"
+    assert "no network interface 'hsn9'" in group_result.reason
 
 
-def part(status: Status, reason: str = "", node: str = "n1", **values: Any) -> SegmentResult:
+def group_result(
+    status: Status, reason: str = "", node: str = "n1", **values: Any
+) -> SegmentResult:
     outcome = {"to_epoch": 5, "status": status, "reason": reason}
     return SegmentResult(kind="member", number=0, rung=0, node=node, **outcome, **values)
 
 
-BROKEN = part("lost", "the connection to another rank broke", "n2")
-ENDED = part("interrupted", "another part of the gang ended: somehow", "n3")
+BROKEN = group_result("lost", "the connection to another rank broke", "n2")
+ENDED = group_result("interrupted", "another rank group of the gang ended: somehow", "n3")
 
 
 @pytest.mark.parametrize(
     ("cause", "consequences"),
     [
-        (part("killed", "its process was killed by SIGKILL"), [BROKEN, ENDED]),
-        (part("error", "ValueError: no"), [BROKEN, ENDED]),
-        (part("out_of_memory", "out of memory"), [ENDED, part("killed", "SIGABRT", "n4")]),
-        (part("lost", "its node n9 was lost", node=""), [part("killed", "SIGABRT", "n4"), BROKEN]),
-        (part("lost", "only 3 of 4 ranks met within 300 s"), [ENDED, ENDED]),
-        (part("interrupted", "its time is up, in epoch 3 after step 1"), [ENDED]),
-        (part("diverged", "training loss is nan"), [part("diverged", "training loss is nan")]),
+        (group_result("killed", "its process was killed by SIGKILL"), [BROKEN, ENDED]),
+        (group_result("error", "ValueError: no"), [BROKEN, ENDED]),
+        (
+            group_result("out_of_memory", "out of memory"),
+            [ENDED, group_result("killed", "SIGABRT", "n4")],
+        ),
+        (
+            group_result("lost", "its node n9 was lost", node=""),
+            [group_result("killed", "SIGABRT", "n4"), BROKEN],
+        ),
+        (group_result("lost", "only 3 of 4 ranks met within 300 s"), [ENDED, ENDED]),
+        (group_result("interrupted", "its time is up, in epoch 3 after step 1"), [ENDED]),
+        (
+            group_result("diverged", "training loss is nan"),
+            [group_result("diverged", "training loss is nan")],
+        ),
     ],
 )
 def test_a_gang_ends_for_its_cause(cause: SegmentResult, consequences: list[SegmentResult]) -> None:
-    for parts in ([cause, *consequences], [*consequences, cause]):
-        result = whole(parts)
+    for group_results in ([cause, *consequences], [*consequences, cause]):
+        result = merged(group_results)
         assert (result.status, result.reason) == (cause.status, cause.reason)
 
 
 def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
-    result = whole(
+    result = merged(
         [
-            part("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0),
-            part("ok", gcds=["2"], cpu_seconds=2.0, peak_memory_gib=1.0),
-            part("ok", node="n2", gcds=["0", "1"], cpu_seconds=4.0, peak_memory_gib=4.0),
+            group_result("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0),
+            group_result("ok", gcds=["2"], cpu_seconds=2.0, peak_memory_gib=1.0),
+            group_result("ok", node="n2", gcds=["0", "1"], cpu_seconds=4.0, peak_memory_gib=4.0),
         ]
     )
     assert result.places == [("n1", "0"), ("n1", "1"), ("n1", "2"), ("n2", "0"), ("n2", "1")]
@@ -311,20 +329,20 @@ def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
 def test_a_gang_has_the_energy_of_all_its_parts(
     joules: list[float | None], expected: float | None
 ) -> None:
-    parts = [part("ok", joules=value) for value in joules]
-    assert whole(parts).joules == expected
+    group_results = [group_result("ok", joules=value) for value in joules]
+    assert merged(group_results).joules == expected
 
 
 def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts() -> None:
-    lost = part("lost", joules=None)
-    ended = part("interrupted", joules=100.0)
-    assert whole([ended, lost]).joules == 100.0
-    assert whole([lost]).joules is None
+    lost = group_result("lost", joules=None)
+    ended = group_result("interrupted", joules=100.0)
+    assert merged([ended, lost]).joules == 100.0
+    assert merged([lost]).joules is None
 
 
 def test_a_part_of_a_gang_needs_a_claim(tmp_path: Path, alloy_store: GraphStore) -> None:
-    with pytest.raises(ValueError, match="claim"):
-        Job(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)
+    with pytest.raises(ValueError, match="attempt"):
+        RankGroup(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)
 
 
 @pytest.fixture(scope="module")
@@ -371,10 +389,10 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
 ) -> None:
     """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
     spec = gang(tmp_path / "gang", alloy_store, 2)
-    meeting = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}
+    rendezvous = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}
     ranks = []
     for rank in range(4):
-        asked = json.dumps([spec.to_dict(), meeting, rank, 4])
+        asked = json.dumps([spec.to_dict(), rendezvous, rank, 4])
         command = [*nodes[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     answers = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
@@ -402,7 +420,7 @@ def test_a_gang_of_two_nodes_with_two_gcds_each(
     spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
     for number, worker in enumerate(on_nodes):
         worker.send(spec, (0, 1), "hsn0", first_rank=2 * number, world=4)
-    result = whole([worker.result() for worker in on_nodes])
+    result = merged([worker.result() for worker in on_nodes])
     assert (result.status, result.to_epoch) == ("ok", 2), result.reason
     other = result.gcds[2].partition("/")[0]
     assert result.gcds == ["0", "1", f"{other}/0", f"{other}/1"]
@@ -415,6 +433,6 @@ def test_a_gang_of_two_nodes_needs_an_interface(
     tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
 ) -> None:
     send(on_nodes, gang(tmp_path / "gang", alloy_store, 1), interface=None)
-    result = whole([worker.result() for worker in on_nodes])
+    result = merged([worker.result() for worker in on_nodes])
     assert result.status == "error"
     assert "name its network `interface`" in result.reason

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from parsl.executors.high_throughput import executor as parsl_executor
-from pool_cases import PATIENCE, site, tend_until
+from pool_cases import PATIENCE, site, update_until
 from signal_cases import send, together
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import parsl_executor as our_executor
 from hydragnn_flow.execution.pools.block import Block
-from hydragnn_flow.execution.pools.parsl_executor import Job
+from hydragnn_flow.execution.pools.parsl_executor import BatchJob
 from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.execution.pools.workers_file import (
@@ -55,7 +55,7 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
         pytest.raises(SystemExit) as left,
         Pools(slurm, tmp_path / "run" / "parsl") as pools,
     ):
-        tend_until(pools, lambda: pools._pools["gcd"].blocks, gcd=1)
+        update_until(pools, lambda: pools._pools["gcd"].blocks, gcd=1)
         send(signal.SIGTERM)
         time.sleep(10)
     assert time.monotonic() - begin < 60, "the start waited for sacct"
@@ -74,8 +74,10 @@ def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(
     node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
     slurm = load_site("slurm", node=node, interface="lo")
     with Pools(slurm, tmp_path / "run" / "parsl") as pools:
-        pools.tend(gcd=1)
-        pools._clerk.submit(int).result(PATIENCE)  # it has no answer, which nobody has heard
+        pools.update(gcd=1)
+        pools._scheduler_thread.submit(int).result(
+            PATIENCE
+        )  # it has no answer, which nobody has heard
     assert (tmp_path / "cancelled").read_text().split() == ["88"]
 
 
@@ -95,7 +97,7 @@ def test_signals_that_come_together_leave_no_job(
         our_executor.ParslExecutor, "cancel", lambda _, jobs: cancelled.extend(jobs) or True
     )
     with pytest.raises(SystemExit), Pools(site(), tmp_path / "run" / "parsl") as pools:
-        pools.tend(gcd=1)
+        pools.update(gcd=1)
     assert cancelled == ["77", "77"]  # by each pool
     assert read_workers(tmp_path / "run")["pools"]
 
@@ -118,7 +120,9 @@ def cancelled(tmp_path: Path, install: Install, quiet: None) -> Callable[..., li
         install("squeue", f"cat {tmp_path}/listed")
         install("scancel", f"echo $* >> {tmp_path}/cancelled")
         with Pools(SLURM, run / "parsl") as pools:
-            pools._clerk.submit(int).result(PATIENCE)  # what was asked of it before is done
+            pools._scheduler_thread.submit(int).result(
+                PATIENCE
+            )  # what was asked of it before is done
         return (tmp_path / "cancelled").read_text().split()
 
     return start
@@ -146,10 +150,10 @@ def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
     monkeypatch.setattr(our_executor.ParslExecutor, "cancel", lambda *_: True)
     install("squeue", "true")
     with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
-        pools._clerk.submit(int).result(PATIENCE)  # what the start asked is answered
+        pools._scheduler_thread.submit(int).result(PATIENCE)  # what the start asked is answered
         script = left_behind(tmp_path / "run", pools._directory.name)
         install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|{script}"; done')
-        job = Job("0", "101", "name", tmp_path / "errors")
+        job = BatchJob("0", "101", "name", tmp_path / "errors")
         pools._pools["gcd"].ended.append(Block(job))
         assert set(pools._ask_states({"gcd": ["102"], "node": []})) == {"102"}
         assert (tmp_path / "cancelled").read_text().split() == ["101"]
@@ -178,7 +182,9 @@ def test_a_disk_that_is_away_is_no_reason_to_stop(
     with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
         for name in ("glob", "stat", "exists", "iterdir", "read_text"):
             monkeypatch.setattr(Path, name, _away)
-        pools._states = pools._clerk.submit(pools._ask_states, {"gcd": ["101"], "node": []})
+        pools._states = pools._scheduler_thread.submit(
+            pools._ask_states, {"gcd": ["101"], "node": []}
+        )
         assert pools._states.result(PATIENCE) == {"101": JobState("ended")}
 
 
@@ -203,7 +209,7 @@ def test_bad_nodes_are_remembered_by_the_next_driver(
         assert pools._health.is_suspect("node1")
         assert not pools._health.is_of_no_use("node1"), "where there is no other it is tried"
         assert not pools._health.is_suspect("cured")
-        pools.note("node1", "a segment", worked=True)
+        pools.record("node1", "a segment", worked=True)
         assert not pools._health.is_suspect("node1")
     assert read_workers(run)["bad_nodes"] == {"node2": bad["node2"]}
 
@@ -224,9 +230,9 @@ def test_results_that_nobody_receives_any_more_stop_the_campaign(
         raise MemoryError("ulimit -v of a login node")
 
     with Pools(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("gcd"), gcd=1)
+        update_until(pools, lambda: pools.workers("gcd"), gcd=1)
         assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1  # in a directory of that name
         monkeypatch.setattr(parsl_executor, "deserialize", deserialize)
         task = pools.submit("gcd", abs, -2)
         with pytest.raises(CampaignStopped, match="receives the results of pool 'gcd' has ended"):
-            tend_until(pools, task.done, gcd=1)
+            update_until(pools, task.done, gcd=1)

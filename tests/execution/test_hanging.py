@@ -18,13 +18,13 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow import processes
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Job, Node, run_jobs
-from hydragnn_flow.execution.lease import Fence
-from hydragnn_flow.execution.workers import lane as module
-from hydragnn_flow.execution.workers import lane_process, part, worker
+from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
+from hydragnn_flow.execution.fence import Fence
+from hydragnn_flow.execution.workers import local_ranks, trainer_main, worker
+from hydragnn_flow.execution.workers import trainer_process as module
 from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.execution.workers.lane import Hung, Lane
-from hydragnn_flow.execution.workers.part import Part
+from hydragnn_flow.execution.workers.local_ranks import LocalRanks
+from hydragnn_flow.execution.workers.trainer_process import Hung, TrainerProcess
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.runner import run_segment
@@ -32,28 +32,28 @@ from hydragnn_flow.training.runner import run_segment
 NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
 ANSWER = '{"kind": "trial", "number": 0, "rung": 0, "from_epoch": 0, "to_epoch": 1, "status": "ok"}'
 
-Scripted = Callable[[str], Lane]
+Scripted = Callable[[str], TrainerProcess]
 
 
 @pytest.fixture
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    """Lanes whose processes run a few lines of shell; `say` prints a message."""
-    lanes: list[Lane] = []
+    """Trainer processes whose processes run a few lines of shell; `say` prints a message."""
+    trainers: list[TrainerProcess] = []
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.02)
 
-    def start(lines: str) -> Lane:
-        script = tmp_path / f"lane{len(lanes)}"
+    def start(lines: str) -> TrainerProcess:
+        script = tmp_path / f"trainer process{len(trainers)}"
         script.write_text(f'#!/bin/sh\nsay() {{ echo "$1"; }}\nread request\n{lines}\n')
         script.chmod(0o755)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(script))
-            lanes.append(Lane({}))
-        return lanes[-1]
+            trainers.append(TrainerProcess({}))
+        return trainers[-1]
 
     yield start
-    for lane in lanes:
-        lane._process.send_signal(signal.SIGCONT)
-        lane.kill()
+    for trainer in trainers:
+        trainer._process.send_signal(signal.SIGCONT)
+        trainer.kill()
 
 
 def say(*messages: str) -> str:
@@ -71,34 +71,34 @@ def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
     """It reads a store, or compiles kernels."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
     assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=20.0) == {}
-    lane = scripted(f"{before}\nsleep 60")
+    trainer = scripted(f"{before}\nsleep 60")
     with pytest.raises(Hung, match=r"it hung: its process gave no sign of life for 0 s"):
-        lane.call({}, seconds=0.3)
-    assert not lane.alive
-    assert lane._process.returncode == -signal.SIGKILL
+        trainer.call({}, seconds=0.3)
+    assert not trainer.alive
+    assert trainer._process.returncode == -signal.SIGKILL
 
 
 def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds pass before each of them."""
-    lane = scripted("sleep 60")
+    trainer = scripted("sleep 60")
     messages: list[dict[str, Any] | None] = []
     for step in [0.0] * 6 + [0.01] * 6:
         messages += [None] * 10 + [{"alive": step}]
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 1.0)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 15.0)
     coming = iter([*messages, {}])
-    monkeypatch.setattr(lane, "receive", lambda seconds: next(coming))
-    assert lane.call({}, seconds=15.0) == {}
+    monkeypatch.setattr(trainer, "receive", lambda seconds: next(coming))
+    assert trainer.call({}, seconds=15.0) == {}
 
 
 def test_a_job_that_was_suspended_does_not_hang(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hours have passed when Slurm lets its processes go on, and none of them could give a sign."""
-    lane = scripted(f"{alive(0.01)}\nsleep 0.3\n{say('{}')}")
+    trainer = scripted(f"{alive(0.01)}\nsleep 0.3\n{say('{}')}")
     hours = itertools.count()
     monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
-    assert lane.call({}, seconds=60.0) == {}
+    assert trainer.call({}, seconds=60.0) == {}
 
 
 def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
@@ -106,18 +106,18 @@ def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
 ) -> None:
     """Its GPU's driver takes for ever to give back memory."""
     monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
-    lane = scripted(say('{"last": true, "status": "ok"}') + "\nsleep 20")
-    assert lane.call({}) == {"status": "ok"}
-    assert lane.was_killed
+    trainer = scripted(say('{"last": true, "status": "ok"}') + "\nsleep 20")
+    assert trainer.call({}) == {"status": "ok"}
+    assert trainer.was_killed
 
 
 def test_a_process_that_stops_giving_signs_is_killed(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.2)
-    lane = scripted(f"{alive(0.004)}\nsleep 60")
+    trainer = scripted(f"{alive(0.004)}\nsleep 60")
     with pytest.raises(Hung, match=r"the longest of its steps took 0\.0 s"):
-        lane.call({}, seconds=60.0)
+        trainer.call({}, seconds=60.0)
 
 
 def test_long_steps_give_more_time(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,17 +147,17 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
 ) -> None:
     """It is in the middle of reading from a disk that does not answer."""
     monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
-    lane = scripted("sleep 60")
-    monkeypatch.setattr(lane._process, "kill", lambda: None)
+    trainer = scripted("sleep 60")
+    monkeypatch.setattr(trainer._process, "kill", lambda: None)
     with pytest.raises(Hung):
-        lane.call({}, seconds=0.1)
-    assert not lane.alive, "it would be given the next segment"
+        trainer.call({}, seconds=0.1)
+    assert not trainer.alive, "it would be given the next segment"
     other = scripted("sleep 60")
     monkeypatch.setattr(other._process, "kill", lambda: None)
     threading.Timer(0.2, other.kill).start()
     with pytest.raises(ProcessDied, match="does not end"):
         other.call({})
-    for each in (lane, other):
+    for each in (trainer, other):
         monkeypatch.undo()
         each._process.kill()
 
@@ -166,10 +166,10 @@ def test_a_gang_whose_rank_hangs_ends_and_says_which(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
-    spec = make_spec(tmp_path / "m", None, 1, claim="1")
+    spec = make_spec(tmp_path / "m", None, 1, attempt="1")
     signs = f"while true; do {alive(0.001)}; sleep 0.05; done"
-    lanes = [scripted(signs), scripted(f"{alive(0.001)}\nsleep 60")]
-    result = Part(NODE, Job(spec, (0, 1), world=3), (0, 1), lanes, (1.0, 1.0)).run()
+    trainers = [scripted(signs), scripted(f"{alive(0.001)}\nsleep 60")]
+    result = LocalRanks(NODE, RankGroup(spec, (0, 1), world=3), (0, 1), trainers, (1.0, 1.0)).run()
     assert result.status == "killed"
     assert result.reason.startswith("it hung: ")
     assert (abort_reason(spec) or "").startswith("it hung: "), "the other parts wait for it"
@@ -183,11 +183,13 @@ def test_what_nobody_can_watch_ends(
         raise UnicodeError("in the middle of a file")
 
     monkeypatch.setattr(Fence, "deposed", deposed)
-    monkeypatch.setattr(part, "SECONDS_BETWEEN_LOOKS", 0.01)
-    spec = make_spec(tmp_path / "m", None, 1, claim="1")
-    lanes = [scripted("sleep 60") for _ in range(2)]
+    monkeypatch.setattr(local_ranks, "SECONDS_BETWEEN_CHECKS", 0.01)
+    spec = make_spec(tmp_path / "m", None, 1, attempt="1")
+    trainers = [scripted("sleep 60") for _ in range(2)]
     world = 3 if in_gang else None
-    result = Part(NODE, Job(spec, (0, 1), world=world), (0, 1), lanes, (1.0, 1.0)).run()
+    result = LocalRanks(
+        NODE, RankGroup(spec, (0, 1), world=world), (0, 1), trainers, (1.0, 1.0)
+    ).run()
     assert result.status == "interrupted"
     assert "could not be watched (UnicodeError: in the middle of a file)" in result.reason
     assert ("could not be watched" in (abort_reason(spec) or "")) is in_gang
@@ -209,8 +211,8 @@ def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judge
 def test_signs_of_life_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     now = [100.0]
-    monkeypatch.setattr(lane_process.time, "monotonic", lambda: now[0])
-    sign = lane_process._signs(sent.append)
+    monkeypatch.setattr(trainer_main.time, "monotonic", lambda: now[0])
+    sign = trainer_main._signs(sent.append)
     for step in range(50):
         sign(step)
         now[0] += 0.125
@@ -221,15 +223,15 @@ def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
     def send(message: object) -> None:
         raise BrokenPipeError
 
-    lane_process._signs(send)(0.1)
+    trainer_main._signs(send)(0.1)
 
 
 @pytest.fixture
-def _end_lanes() -> Iterator[None]:
+def _end_trainers() -> Iterator[None]:
     yield
-    for lane in worker._lanes.values():
-        lane.kill()
-    worker._lanes.clear()
+    for trainer in worker._trainers.values():
+        trainer.kill()
+    worker._trainers.clear()
 
 
 @pytest.mark.slow
@@ -240,9 +242,9 @@ def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     """There is no deadline and no other rank: on a laptop it would hang for ever."""
     spec = make_spec(tmp_path / "t", alloy_store, 100_000)
     seen = threading.Event()
-    look = Lane._message
+    look = TrainerProcess._message
 
-    def message(self: Lane) -> object:
+    def message(self: TrainerProcess) -> object:
         found = look(self)
         if found is not None and found.get("alive"):
             if not seen.is_set():
@@ -250,11 +252,11 @@ def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
             seen.set()
         return found
 
-    monkeypatch.setattr(Lane, "_message", message)
+    monkeypatch.setattr(TrainerProcess, "_message", message)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 1.5)
     monkeypatch.setattr(module, "STEPS_TO_WAIT", 0.0)
-    (result,) = run_jobs(NODE, [Job(spec)])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec)])
     assert seen.is_set()
     assert (result.status, result.reason[:8]) == ("killed", "it hung:")
-    (again,) = run_jobs(NODE, [Job(replace(spec, until_epoch=1))])
+    (again,) = run_rank_groups(NODE, [RankGroup(replace(spec, until_epoch=1))])
     assert again.status == "ok"

@@ -17,7 +17,7 @@ MOST_TRIES = 3
 
 def failed(health: NodeHealth, node: str, *work: object) -> None:
     for each in work:
-        health.note(node, each, False)
+        health.record(node, each, False)
 
 
 def test_a_node_is_bad_where_one_thing_after_the_other_fails() -> None:
@@ -32,7 +32,7 @@ def test_a_node_is_bad_where_one_thing_after_the_other_fails() -> None:
 def test_work_that_goes_well_clears_a_node() -> None:
     health = NodeHealth()
     failed(health, "node1", 1, 2, 3)
-    health.note("node1", 4, True)
+    health.record("node1", 4, True)
     failed(health, "node1", 5, 6, 7)
     assert not health.is_suspect("node1")
 
@@ -62,9 +62,9 @@ def test_two_bad_nodes_do_not_excuse_each_other_for_long() -> None:
 
 def test_a_node_that_loses_its_workers_twice_is_bad() -> None:
     health = NodeHealth()
-    health.note_loss("node1")
+    health.record_loss("node1")
     assert not health.is_suspect("node1")
-    health.note_loss("node1")
+    health.record_loss("node1")
     assert health.is_suspect("node1")
 
 
@@ -72,7 +72,7 @@ def test_nodes_that_refuse_while_others_work_are_to_blame() -> None:
     health = NodeHealth()
     for node in ("node1", "node2", "node3", "node4"):
         assert health.condemn(node, f"{node} has no GPU")
-        health.note("good", node, True)
+        health.record("good", node, True)
         health.check(8, set())
     assert not health.condemn("node1", "node1 has no GPU")
     assert health.is_suspect("node1")
@@ -125,7 +125,7 @@ def campaign(
         now = max(now + 0.5, running[0][0])
         while running and running[0][0] <= now:
             _, _, node, trial, works = heapq.heappop(running)
-            health.note(node, trial, works)
+            health.record(node, trial, works)
             free.append(node)
             if not works:
                 failures[node] += 1
@@ -154,8 +154,8 @@ def test_bad_nodes_are_held_before_they_spoil_much(number: int) -> None:
 def test_why_a_node_is_suspect_can_be_said() -> None:
     health = NodeHealth()
     for number in (12, 3):
-        health.note("bad", ("trial", number, 0), worked=False)
-    health.note_loss("bad")
+        health.record("bad", ("trial", number, 0), worked=False)
+    health.record_loss("bad")
     said = "failed there: trial 12 0, trial 3 0; its workers alone were lost 1 times"
     assert health.reason("bad") == said
     health.condemn("bad", "no store")

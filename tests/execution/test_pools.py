@@ -16,7 +16,7 @@ from parsl.errors import ParslError
 from parsl.executors import ThreadPoolExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.launchers.base import Launcher
-from pool_cases import PATIENCE, Quick, site, tend_until
+from pool_cases import PATIENCE, Quick, site, update_until
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, load_site
@@ -117,67 +117,67 @@ def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
     with Pools(site(Refusing), tmp_path / "parsl") as pools:
         pools.submit("gcd", abs, -1)
         with pytest.raises(InputError, match="'gcd': sbatch: error: Invalid account; see"):
-            tend_until(pools, lambda: False)
+            update_until(pools, lambda: False)
 
 
 def test_blocks_follow_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     with Pools(site(), tmp_path / "parsl") as pools:
-        pools.tend()
+        pools.update()
         assert not read_workers(tmp_path)["pools"]["gcd"][
             "blocks"
         ]  # nothing is asked for in advance
 
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
         assert pools.free("gcd") == 2
         gate = tmp_path / "gate"
         tasks = [pools.submit("gcd", *waiting_for(gate)), pools.submit("gcd", abs, -7)]
         assert pools.free("gcd") == 0
-        tend_until(pools, tasks[1].done, gcd=2)
+        update_until(pools, tasks[1].done, gcd=2)
         assert tasks[1].result() == 7
         assert pools.free("gcd") == 1
 
         # The other pool has the place as soon as nothing is at work in it, and not before.
         for _ in range(10):
-            pools.tend(node=1)
+            pools.update(node=1)
             time.sleep(0.1)
         assert not tasks[0].done()
         gate.touch()
-        tend_until(pools, lambda: pools.workers("node") == 1, node=1)
+        update_until(pools, lambda: pools.workers("node") == 1, node=1)
         assert tasks[0].result() == 0
         assert pools.workers("gcd") == pools.free("gcd") == 0
 
-        tend_until(pools, lambda: pools.workers("node") == 0)
-        tend_until(pools, lambda: not jobs(tmp_path, "node"))
+        update_until(pools, lambda: pools.workers("node") == 0)
+        update_until(pools, lambda: not jobs(tmp_path, "node"))
     assert not read_workers(tmp_path)["pools"]["gcd"]["workers"]
 
 
 def test_two_pools_share_the_blocks_of_a_site(tmp_path: Path) -> None:
     with Pools(site(blocks=2, gcds=1), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=9)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=9)
         gate = tmp_path / "gate"
         long = [pools.submit("gcd", *waiting_for(gate)) for _ in range(2)]
         for _ in range(10):
-            pools.tend(gcd=9, node=3)
+            pools.update(gcd=9, node=3)
             time.sleep(0.1)
         gate.touch()
-        tend_until(pools, lambda: pools.workers("node") == 1, gcd=9, node=3)
+        update_until(pools, lambda: pools.workers("node") == 1, gcd=9, node=3)
         assert pools.workers("gcd") == 1
-        tend_until(pools, lambda: all(task.done() for task in long), gcd=9, node=3)
+        update_until(pools, lambda: all(task.done() for task in long), gcd=9, node=3)
         assert [task.result() for task in long] == [0, 0]  # nobody's work was cut short
 
 
 def test_a_block_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
     with Pools(site(), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
         pools.submit("gcd", abs, -1).result(PATIENCE)
         lost = pools.submit("gcd", time.sleep, 600.0)
-        tend_until(pools, lambda: jobs(tmp_path), gcd=2)
+        update_until(pools, lambda: jobs(tmp_path), gcd=2)
         os.killpg(jobs(tmp_path)[0], signal.SIGKILL)
-        tend_until(pools, lost.done, gcd=2)
+        update_until(pools, lost.done, gcd=2)
         assert isinstance(lost.exception(), ManagerLost)
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
         assert pools.submit("gcd", abs, -2).result(PATIENCE) == 2
 
 
@@ -187,15 +187,15 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
     """A segment over two nodes would otherwise wait until the block's time is up."""
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     with Pools(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("node") == 2, node=2)
+        update_until(pools, lambda: pools.workers("node") == 2, node=2)
         assert pools.submit("node", abs, -1).result(PATIENCE) == 1
         (group,) = jobs(tmp_path, "node")
         _worker_pools(group)[0].kill()
-        tend_until(pools, lambda: pools.workers("node") == 1, node=2)
+        update_until(pools, lambda: pools.workers("node") == 1, node=2)
         with monkeypatch.context() as patch:  # the other node has had its time to connect
             patch.setattr(blocks, "SECONDS_TO_CONNECT", 0.0)
-            tend_until(pools, lambda: group not in jobs(tmp_path, "node"), node=2)
-        tend_until(pools, lambda: pools.workers("node") == 2, node=2)
+            update_until(pools, lambda: group not in jobs(tmp_path, "node"), node=2)
+        update_until(pools, lambda: pools.workers("node") == 2, node=2)
 
 
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
@@ -207,8 +207,8 @@ def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
         pytest.raises(CampaignStopped, match=r"3 blocks .* \(bash: module: command not found\)"),
         Pools(broken, tmp_path / "parsl") as pools,
     ):
-        tend_until(pools, lambda: "command not found" in pools.waiting(), gcd=1)
-        tend_until(pools, lambda: False, gcd=1)
+        update_until(pools, lambda: "command not found" in pools.waiting(), gcd=1)
+        update_until(pools, lambda: False, gcd=1)
     assert len(read_workers(tmp_path)["pools"]["gcd"]["blocks"]) == 3
 
 
@@ -218,8 +218,8 @@ def test_a_run_that_had_workers_is_patient_with_its_scheduler(
     monkeypatch.setattr(patience, "SECONDS_AFTER_REFUSAL", (0.5,))
     monkeypatch.setattr(Moody, "submitted", 0)
     with Pools(site(Moody), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
-        tend_until(pools, lambda: pools.workers("node") == 1, node=1)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers("node") == 1, node=1)
     assert Moody.submitted == 3
 
 
@@ -228,7 +228,7 @@ def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -
         pytest.raises(CampaignStopped, match="interchange of pool 'gcd' has ended"),
         Pools(site(), tmp_path / "parsl") as pools,
     ):
-        tend_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
         group = jobs(tmp_path)[0]
         children = psutil.Process().children()
         interchanges = [child for child in children if "interchange" in _command(child)]
@@ -239,7 +239,7 @@ def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -
         for interchange in interchanges:
             interchange.kill()
             interchange.wait()
-        tend_until(pools, lambda: False, gcd=2)
+        update_until(pools, lambda: False, gcd=2)
     _wait_until_ended(group)
 
 
@@ -248,7 +248,7 @@ def test_a_second_ctrl_c_does_not_keep_blocks_from_being_cancelled(
     tmp_path: Path, state: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
-        tend_until(
+        update_until(
             pools,
             lambda: pools.workers("gcd") or (state == "starting" and jobs(tmp_path)),
             gcd=2,
@@ -266,7 +266,7 @@ def test_a_cancellation_without_an_answer_is_repeated(
 ) -> None:
     monkeypatch.setattr(blocks, "SECONDS_BETWEEN_TRIES", 0.1)
     with Pools(site(Deaf), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: jobs(tmp_path), gcd=2)
+        update_until(pools, lambda: jobs(tmp_path), gcd=2)
         (group,) = jobs(tmp_path)
     _wait_until_ended(group)
     assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
@@ -276,7 +276,7 @@ def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) ->
     # A shell starts what it puts in the background with interrupts ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
-        tend_until(pools, lambda: pools.workers("gcd"), gcd=2)
+        update_until(pools, lambda: pools.workers("gcd"), gcd=2)
     signal.signal(signal.SIGINT, before)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from lane_cases import lane_of
+from trainer_cases import trainer_of
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
@@ -45,8 +45,8 @@ def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
         assert report["torch"] == torch.__version__
         assert report["graphs"] == sum(len(alloy_store[name]) for name in alloy_store.splits)
         assert report["address"] == "127.0.0.1"
-        lane = psutil.Process(lane_of(int(report["gcd"]))._process.pid)
-        assert 0.1 < report["start_seconds"] < time.time() - lane.create_time()
+        trainer = psutil.Process(trainer_of(int(report["gcd"]))._process.pid)
+        assert 0.1 < report["start_seconds"] < time.time() - trainer.create_time()
     assert faults(site(NODE), reports) == []
 
 
@@ -107,7 +107,7 @@ def test_a_node_that_did_not_answer_is_missed() -> None:
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """This machine as one with a single core, so that a check starts a single lane."""
+    """This machine as one with a single core, so that a check starts a single trainer process."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {int(CORE)})
     yield

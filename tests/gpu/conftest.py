@@ -41,11 +41,11 @@ def store(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def node(device: torch.device) -> Iterator[Node]:
-    """One node with every device that torch sees, or two CPU slots; its lanes end with the test."""
+    """One node with every device that torch sees, or two CPU slots; trainers end with the test."""
     on_cpu = device.type == "cpu"
     n = 2 if on_cpu else torch.get_device_module(device).device_count()
     kind: Device = "hip" if torch.version.hip and not on_cpu else device.type  # type: ignore[assignment]
     yield Node(tuple(map(str, range(n))), guessed_gcd(kind, 4.0), 1, kind)
-    for lane in worker._lanes.values():
-        lane.kill()
-    worker._lanes.clear()
+    for trainer in worker._trainers.values():
+        trainer.kill()
+    worker._trainers.clear()

@@ -71,10 +71,10 @@ TIGHT_DATA: dict[str, Any] = {
     "split": {"val": 0.25, "test": 0.25},
 }
 SMALL, LARGE = 4, 32
-# What a lane has of its own before it trains, in KiB, as `ulimit -d` counts it.
+# What a trainer process has of its own before it trains, in KiB, as `ulimit -d` counts it.
 BEGIN = """
 from pathlib import Path
-from hydragnn_flow.execution.workers import lane_process
+from hydragnn_flow.execution.workers import trainer_main
 lines = Path("/proc/self/status").read_text().splitlines()
 print(next(line.split()[1] for line in lines if line.startswith("VmData")))
 """

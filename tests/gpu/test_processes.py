@@ -1,4 +1,4 @@
-"""Several processes on the device: lanes that share it, and ranks that train together."""
+"""Several processes on the device: trainers that share it, and ranks that train together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
 from hydragnn_flow.execution.site_check.probe import run_probe
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.segment import SegmentSpec
@@ -43,7 +43,7 @@ def test_the_site_of_this_machine_has_its_devices(accelerator: torch.device) -> 
     assert 0.5 * free / 2**30 < node.gcd.memory_gib < total / 2**30
 
 
-def test_lanes_that_share_a_device_do_not_disturb_each_other(
+def test_trainers_that_share_a_device_do_not_disturb_each_other(
     tmp_path: Path, alloy_store: GraphStore, node: Node
 ) -> None:
     def specs(suffix: str, until: int) -> list[SegmentSpec]:
@@ -57,9 +57,9 @@ def test_lanes_that_share_a_device_do_not_disturb_each_other(
             for name in TYPES
         ]
 
-    for until in (1, EPOCHS):  # in lanes that import torch, then in warm ones
-        jobs = [Job(spec, gcds=(0,)) for spec in specs("", until)]
-        results = run_jobs(node, jobs)
+    for until in (1, EPOCHS):  # in trainer processes that import torch, then in warm ones
+        groups = [RankGroup(spec, gcds=(0,)) for spec in specs("", until)]
+        results = run_rank_groups(node, groups)
     for spec, result in zip(specs(" alone", EPOCHS), results, strict=True):
         assert (result.status, result.reason) == ("ok", "")
         np.testing.assert_allclose(result.history, run_segment(spec).history, **CLOSE)
@@ -74,7 +74,7 @@ def test_ranks_train_together_as_one_does(
         pytest.skip("NOT CHECKED: ranks on several devices; there is one, see the test below")
     ranks = tuple(range(min(len(node.gcds), 4)))
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
-    (result,) = run_jobs(node, [Job(spec, ranks)])
+    (result,) = run_rank_groups(node, [RankGroup(spec, ranks)])
     assert (result.status, result.reason, len(result.gcds)) == ("ok", "", len(ranks))
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, EPOCHS))
     np.testing.assert_allclose(result.history, alone.history, **CLOSE)
@@ -90,12 +90,16 @@ def test_two_ranks_on_one_device(
     script = Path(__file__).with_name("two_ranks.py")
     processes = [
         subprocess.Popen(
-            [sys.executable, script, json.dumps([spec.to_dict(), str(device), rank, 2, meeting])],
+            [
+                sys.executable,
+                script,
+                json.dumps([spec.to_dict(), str(device), rank, 2, rendezvous]),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for meeting in [str(tmp_path / "meeting")]
+        for rendezvous in [str(tmp_path / "rendezvous")]
         for rank in range(2)
     ]
     outputs = [process.communicate(timeout=200) for process in processes]

@@ -25,9 +25,9 @@ def train(values: dict[str, Any], device: torch.device, world: World) -> list[li
 
 
 if __name__ == "__main__":
-    values, device, rank, size, meeting = json.loads(sys.argv[1])
+    values, device, rank, size, rendezvous = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    store = dist.FileStore(meeting, size)
+    store = dist.FileStore(rendezvous, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     print(json.dumps(train(values, torch.device(device), World(rank, size))))
     dist.destroy_process_group()

@@ -23,7 +23,7 @@ from hydragnn_flow.training.checkpoint import FILE as CHECKPOINT
 
 # Nothing here takes as long on an idle machine; these are for loaded ones.
 PATIENCE = 300.0
-SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_BETWEEN_CHECKS = 0.1
 
 
 class Campaign:
@@ -72,7 +72,7 @@ class Campaign:
         while not reached():
             assert self.driver.poll() is None, f"ended before {what}:\n{self.said()}"
             assert time.monotonic() < give_up, f"never came to {what}:\n{self.said()}"
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_CHECKS)
 
     def finish(self, seconds: float = 2 * PATIENCE) -> None:
         """Wait for the driver to end well, with nothing of it left in the queue."""
@@ -99,7 +99,7 @@ class Campaign:
         give_up = time.monotonic() + seconds
         while self.cluster.squeue():
             assert time.monotonic() < give_up, self.cluster.ask("squeue")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_CHECKS)
 
     def status(self) -> str:
         """What `hydragnn-flow status` prints."""
@@ -126,7 +126,7 @@ class Campaign:
         return [r for r in self.results() if (r.kind, r.number) == ("trial", number)]
 
     def at_work(self) -> dict[str, dict[int, psutil.Process]]:
-        """For each node, the trials that have a lane there at this moment, and one such lane."""
+        """For each node, the trials that are trained there now, and a process of each."""
         found: dict[str, dict[int, psutil.Process]] = {}
         for node in self.cluster.nodes:
             found[node] = {}

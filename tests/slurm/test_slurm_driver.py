@@ -22,14 +22,14 @@ def test_a_killed_driver_goes_on_beside_its_orphans(cluster: Cluster, tmp_path: 
     for ended in (0, 3):
 
         def training(ended: int = ended) -> bool:
-            lanes = [number for node in campaign.at_work().values() for number in node]
-            return len(campaign.results()) >= ended and any(map(campaign.trains, lanes))
+            trainers = [number for node in campaign.at_work().values() for number in node]
+            return len(campaign.results()) >= ended and any(map(campaign.trains, trainers))
 
         campaign.start()
         campaign.wait_for("trials at work", training)
         campaign.kill()
-        orphans = [lane for node in campaign.at_work().values() for lane in node.values()]
-        assert any(lane.is_running() for lane in orphans)
+        orphans = [trainer for node in campaign.at_work().values() for trainer in node.values()]
+        assert any(trainer.is_running() for trainer in orphans)
     left = {job.number for job in cluster.squeue()}
     assert left
     campaign.start()

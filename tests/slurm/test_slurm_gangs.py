@@ -29,10 +29,10 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
     cluster: Cluster, tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
-    meeting = {"folder": str(tmp_path), "key": "1", "interface": INTERFACE, "patience": 120}
+    rendezvous = {"folder": str(tmp_path), "key": "1", "interface": INTERFACE, "patience": 120}
     (tmp_path / "spec").write_text(json.dumps(spec))
-    (tmp_path / "meeting").write_text(json.dumps(meeting))
-    rank = f"[$(cat {tmp_path}/spec), $(cat {tmp_path}/meeting), $SLURM_PROCID, 4]"
+    (tmp_path / "rendezvous").write_text(json.dumps(rendezvous))
+    rank = f"[$(cat {tmp_path}/spec), $(cat {tmp_path}/rendezvous), $SLURM_PROCID, 4]"
     cluster.ask(
         *("srun", "--nodes=2", "--ntasks-per-node=2", f"--output={tmp_path}/rank.%t"),
         *("sh", "-c", f'exec {sys.executable} {RANK} "{rank}" 2>/dev/null'),
@@ -43,11 +43,11 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
     assert all(answer["weights"] == ranks[0]["weights"] for answer in ranks)
     assert all(answer["history"] == ranks[0]["history"] for answer in ranks)
 
-    meeting |= {"folder": str(tmp_path / "alone"), "key": "2"}
+    rendezvous |= {"folder": str(tmp_path / "alone"), "key": "2"}
     (tmp_path / "alone").mkdir()
     alone = make_spec(tmp_path / "alone", alloy_store, until_epoch=3).to_dict()
     told = subprocess.run(
-        [sys.executable, RANK, json.dumps([alone, meeting | {"interface": "lo"}, 0, 1])],
+        [sys.executable, RANK, json.dumps([alone, rendezvous | {"interface": "lo"}, 0, 1])],
         stdout=subprocess.PIPE,
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

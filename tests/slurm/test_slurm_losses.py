@@ -39,7 +39,7 @@ def wait_for_gang(campaign: Campaign) -> tuple[dict[str, set[int]], str]:
     found: list[tuple[dict[str, set[int]], str]] = []
 
     def look() -> bool:
-        at_work = {node: set(lanes) for node, lanes in campaign.at_work().items()}
+        at_work = {node: set(trainers) for node, trainers in campaign.at_work().items()}
         training = {n for there in at_work.values() for n in there if campaign.trains(n)}
         for node, there in at_work.items():
             if any(WIDTHS[n] == GANG for n in there & training) and training - there:
@@ -128,10 +128,12 @@ def test_a_worker_that_is_killed_costs_its_own_segment_only(
 
     node = cluster.nodes[0]
     campaign.wait_for("four trials at work", lambda: len(training()) == 4)
-    lanes = campaign.at_work()[node]
-    first, second = sorted(lanes)[:2]
-    lanes[first].parent().send_signal(signal.SIGKILL)  # the Parsl worker that owns the lane
-    lanes[second].send_signal(signal.SIGKILL)  # as the system does when memory runs out
+    trainers = campaign.at_work()[node]
+    first, second = sorted(trainers)[:2]
+    trainers[first].parent().send_signal(
+        signal.SIGKILL
+    )  # the Parsl worker that owns the trainer process
+    trainers[second].send_signal(signal.SIGKILL)  # as the system does when memory runs out
     campaign.finish()
     for number in range(trials):
         statuses = [result.status for result in campaign.of_trial(number)]
@@ -142,7 +144,7 @@ def test_a_worker_that_is_killed_costs_its_own_segment_only(
 
 
 def test_a_trial_that_runs_out_of_memory_is_resized_alone(cluster: Cluster, tmp_path: Path) -> None:
-    """Lanes have about half a GiB before a step; one of 32 structures takes as much again."""
+    """Trainers have about half a GiB before a step; one of 32 structures takes as much again."""
     large, sizes = 1, (4, 32, 4, 4, 4)
     config = write_campaign(
         tmp_path,

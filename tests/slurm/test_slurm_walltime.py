@@ -26,7 +26,7 @@ def test_blocks_that_end_one_after_the_other_lose_nothing(cluster: Cluster, tmp_
     first = cluster.jobs()[:blocks]
     assert {job.state for job in first} <= {"COMPLETED", "COMPLETING"}, "did not end by itself"
     campaign.wait_for(
-        "a third", lambda: sum(len(lanes) for lanes in campaign.at_work().values()) == trials
+        "a third", lambda: sum(len(trainers) for trainers in campaign.at_work().values()) == trials
     )
     assert campaign.interrupt() == 130
     campaign.assert_queue_is_empty()

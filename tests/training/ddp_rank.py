@@ -77,9 +77,9 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    specs, stopped, rank, size, meeting = json.loads(sys.argv[1])
+    specs, stopped, rank, size, rendezvous = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
+    with joined(rank, size, dist.FileStore(rendezvous, size), "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.
         answers = [
             [train(spec, world) for spec in specs],

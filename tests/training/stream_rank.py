@@ -37,8 +37,8 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    values, rank, size, meeting = json.loads(sys.argv[1])
+    values, rank, size, rendezvous = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
+    with joined(rank, size, dist.FileStore(rendezvous, size), "cpu") as world:
         answer = train(values, world)
     print(json.dumps(answer))

@@ -74,11 +74,15 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -
 def on_two_ranks(
     specs: dict[str, Any], stopped: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    meeting = str(tmp_path_factory.mktemp("meeting") / "file")
+    rendezvous = str(tmp_path_factory.mktemp("rendezvous") / "file")
     script = Path(__file__).with_name("ddp_rank.py")
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, json.dumps([list(specs.values()), stopped, rank, 2, meeting])],
+            [
+                sys.executable,
+                script,
+                json.dumps([list(specs.values()), stopped, rank, 2, rendezvous]),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

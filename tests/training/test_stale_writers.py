@@ -17,7 +17,7 @@ from segment_cases import make_spec
 
 from hydragnn_flow import files
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution.lease import TRIAL_CLAIM, Fence
+from hydragnn_flow.execution.fence import ATTEMPT_FILE, Fence
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predictions import (
     FILES,
@@ -32,7 +32,7 @@ BY = made_by({"best_epoch": 3, "best_val_loss": 0.1})
 
 @pytest.fixture
 def fence(tmp_path: Path) -> Fence:
-    (tmp_path / TRIAL_CLAIM).write_text("old")
+    (tmp_path / ATTEMPT_FILE).write_text("old")
     return Fence(tmp_path, "token", tmp_path, "old")
 
 
@@ -58,10 +58,10 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], ob
 
 def test_a_stale_checkpoint_replaces_no_newer_one(tmp_path: Path, fence: Fence, away: Any) -> None:
     save_checkpoint(tmp_path / FILE, {"epoch": 9})  # where the newer sending has got to by then
-    away(torch, "save", lambda: (tmp_path / TRIAL_CLAIM).write_text("new"))
+    away(torch, "save", lambda: (tmp_path / ATTEMPT_FILE).write_text("new"))
     save_checkpoint(tmp_path / FILE, {"epoch": 3}, fence.may_write)
     assert load_checkpoint(tmp_path / FILE)["epoch"] == 9
-    assert {entry.name for entry in tmp_path.iterdir()} == {FILE, TRIAL_CLAIM}
+    assert {entry.name for entry in tmp_path.iterdir()} == {FILE, ATTEMPT_FILE}
 
 
 def test_predictions_of_stale_weights_replace_none_of_newer_ones(
@@ -70,12 +70,12 @@ def test_predictions_of_stale_weights_replace_none_of_newer_ones(
     val = alloy_store["valset"]
     newer, older = ({"energy": np.full((len(val), 1), value)} for value in (1.0, 0.0))
     save_predictions(tmp_path, val, newer, BY)
-    away(zipfile, "ZipFile", lambda: (tmp_path / TRIAL_CLAIM).write_text("new"))
+    away(zipfile, "ZipFile", lambda: (tmp_path / ATTEMPT_FILE).write_text("new"))
     save_predictions(tmp_path, val, older, BY, fence.may_write)
     found = load_predictions(tmp_path, "valset", BY)
     assert found is not None
     np.testing.assert_array_equal(found["energy"], newer["energy"])
-    assert {entry.name for entry in tmp_path.iterdir()} == {FILES["valset"], TRIAL_CLAIM}
+    assert {entry.name for entry in tmp_path.iterdir()} == {FILES["valset"], ATTEMPT_FILE}
 
 
 def test_a_segment_that_was_sent_again_writes_nothing(

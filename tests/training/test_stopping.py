@@ -68,16 +68,18 @@ def test_the_end_of_a_batch_job_is_a_deadline(
 
 ORPHAN = """
 import json, sys
-from hydragnn_flow.execution.workers.lane import Lane
-lane = Lane({})
-print(lane._process.pid, flush=True)
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+trainer = TrainerProcess({})
+print(trainer._process.pid, flush=True)
 spec = json.loads(sys.argv[1])
-request = {"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"}
-lane.call({**request, "energy_share": 1.0})
+request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
+trainer.call({**request, "energy_share": 1.0})
 """
 
 
-def test_a_lane_that_lost_its_worker_saves_first(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_trainer_that_lost_its_worker_saves_first(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 10_000)
     parent = subprocess.Popen(
         [sys.executable, "-c", ORPHAN, json.dumps(spec.to_dict())],
@@ -85,7 +87,7 @@ def test_a_lane_that_lost_its_worker_saves_first(tmp_path: Path, alloy_store: Gr
         text=True,
     )
     assert parent.stdout is not None
-    lane = psutil.Process(int(parent.stdout.readline()))
+    trainer = psutil.Process(int(parent.stdout.readline()))
     while not (tmp_path / "t" / FILE).exists():
         assert parent.poll() is None
         time.sleep(0.05)
@@ -94,7 +96,7 @@ def test_a_lane_that_lost_its_worker_saves_first(tmp_path: Path, alloy_store: Gr
     seen = steps_saved(tmp_path / "t")
     parent.kill()
     parent.wait()
-    lane.wait(timeout=30)
+    trainer.wait(timeout=30)
     assert (tmp_path / "t" / FILE).stat().st_mtime_ns > before
     assert steps_saved(tmp_path / "t") > seen
 

@@ -47,7 +47,7 @@ def ranks(
     script = Path(__file__).with_name("stream_rank.py")
     processes = [
         subprocess.Popen(
-            [sys.executable, script, json.dumps([spec, rank, 2, str(folder / "meeting")])],
+            [sys.executable, script, json.dumps([spec, rank, 2, str(folder / "rendezvous")])],
             stdout=subprocess.PIPE,
             text=True,
         )

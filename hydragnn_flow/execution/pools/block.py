@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from hydragnn_flow.execution.pools.parsl_executor import Job, Manager
+from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager
 from hydragnn_flow.execution.pools.scheduler import State
 
 # After this time of work there are checkpoints, even if no task has ended.
@@ -17,7 +17,7 @@ SECONDS_OF_WORK = 600.0
 class Block:
     """One batch job, from its submission on."""
 
-    job: Job
+    job: BatchJob
     state: State = "pending"
     reason: str = ""
     """Why it waits, in the scheduler's words."""

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
-    Job,
+    BatchJob,
     Manager,
     ParslExecutor,
     Refused,
@@ -59,7 +59,7 @@ class Blocks:
         Name of the site, for messages.
     parsl
         The pool's executor.
-    clerk
+    scheduler_thread
         Runs what talks to the scheduler, one thing at a time, while the campaign goes on.
     workers_per_node
         How many workers a node of the pool has.
@@ -71,11 +71,11 @@ class Blocks:
         self,
         site: str,
         parsl: ParslExecutor,
-        clerk: Executor,
+        scheduler_thread: Executor,
         workers_per_node: int,
         first_state: State,
     ) -> None:
-        self._site, self.parsl, self._clerk = site, parsl, clerk
+        self._site, self.parsl, self._scheduler_thread = site, parsl, scheduler_thread
         self._first_state = first_state
         self._workers_per_block = workers_per_node * parsl.nodes_per_block
         self.blocks: list[Block] = []
@@ -84,28 +84,28 @@ class Blocks:
         self.wanted = 0
         """Workers the campaign could use."""
         self.patience = Patience(site, parsl)
-        self._asked: list[Future[Job]] = []
+        self._requested: list[Future[BatchJob]] = []
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
-        self._at_look = self._sent_since = 0
+        self._at_refresh = self._sent_since = 0
 
     # The state of the pool.
 
     @property
     def total(self) -> int:
         """Blocks that hold nodes, wait for some, or are about to."""
-        return len(self.blocks) + len(self._asked)
+        return len(self.blocks) + len(self._requested)
 
     @property
     def standing(self) -> int:
         """Number of blocks that take work, or will."""
-        return len(self._asked) + sum(self._capacity(block) > 0 for block in self.blocks)
+        return len(self._requested) + sum(self._capacity(block) > 0 for block in self.blocks)
 
     @property
     def needed(self) -> int:
         """Blocks it takes for the workers wanted."""
-        capacity = len(self._asked) * self._workers_per_block
+        capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
         if self.wanted > capacity:
             missing = self.wanted - capacity
@@ -136,7 +136,7 @@ class Blocks:
         # that may have come back since the last refresh.
         elsewhere = sum(m.tasks for m in self._managers if m.id not in usable)
         outstanding = self.parsl.outstanding
-        back = max(0, self._at_look + self._sent_since - outstanding)
+        back = max(0, self._at_refresh + self._sent_since - outstanding)
         return max(0, self.workers - (outstanding - max(0, elsewhere - back)))
 
     def _capacity(self, block: Block) -> int:
@@ -165,17 +165,17 @@ class Blocks:
     @property
     def may_have_others(self) -> bool:
         """Whether the scheduler may have taken a job without saying so."""
-        unheard = [job for job in self._asked if job.done() and not job.cancelled()]
+        unheard = [job for job in self._requested if job.done() and not job.cancelled()]
         return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
     # Reports from Parsl.
 
     def sent(self) -> None:
-        """Take down that a task is sent."""
+        """Record that a task is sent."""
         self._sent_since += 1
 
     def worked(self, block: str) -> None:
-        """Take down that a task was done in a block."""
+        """Record that a task was done in a block."""
         self.patience.worked()
         for each in self.blocks:
             each.has_worked |= each.job.block == block
@@ -184,7 +184,7 @@ class Blocks:
         """Forget a worker pool; may be called from any thread."""
         self._managers = [each for each in self._managers if each.id != manager]
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask which workers are connected.
 
         Raises
@@ -192,7 +192,7 @@ class Blocks:
         InputError, CampaignStopped
             If the pool can have no workers any more.
         """
-        self._at_look, self._sent_since = self.parsl.outstanding, 0
+        self._at_refresh, self._sent_since = self.parsl.outstanding, 0
         self._managers = self.parsl.managers()
         self._hold_strangers()
         now = time.monotonic()
@@ -213,7 +213,7 @@ class Blocks:
 
     def _hold_strangers(self) -> None:
         """Send nothing to workers of a job that was given up and is on its way out."""
-        if self._asked:
+        if self._requested:
             return  # they may be those of a job whose number is not known yet
         known = {block.job.block for block in self.blocks}
         for manager in self._managers:
@@ -251,7 +251,7 @@ class Blocks:
 
     # Reports from the scheduler.
 
-    def hear(self, patient: bool) -> bool:
+    def collect(self, patient: bool) -> bool:
         """Collect the answers to submissions and cancellations; returns whether there was any.
 
         Parameters
@@ -266,8 +266,8 @@ class Blocks:
         CampaignStopped
             If it goes on refusing.
         """
-        submitted = [job for job in self._asked if job.done()]
-        self._asked = [job for job in self._asked if not job.done()]
+        submitted = [job for job in self._requested if job.done()]
+        self._requested = [job for job in self._requested if not job.done()]
         for job in submitted:
             try:
                 block = Block(job.result(), self._first_state)
@@ -282,7 +282,7 @@ class Blocks:
             self._file(block, "is cancelled")
         return bool(submitted or cancelled)
 
-    def update(self, states: Mapping[str, JobState]) -> None:
+    def record_states(self, states: Mapping[str, JobState]) -> None:
         """Record the states of jobs; those left out are not known.
 
         Raises
@@ -308,19 +308,19 @@ class Blocks:
 
     # Actions.
 
-    def ask(self, blocks: int) -> None:
+    def request(self, blocks: int) -> None:
         """Have blocks submitted, as far as the last ones give no reason to wait."""
-        if not self.patience.may_ask:
+        if not self.patience.may_request:
             return
         most = 1 if self.patience.is_wary else MOST_ASKED_AT_ONCE
-        number = min(blocks, most - len(self._asked))
+        number = min(blocks, most - len(self._requested))
         if number > 0:
             _logger.info(
                 "pool %s asks for %s: %d workers are wanted, %d blocks work or wait",
                 *(self.parsl.label, count(number), self.wanted, self.standing),
             )
         for _ in range(number):
-            self._asked.append(self._clerk.submit(self.parsl.launch))
+            self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int, missing: int) -> None:
         """Give back blocks that are not needed, those that are least missed first.
@@ -358,7 +358,7 @@ class Blocks:
         """
         staying = [block for block in self.blocks if not block.leaving]
         are_idle = all(block.is_idle(SECONDS_IDLE) for block in staying)
-        if self._asked or self.wanted <= self.workers or not are_idle:
+        if self._requested or self.wanted <= self.workers or not are_idle:
             return
         for block in staying:
             nodes = self._capacity(block) // (self._workers_per_block // self.parsl.nodes_per_block)
@@ -414,7 +414,7 @@ class Blocks:
             self._cancel(block)
 
     def _cancel(self, block: Block) -> None:
-        block.cancelling = self._clerk.submit(self.parsl.cancel, [block.job.number])
+        block.cancelling = self._scheduler_thread.submit(self.parsl.cancel, [block.job.number])
 
     def _file(self, block: Block, how: str) -> None:
         self._log(block, f"{how}, {block.age:.0f} s old")

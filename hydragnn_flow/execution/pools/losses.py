@@ -8,11 +8,11 @@ from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
-from hydragnn_flow.execution.workers.part import Job
+from hydragnn_flow.execution.workers.local_ranks import RankGroup
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 
 
-def results_of(task: Future[Any], jobs: Sequence[Job]) -> list[SegmentResult]:
+def results_of(task: Future[Any], groups: Sequence[RankGroup]) -> list[SegmentResult]:
     """Results of jobs that one worker ran; if it was lost, results that say so.
 
     Parameters
@@ -34,4 +34,4 @@ def results_of(task: Future[Any], jobs: Sequence[Job]) -> list[SegmentResult]:
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"
         outcome = TrainingOutcome.cut_short("killed", reason)
-    return [SegmentResult.of(job.spec, outcome) for job in jobs]
+    return [SegmentResult.of(group.spec, outcome) for group in groups]

@@ -36,8 +36,8 @@ class NodeHealth:
         self._of_no_use: set[str] = set()
         self._refusals: dict[str, str] = {}
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
-        """Take down how work on a node ended.
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record how work on a node ended.
 
         Parameters
         ----------
@@ -56,16 +56,16 @@ class NodeHealth:
             self._nodes[work].add(node)
             self._failures[node].add(work)
 
-    def note_loss(self, node: str) -> None:
-        """Take down that a node lost its worker pool, and other nodes did not lose theirs."""
+    def record_loss(self, node: str) -> None:
+        """Record that a node lost its worker pool, and other nodes did not lose theirs."""
         self._losses[node] += 1
 
     def suspect(self, node: str) -> None:
-        """Take down that a node was bad for an earlier driver; what goes well there clears it."""
+        """Record that a node was bad for an earlier driver; what goes well there clears it."""
         self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
-        """Take down that a node cannot do any work; returns whether that is news."""
+        """Record that a node cannot do any work; returns whether that is news."""
         is_news = node not in self._of_no_use
         self._of_no_use.add(node)
         self._refusals[node] = reason

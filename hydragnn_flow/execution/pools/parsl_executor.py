@@ -54,7 +54,7 @@ class Manager(NamedTuple):
         return not self.held and not self.draining
 
 
-class Job(NamedTuple):
+class BatchJob(NamedTuple):
     """A job that has been submitted."""
 
     block: str
@@ -186,7 +186,7 @@ class ParslExecutor:
         """Send no more tasks to a worker pool; there is no way back."""
         self._command(["HOLD_MANAGER", manager])
 
-    def launch(self) -> Job:
+    def launch(self) -> BatchJob:
         """Submit a job that starts workers; takes as long as the scheduler does.
 
         Raises
@@ -203,7 +203,7 @@ class ParslExecutor:
         number = self._executor.blocks_to_job_id[blocks[0]]
         facts = self._provider.resources.get(number, {})
         errors = Path(facts.get("job_stderr_path") or f"{facts.get('script_path')}.err")
-        return Job(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
+        return BatchJob(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
 
     def submitted(self) -> list[str]:
         """Numbers of all jobs so far."""

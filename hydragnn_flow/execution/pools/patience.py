@@ -39,7 +39,7 @@ class Patience:
         self._fruitless = self._refused = 0
 
     @property
-    def may_ask(self) -> bool:
+    def may_request(self) -> bool:
         """Whether the next block may be asked for."""
         return time.monotonic() >= self._not_before
 
@@ -49,15 +49,15 @@ class Patience:
         return not self.was_granted or bool(self._refused)
 
     def grant(self) -> None:
-        """Take down that the scheduler took a job."""
+        """Record that the scheduler took a job."""
         self._refused, self.was_granted, self.trouble = 0, True, ""
 
     def worked(self) -> None:
-        """Take down that a task was done."""
+        """Record that a task was done."""
         self._fruitless, self.trouble = 0, ""
 
     def fruitless(self, said: str, is_anything_at_work: bool, least_wait: float = 0.0) -> None:
-        """Take down that a block ended without having done anything.
+        """Record that a block ended without having done anything.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Patience:
         self._put_off(f"the last block ended without having done anything ({said})")
 
     def refuse(self, said: str, can_wait: bool, has_blocks: bool) -> None:
-        """Take down that the scheduler refused a job.
+        """Record that the scheduler refused a job.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Patience:
 
     def _put_off(self, trouble: str) -> None:
         self.trouble = trouble
-        seconds = self._not_before - time.monotonic()
+        seconds = max(0.0, self._not_before - time.monotonic())
         _logger.info(
             "pool %s: %s; the next is asked for in %.0f s", self._parsl.label, trouble, seconds
         )

@@ -39,13 +39,13 @@ from hydragnn_flow.execution.pools.workers_file import (
     remembered_nodes,
 )
 from hydragnn_flow.execution.site import PoolName, Site
-from hydragnn_flow.execution.workers.part import Job
-from hydragnn_flow.execution.workers.worker import run_jobs
+from hydragnn_flow.execution.workers.local_ranks import RankGroup
+from hydragnn_flow.execution.workers.worker import run_rank_groups
 from hydragnn_flow.log import tell
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_CHECKS = 1.0
 # Schedulers are shared: many centres ask users for at most one query every few seconds.
 SECONDS_BETWEEN_QUESTIONS = 15.0
 # Waits shorter than this are not reported to the user.
@@ -94,10 +94,10 @@ class Pools:
             )
         self._file = WorkersFile(directory.parent)
         self._scheduler = scheduler_named(site.scheduler)
-        self._clerk = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
+        self._scheduler_thread = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
         self._pools = {
-            label: Blocks(site.name, executors[label], self._clerk, workers, first_state)
+            label: Blocks(site.name, executors[label], self._scheduler_thread, workers, first_state)
             for label, workers in (("gcd", len(site.node.gcds)), ("node", 1))
         }
         self._health, self._bad_nodes = NodeHealth(), remembered_nodes(directory.parent)
@@ -109,7 +109,7 @@ class Pools:
         # Written by the threads that receive results.
         self._worked: deque[tuple[str, str]] = deque()
         self._lost: dict[str, tuple[str, str, float]] = {}
-        self._looked = self._next_question = float("-inf")
+        self._checked = self._next_question = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
         self._until_the_end = ExitStack()
 
@@ -136,7 +136,7 @@ class Pools:
             _logger.info("avoided, as for an earlier driver: %s", ", ".join(self._bad_nodes))
         self._directory = Path(make_rundir(self._config.run_dir))
         if self._scheduler is not None:
-            self._clerk.submit(self._cancel_strays)
+            self._scheduler_thread.submit(self._cancel_strays)
         for pool in self._pools.values():
             pool.parsl.start(run, self._directory)
         self._exclude()
@@ -152,9 +152,9 @@ class Pools:
     def _stop(self) -> None:
         """Give everything back, whatever happens meanwhile; takes seconds, at worst minutes."""
         with undisturbed():
-            # What the clerk is at comes to its end: a job that is just being submitted has no
-            # number yet by which it could be cancelled.
-            self._clerk.shutdown(cancel_futures=True)
+            # The scheduler thread ends what it is at: a job that is being submitted has no number
+            # yet by which it could be cancelled.
+            self._scheduler_thread.shutdown(cancel_futures=True)
             pools = [*self._pools.values()]
             steps: list[Callable[[], object]] = [pool.cancel_all for pool in pools]
             steps += [pool.parsl.shut_down for pool in pools]
@@ -167,7 +167,7 @@ class Pools:
                     _logger.error("%s: %s", type(error).__name__, error)
             self._file.write([*self._pools.values()], self._bad_nodes, at_once=True)
 
-    def tend(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, gcd: int = 0, node: int = 0) -> None:
         """Have the blocks that the work needs; to be called about twice a second.
 
         Parameters
@@ -188,13 +188,13 @@ class Pools:
         for label, wanted in (("gcd", gcd), ("node", node)):
             pool = self._pools[label]
             pool.wanted = max(wanted, pool.parsl.outstanding)
-        news = self._hear()
+        news = self._collect()
         now = time.monotonic()
-        if now - self._looked < SECONDS_BETWEEN_LOOKS and not news:
+        if now - self._checked < SECONDS_BETWEEN_CHECKS and not news:
             return
-        self._looked = now
+        self._checked = now
         for pool in self._pools.values():
-            pool.look()
+            pool.refresh()
         self._keep_off_bad_nodes(now)
         before = self._at_work  # what has ended since then may not have been noted yet
         self._at_work = {node for pool in self._pools.values() for node in pool.at_work}
@@ -225,7 +225,7 @@ class Pools:
         task.add_done_callback(partial(self._answered, pool, answer))
         return answer
 
-    def run(self, pool: PoolName, jobs: Sequence[Job]) -> Future[list[SegmentResult]]:
+    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
         """Run segments side by side on a worker of a pool; a lost worker is a result too.
 
         Raises
@@ -235,8 +235,8 @@ class Pools:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
-        task = self.submit(pool, run_jobs, self._site.node, jobs)
-        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, jobs)))
+        task = self.submit(pool, run_rank_groups, self._site.node, groups)
+        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, groups)))
         return answer
 
     def _answered(self, pool: str, answer: Future[Any], task: Future[Any]) -> None:
@@ -259,12 +259,12 @@ class Pools:
             _logger.info("a task of pool %s has failed: %s: %s", pool, type(error).__name__, error)
         answer.set_exception(error)
 
-    def note(self, node: str, work: Hashable, worked: bool) -> None:
-        """Take down how work on a node ended; see :meth:`NodeHealth.note`.
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record how work on a node ended; see :meth:`NodeHealth.record`.
 
         A node on which one segment after the other ends badly, and well elsewhere, gets no more.
         """
-        self._health.note(node, work, worked)
+        self._health.record(node, work, worked)
         if worked:
             self._bad_nodes.pop(node, None)
 
@@ -289,24 +289,24 @@ class Pools:
         troubles = [pool.patience.trouble for pool in pools]
         return next((f"{trouble}; trying again" for trouble in troubles if trouble), "")
 
-    def _hear(self) -> bool:
-        """Take in what others have answered meanwhile; returns whether blocks came or went."""
+    def _collect(self) -> bool:
+        """Collect what others have answered meanwhile; returns whether blocks came or went."""
         while self._worked:
             label, block = self._worked.popleft()
             self._pools[label].worked(block)
         pools = [*self._pools.values()]
         # A scheduler that has taken one job knows account and queue.
-        news = [pool.hear(any(each.patience.was_granted for each in pools)) for pool in pools]
+        news = [pool.collect(any(each.patience.was_granted for each in pools)) for pool in pools]
         if self._states is not None and self._states.done():
             states, self._states = self._states.result(), None
             for pool in pools:
-                pool.update(states)
+                pool.record_states(states)
         jobs = {pool.parsl.label: [block.job.number for block in pool.blocks] for pool in pools}
         now = time.monotonic()
         has_jobs = any(jobs.values()) or any(pool.patience.was_refused for pool in pools)
         if self._states is None and has_jobs and now >= self._next_question:
             self._next_question = now + self._seconds_between_questions
-            self._states = self._clerk.submit(self._ask_states, jobs)
+            self._states = self._scheduler_thread.submit(self._ask_states, jobs)
         if any(news):  # what waits, and why, is soon known
             self._next_question = min(self._next_question, now + SECONDS_BEFORE_A_WORD / 2)
         return any(news)
@@ -318,7 +318,7 @@ class Pools:
         return min(pool.parsl.seconds_between_questions for pool in self._pools.values())
 
     def _ask_states(self, jobs: dict[str, list[str]]) -> dict[str, JobState]:
-        """States of jobs; unknown ones are left out. Run by the clerk."""
+        """States of jobs; unknown ones are left out. Run by the scheduler thread."""
         if self._scheduler is None:
             states: dict[str, JobState] = {}
             for label, mine in jobs.items():
@@ -367,10 +367,10 @@ class Pools:
         for lost, (label, node, when) in [*self._lost.items()]:
             pool = self._pools[label]
             # By then, workers that were lost together have all been missed.
-            if now - when > pool.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_LOOKS:
+            if now - when > pool.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_CHECKS:
                 del self._lost[lost]
                 if pool.was_lost_alone(lost):
-                    self._health.note_loss(node)
+                    self._health.record_loss(node)
         held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
         new = held - self._bad_nodes.keys()
         self._bad_nodes |= dict.fromkeys(sorted(new), time.time())
@@ -393,7 +393,7 @@ class Pools:
         lacks = [max(0, target - number) for target, number in zip(targets, has, strict=True)]
         room = most - sum(pool.total for pool in pools)
         for pool, lack in zip(pools, lacks, strict=True):
-            pool.ask(min(lack, room))
+            pool.request(min(lack, room))
             room -= min(lack, room)
         missing = sum(lacks) + sum(has) - most
         for pool, target, number in zip(pools, targets, has, strict=True):

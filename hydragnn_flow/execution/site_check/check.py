@@ -14,7 +14,7 @@ from hydragnn_flow.execution.pools.pools import Pools
 from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.site_check.probe import run_probe
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 # Time for all nodes to answer: a GPU that hangs must not hang the check.
 SECONDS_TO_ANSWER = 600.0
 # Time to wait for the other nodes of a block after its first has started.
@@ -61,14 +61,14 @@ def check_site(
             first = first or (time.monotonic() if here else None)
             if first is not None and time.monotonic() - first > SECONDS_FOR_THE_OTHERS:
                 break
-            pools.tend(node=nodes)
+            pools.update(node=nodes)
             tell(pools.waiting() or f"{here} of {nodes} nodes have started")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_CHECKS)
         asked = {pools.submit("node", run_probe, node, request) for _ in range(here)}
         waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
         while waiting and time.monotonic() < give_up:
-            waiting = wait(waiting, SECONDS_BETWEEN_LOOKS).not_done
-            pools.tend()
+            waiting = wait(waiting, SECONDS_BETWEEN_CHECKS).not_done
+            pools.update()
             tell(f"{len(waiting)} of {here} nodes are being tried")
         reports = [report for task in asked for report in _answers(task)]
     return sorted(reports, key=lambda report: report["host"])

@@ -119,7 +119,7 @@ def pbs_jobs(
                 "cmd_timeout": 60,
                 # The job is not started a second time.
                 "scheduler_options": "\n".join([*directives, "#PBS -r n"]),
-                # Bound by the lanes, each to the cores of its own GCD.
+                # Bound by the trainer processes, each to the cores of its own GCD.
                 "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
             }
             | arguments
@@ -218,8 +218,8 @@ class Executors:
             ),
             max_workers_per_node=workers,
             cores_per_worker=1e-6,  # the number of workers above is what counts
-            # Lanes take their devices and cores themselves: Parsl sets the variables of all
-            # vendors at once, which hides every AMD GCD but the first (parsl issue 3858).
+            # Trainer processes bind themselves: Parsl sets the variables of all vendors at once,
+            # which hides every AMD GCD but the first (parsl issue 3858).
             available_accelerators=(),
             cpu_affinity="none",
             prefetch_capacity=0,

@@ -1,8 +1,8 @@
 """A gang: several tasks that run the ranks of one segment, and so end as one.
 
-A part that ends badly leaves the ranks of the others waiting in a collective operation, so it
-leaves a note in the segment's folder that every part looks for while it runs. The note carries the
-claim of one sending of the segment: sent again, the segment knows nothing of it.
+A rank group that ends badly leaves the ranks of the others waiting in a collective operation, so it
+writes an abort file into the segment's folder, for which every group looks while it runs. The file
+is named after the attempt: a segment that is sent again does not see it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from hydragnn_flow.files import write_json
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
-ANOTHER_PART = "another part of the gang ended"
-"""Beginning of the reason of a part that was ended because of another."""
-_NOTE = "abort"
+ANOTHER_GROUP = "another rank group of the gang ended"
+"""Beginning of the reason of a rank group that was ended because of another."""
+_ABORT = "abort"
 _logger = logging.getLogger(__name__)
 
 
 def abort(spec: SegmentSpec, reason: str) -> None:
-    """End every part of this sending of a segment; the first reason given stays.
+    """End every rank group of this attempt of a segment; the first reason given stays.
 
-    Parts that have not begun end as soon as they do.
+    Groups that have not begun end as soon as they do.
 
     Parameters
     ----------
@@ -37,61 +37,63 @@ def abort(spec: SegmentSpec, reason: str) -> None:
     Raises
     ------
     OSError
-        If the note cannot be written into the segment's folder.
+        If the abort file cannot be written into the segment's folder.
     """
-    note = _note(spec)
-    if not note.exists():
+    file = _abort_file(spec)
+    if not file.exists():
         _logger.info("%s %d: its ranks are called off: %s", spec.kind, spec.number, reason)
-        spec.folder.mkdir(parents=True, exist_ok=True)  # none of the parts may have begun
-        write_json(note, {"reason": reason})
+        spec.folder.mkdir(parents=True, exist_ok=True)  # none of the groups may have begun
+        write_json(file, {"reason": reason})
 
 
 def abort_reason(spec: SegmentSpec) -> str | None:
-    """Why this sending of a segment is to end; None where it is not."""
+    """Why this attempt of a segment is to end; None where it is not."""
     try:
-        return str(json.loads(_note(spec).read_text(encoding="utf-8"))["reason"])
+        return str(json.loads(_abort_file(spec).read_text(encoding="utf-8"))["reason"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def forget_earlier_notes(spec: SegmentSpec) -> None:
-    """Delete what earlier sendings of a segment left; for the rank that holds its folder."""
-    for note in spec.folder.glob(f"{_NOTE}.*"):
-        if note != _note(spec):
-            note.unlink(missing_ok=True)
+def forget_earlier_aborts(spec: SegmentSpec) -> None:
+    """Delete the abort files of earlier attempts; for the rank that holds the folder."""
+    for file in spec.folder.glob(f"{_ABORT}.*"):
+        if file != _abort_file(spec):
+            file.unlink(missing_ok=True)
 
 
-def whole(parts: Sequence[SegmentResult]) -> SegmentResult:
-    """Merge the results of a segment's parts, or of a part's ranks, into one.
+def merged(results: Sequence[SegmentResult]) -> SegmentResult:
+    """Merge the results of a segment's rank groups, or of a group's ranks, into one.
 
     Parameters
     ----------
-    parts
+    results
         Results in the order of their ranks. One whose worker was lost has no `node`.
 
     Returns
     -------
     SegmentResult
-        That of the first part, or where any ended badly that of the cause and not of those that
-        followed. CPU seconds and joules are those of all parts, memory that of the largest; GCDs on
-        another node than the first part's are written `node/gcd`. Joules are known where every part
+        That of the first, or where any ended badly that of the cause and not of those that
+        followed. CPU seconds and joules are those of all, memory that of the largest; GCDs on
+        another node than the first's are written `node/gcd`. Joules are known where every group
         that ended well knows its own.
     """
-    bad = [part for part in parts if part.status != "ok"]
-    home = parts[0].node
-    joules = [part.joules for part in parts if part.status == "ok" or part.joules is not None]
+    bad = [result for result in results if result.status != "ok"]
+    home = results[0].node
+    joules = [
+        result.joules for result in results if result.status == "ok" or result.joules is not None
+    ]
     known = [value for value in joules if value is not None]
     return replace(
-        min(bad, key=_rank_of_blame) if bad else parts[0],
+        min(bad, key=_rank_of_blame) if bad else results[0],
         node=home,
         gcds=[
-            gcd if part.node == home else f"{part.node}/{gcd}"
-            for part in parts
-            for gcd in part.gcds
+            gcd if result.node == home else f"{result.node}/{gcd}"
+            for result in results
+            for gcd in result.gcds
         ],
-        cpu_seconds=sum(part.cpu_seconds for part in parts),
+        cpu_seconds=sum(result.cpu_seconds for result in results),
         joules=sum(known) if known and len(known) == len(joules) else None,
-        peak_memory_gib=max(part.peak_memory_gib for part in parts),
+        peak_memory_gib=max(result.peak_memory_gib for result in results),
     )
 
 
@@ -101,10 +103,10 @@ def _rank_of_blame(result: SegmentResult) -> int:
         return 0  # the network's, whichever rank shows it
     if not result.node:
         return 1  # the worker itself was lost
-    if result.reason.startswith(ANOTHER_PART):
+    if result.reason.startswith(ANOTHER_GROUP):
         return 6
     return {"killed": 2, "refused": 2, "error": 3, "lost": 4}.get(result.status, 5)
 
 
-def _note(spec: SegmentSpec) -> Path:
-    return spec.folder / f"{_NOTE}.{spec.claim}"
+def _abort_file(spec: SegmentSpec) -> Path:
+    return spec.folder / f"{_ABORT}.{spec.attempt}"

@@ -1,4 +1,4 @@
-"""Parsl tasks: segments, parts of gangs, a store's preparation."""
+"""Parsl tasks: segments, rank groups of gangs, a store's preparation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, Literal, NamedTuple
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.binding import cores_of, environment
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.lane import Lane
-from hydragnn_flow.execution.workers.part import Job, Part
+from hydragnn_flow.execution.workers.local_ranks import LocalRanks, RankGroup
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.processes import ProcessDied, end_with_parent
 from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
 
-# Lanes live as long as the Parsl worker, so a segment finds torch imported and the store read.
-_lanes: dict[tuple[int, int], Lane] = {}
+# They live as long as the Parsl worker, so that a segment finds torch imported and the store read.
+_trainers: dict[tuple[int, int], TrainerProcess] = {}
 _lock = threading.Lock()
 _watches_manager = False
 
@@ -37,61 +37,63 @@ class Prepared(NamedTuple):
     reason: str = ""
 
 
-def run_jobs(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
-    """Run segments, or parts of gangs, side by side; a task of either pool.
+def run_rank_groups(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
+    """Run segments, or rank groups of gangs, side by side; a task of either pool.
 
     Parameters
     ----------
     node
         What the site's nodes have.
-    jobs
-        What to run; those on the same GCD share it.
+    groups
+        Rank groups to run; those on the same GCD share it.
 
     Returns
     -------
     list of SegmentResult
-        In the order of ``jobs``; a segment whose process dies has a result that says so, and one
+        In the order of ``groups``; a segment whose process dies has a result that says so, and one
         that the node could not begin: without the store, a device, or room for processes.
     """
     try:
-        return _run_side_by_side(node, jobs)
+        return _run_side_by_side(node, groups)
     except InputError as error:
         outcome = TrainingOutcome.cut_short("refused", str(error))
     except OSError as error:
         # A node without room for files or processes spoils whatever it is sent, and must be known.
         outcome = TrainingOutcome.cut_short("error", f"{type(error).__name__}: {error}")
     place = Place(node=socket.gethostname())
-    return [SegmentResult.of(job.spec, outcome, place) for job in jobs]
+    return [SegmentResult.of(group.spec, outcome, place) for group in groups]
 
 
-def _run_side_by_side(node: Node, jobs: Sequence[Job]) -> list[SegmentResult]:
+def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
     taken: Counter[int] = Counter()
-    parts = []
-    places = [(_own_gcd(node),) if job.gcds is None else job.gcds for job in jobs]
+    local = []
+    places = [(_own_gcd(node),) if group.gcds is None else group.gcds for group in groups]
     together = Counter(chain.from_iterable(places))
-    for job, positions in zip(jobs, places, strict=True):
-        lanes = []
+    for group, positions in zip(groups, places, strict=True):
+        trainers = []
         for position in positions:
-            lanes.append(lane_for(node, position, taken[position]))
+            trainers.append(trainer_for(node, position, taken[position]))
             taken[position] += 1
         shares = [_energy_share(node, together[position]) for position in positions]
-        parts.append(Part(node, replace(job, spec=_in_time(job.spec)), positions, lanes, shares))
-    with ThreadPoolExecutor(len(parts)) as pool:
-        results = list(pool.map(Part.run, parts))
-    # Lanes that have died import torch while the driver decides what comes next; the other ranks
-    # of a gang would have to wait for that. What keeps one from coming back is told by whoever
-    # needs it, and takes nothing from the results.
+        local.append(
+            LocalRanks(node, replace(group, spec=_in_time(group.spec)), positions, trainers, shares)
+        )
+    with ThreadPoolExecutor(len(local)) as pool:
+        results = list(pool.map(LocalRanks.run, local))
+    # Processes that have died start again while the driver decides what comes next; the other ranks
+    # of a gang would have to wait for that. An error in it is reported by the next segment that
+    # needs the process, and takes nothing from these results.
     for position, n in taken.items():
         for slot in range(n):
             with suppress(OSError, InputError):
-                lane_for(node, position, slot)
+                trainer_for(node, position, slot)
     return results
 
 
 def _energy_share(node: Node, segments: int) -> float:
     """Share of a GCD's energy counters that each of its segments is charged with.
 
-    The sockets' counters see all CPU slots. A slot is charged with its part of them whatever runs
+    The sockets' counters see all CPU slots. A slot is charged with its share of them whatever runs
     on the others, so that what a trial costs does not depend on its neighbours.
     """
     slots = len(node.gcds) if node.device == "cpu" else 1
@@ -99,7 +101,7 @@ def _energy_share(node: Node, segments: int) -> float:
 
 
 def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
-    """Run a task of a store's preparation in this worker's lane; a task of the `gcd` pool.
+    """Run a task of a store's preparation in the trainer process; a task of the `gcd` pool.
 
     Raises
     ------
@@ -108,8 +110,8 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     """
     here = socket.gethostname()
     try:
-        lane = lane_for(node, _own_gcd(node))
-        answer = lane.run("hydragnn_flow.data:run_task", request)
+        trainer = trainer_for(node, _own_gcd(node))
+        answer = trainer.run("hydragnn_flow.data:run_task", request)
     except InputError as error:
         return Prepared(here, "refused", str(error))
     except (ProcessDied, OSError) as error:
@@ -122,8 +124,8 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     return Prepared(here, "ok")
 
 
-def lane_for(node: Node, gcd_position: int, slot: int = 0) -> Lane:
-    """A lane of this worker; started now where there is none, or the last one died.
+def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:
+    """A trainer process of this worker; started now where there is none, or the last one died.
 
     Parameters
     ----------
@@ -132,7 +134,7 @@ def lane_for(node: Node, gcd_position: int, slot: int = 0) -> Lane:
     gcd_position
         The GCD, by its position on the node.
     slot
-        Which of the lanes that share the GCD.
+        Which of the trainer processes that share the GCD.
 
     Raises
     ------
@@ -141,11 +143,11 @@ def lane_for(node: Node, gcd_position: int, slot: int = 0) -> Lane:
     """
     with _lock:
         _end_with_manager()
-        lane = _lanes.get((gcd_position, slot))
-        if lane is None or not lane.alive:
-            lane = Lane(environment(node, gcd_position), cores_of(node, gcd_position))
-            _lanes[gcd_position, slot] = lane
-        return lane
+        trainer = _trainers.get((gcd_position, slot))
+        if trainer is None or not trainer.alive:
+            trainer = TrainerProcess(environment(node, gcd_position), cores_of(node, gcd_position))
+            _trainers[gcd_position, slot] = trainer
+        return trainer
 
 
 def _own_gcd(node: Node) -> int:
@@ -163,9 +165,9 @@ def _in_time(spec: SegmentSpec) -> SegmentSpec:
 
 
 def _end_with_manager() -> None:
-    """Have this process end when Parsl's manager, its parent, does; its lanes end with it.
+    """Have this worker, and with it its trainers, end when its parent does: Parsl's manager.
 
-    A manager that is killed leaves its workers waiting, and their lanes computing, for nobody.
+    A manager that is killed leaves its workers waiting, and their trainers computing, for nobody.
     """
     global _watches_manager
     manager = multiprocessing.parent_process()

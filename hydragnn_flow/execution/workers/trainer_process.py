@@ -1,11 +1,11 @@
-"""A lane: one warm process that trains segment after segment on one GCD.
+"""Trainer process: one warm process that trains segment after segment on one GCD.
 
-The Parsl worker that owns a lane imports neither torch nor the store, so whatever happens to a
-lane, the worker lives to tell. Several lanes on one GCD share it. Requests and replies are single
-lines of JSON through pipes; a lane ends when its worker does.
+The Parsl worker that owns it imports neither torch nor the store, so that the worker survives
+whatever happens to the process. Several trainer processes on one GCD share it. Requests and replies
+are single lines of JSON through pipes; the process ends when its worker does.
 
-A lane that trains sends a sign of life about every second. One that hangs, in a GPU's queue or in
-reading a file system, sends none and is killed; nobody else would ever notice.
+While it trains it sends a sign of life about every second. A process that hangs, in a GPU's queue
+or in reading a file system, sends none and is killed; nobody else would ever notice.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Hung(ProcessDied):
     """The process was killed because it gave no sign of life."""
 
 
-class Lane(JsonProcess):
-    """The worker's end of a lane.
+class TrainerProcess(JsonProcess):
+    """The worker's handle of a trainer process.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Lane(JsonProcess):
     ) -> None:
         with bound_to(cores):
             super().__init__(
-                "hydragnn_flow.execution.workers.lane_process", environment=environment
+                "hydragnn_flow.execution.workers.trainer_main", environment=environment
             )
 
     def run(self, function: str, argument: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The process at the far end of a lane, run as a module."""
+"""Main module of a trainer process: it answers the requests of its worker."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torch.distributed.distributed_c10d import Store
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
-from hydragnn_flow.execution.workers.gang import forget_earlier_notes
-from hydragnn_flow.execution.workers.lane import (
+from hydragnn_flow.execution.fence import Busy, Fence, sole_writer
+from hydragnn_flow.execution.workers.gang import forget_earlier_aborts
+from hydragnn_flow.execution.workers.rendezvous import RanksMissing, Rendezvous, meet
+from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
     ARGUMENT,
     CALL,
     LAST,
     SECONDS_BETWEEN_SIGNS,
 )
-from hydragnn_flow.execution.workers.meeting import Meeting, NotMet, met
 from hydragnn_flow.files import PASSING, sweep
 from hydragnn_flow.processes import keep_stdout
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
@@ -41,8 +41,7 @@ from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.watch import Stopped
 
-# Without its worker a lane may take so long to write a checkpoint; schedulers kill 30 s after their
-# warning.
+# Time to write a checkpoint once the worker is gone [s]; schedulers kill 30 s after their warning.
 SECONDS_TO_SAVE = 20.0
 
 
@@ -69,7 +68,7 @@ def _serve() -> None:
 
     def terminate(*_: object) -> None:
         stop.set()
-        requests.put("")  # wakes an idle lane
+        requests.put("")  # wakes an idle trainer process
 
     signal.signal(signal.SIGTERM, terminate)
     while not stop.is_set():
@@ -80,7 +79,7 @@ def _serve() -> None:
             if LAST in answer:
                 release_all()
                 os._exit(0)
-            # While nobody waits: the lane may stay idle beside others that share its GCD.
+            # Now, while nobody waits: others may share the GCD of an idle process.
             give_back_memory()
 
 
@@ -150,7 +149,7 @@ def _train(
         with (
             _logging_to(spec.folder / "log"),
             _written_by(spec) if rank == 0 else nullcontext(),
-            _meeting(request, should_stop) as store,
+            _rendezvous(request, should_stop) as store,
         ):
             world = join(rank, size, store, device)
             outcome = run_segment(
@@ -163,7 +162,7 @@ def _train(
                 alive=alive,
             )
         return vars(outcome) | ({LAST: True} if world.is_joined else {})
-    except (Busy, NotMet, Stopped) as error:
+    except (Busy, RanksMissing, Stopped) as error:
         return ended(cut_short, str(error))
     except StoreError as error:
         return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
@@ -188,21 +187,21 @@ def _train(
 @contextmanager
 def _written_by(spec: SegmentSpec) -> Iterator[None]:
     """Be the rank that writes into the segment's folder."""
-    with sole_writer(spec.folder, spec.claim):
-        forget_earlier_notes(spec)
+    with sole_writer(spec.folder, spec.attempt):
+        forget_earlier_aborts(spec)
         for name in (checkpoint.FILE, *predictions.FILES.values()):
             sweep(spec.folder / name)
         write_network(spec.folder, spec.network.to_json())
         yield
 
 
-def _meeting(
+def _rendezvous(
     request: dict[str, Any], should_stop: Callable[[], bool]
 ) -> AbstractContextManager[Store | None]:
-    if request["meeting"] is None:
+    if request["rendezvous"] is None:
         return nullcontext()
-    meeting = Meeting(**request["meeting"])
-    return met(meeting, request["rank"], request["world"], should_stop)
+    rendezvous = Rendezvous(**request["rendezvous"])
+    return meet(rendezvous, request["rank"], request["world"], should_stop)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The ranks of one segment that one worker runs: all of them, or a part of a gang."""
+"""Local ranks: those of a segment that one worker runs, all of them or a group of a gang's."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydragnn_flow.execution.lease import Fence
+from hydragnn_flow.execution.fence import Fence
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.gang import ANOTHER_PART, abort, abort_reason, whole
-from hydragnn_flow.execution.workers.lane import SECONDS_TO_BEGIN, Hung, Lane
+from hydragnn_flow.execution.workers.gang import ANOTHER_GROUP, abort, abort_reason, merged
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, Hung, TrainerProcess
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import AGREED, Place, SegmentResult, SegmentSpec, TrainingOutcome
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_CHECKS = 1.0
 # Time for ranks to end by themselves, with a checkpoint, before they are killed [s].
 SECONDS_TO_FOLLOW = 30.0
 # Time for a result to reach the driver before the batch job ends [s]. Only a process that still
@@ -29,7 +29,7 @@ _TIME_UP = "its time was up before it began, or before it could stop"
 
 
 @dataclass(frozen=True)
-class Job:
+class RankGroup:
     """The ranks of one segment that one worker runs."""
 
     spec: SegmentSpec
@@ -37,110 +37,110 @@ class Job:
     """Positions on the node, one rank each; None is the worker's own GCD, on the `gcd` pool."""
     first_rank: int = 0
     world: int | None = None
-    """Ranks of the whole gang; None where this job is all of it."""
+    """Ranks of the whole gang; None where this group is all of it."""
     patience: float = 300.0
     """Longest time that ranks wait for each other before they begin [s]."""
 
     def __post_init__(self) -> None:
-        if self.world is not None and not self.spec.claim:
-            raise ValueError("parts of a gang need a claim, by which they know each other")
+        if self.world is not None and not self.spec.attempt:
+            raise ValueError("rank groups of a gang need an attempt, by which they know each other")
 
 
-class Part:
-    """Runs a job in its lanes.
+class LocalRanks:
+    """Runs a rank group in its trainer processes.
 
     Parameters
     ----------
     node
         What the site's nodes have.
-    job
-        What to run.
-    positions, lanes
+    group
+        Rank group to run.
+    positions, trainers
         GCD, by its position on the node, and process of each rank.
     energy_shares
-        Part of what each rank's counters of energy see that is the segment's.
+        Fraction of what each rank's energy counters see that is the segment's.
     """
 
     def __init__(
         self,
         node: Node,
-        job: Job,
+        group: RankGroup,
         positions: Sequence[int],
-        lanes: Sequence[Lane],
+        trainers: Sequence[TrainerProcess],
         energy_shares: Sequence[float],
     ) -> None:
-        self._node, self._job, self._spec = node, job, job.spec
+        self._node, self._group, self._spec = node, group, group.spec
         self._gcds = [node.gcds[position] for position in positions]
-        self._lanes, self._energy_shares = lanes, energy_shares
-        self._in_gang = job.world is not None and job.world > len(lanes)
+        self._trainers, self._energy_shares = trainers, energy_shares
+        self._in_gang = group.world is not None and group.world > len(trainers)
         self._over = threading.Event()
         self._end_by = float("inf")
-        self._why_ended = ANOTHER_PART
+        self._why_ended = ANOTHER_GROUP
 
     def run(self) -> SegmentResult:
         """Run the ranks to their end; when one ends badly the others are ended as well."""
-        alone = len(self._lanes) == 1 or self._in_gang
+        alone = len(self._trainers) == 1 or self._in_gang
         with (
             nullcontext("") if alone else tempfile.TemporaryDirectory() as folder,
-            ThreadPoolExecutor(len(self._lanes) + 1) as pool,
+            ThreadPoolExecutor(len(self._trainers) + 1) as pool,
         ):
             if self._has_others or self._spec.deadline is not None:
                 pool.submit(self._watch_or_end)
             try:
-                return whole(list(pool.map(lambda rank: self._run(rank, folder), self._ranks)))
+                return merged(list(pool.map(lambda rank: self._run(rank, folder), self._ranks)))
             finally:
                 self._over.set()
 
     @property
     def _ranks(self) -> range:
-        return range(len(self._lanes))
+        return range(len(self._trainers))
 
     @property
     def _has_others(self) -> bool:
         """Whether a rank here may wait for another, here or elsewhere."""
-        return len(self._lanes) > 1 or self._in_gang
+        return len(self._trainers) > 1 or self._in_gang
 
     def _run(self, rank: int, folder: str) -> SegmentResult:
-        """Have a lane run a rank, counted within this part."""
+        """Have a trainer process run a rank, counted within this group."""
         outcome = self._ask(rank, folder)
         called_off = abort_reason(self._spec) if self._in_gang else None
         if outcome.status == "lost" and called_off is not None:
-            # It saw the connection break before it saw the note.
-            reason = f"{ANOTHER_PART}: {called_off}"
+            # It saw the connection break before it saw the abort file.
+            reason = f"{ANOTHER_GROUP}: {called_off}"
             outcome = replace(outcome, status="interrupted", reason=reason)
         if outcome.status not in AGREED:
             self._end_badly(outcome.reason)
         elif outcome.status != "ok":
             self._end_by = time.monotonic() + SECONDS_TO_FOLLOW
-            self._why_ended = f"{ANOTHER_PART}: {outcome.reason}"
+            self._why_ended = f"{ANOTHER_GROUP}: {outcome.reason}"
         place = Place(node=socket.gethostname(), gcds=[self._gcds[rank]])
         return SegmentResult.of(self._spec, outcome, place)
 
     def _ask(self, rank: int, folder: str) -> TrainingOutcome:
         """The outcome of a rank, whose process may die of it."""
-        lane, started = self._lanes[rank], time.time()
+        trainer, started = self._trainers[rank], time.time()
         try:
-            return TrainingOutcome(**lane.call(self._request(rank, folder), SECONDS_TO_BEGIN))
+            return TrainingOutcome(**trainer.call(self._request(rank, folder), SECONDS_TO_BEGIN))
         except ProcessDied as death:
-            if lane.was_killed and not isinstance(death, Hung):
+            if trainer.was_killed and not isinstance(death, Hung):
                 return TrainingOutcome.cut_short("interrupted", self._why_ended, started)
             return TrainingOutcome.cut_short("killed", str(death), started)
 
     def _request(self, rank: int, folder: str) -> dict[str, Any]:
-        world = self._job.world or len(self._lanes)
+        world = self._group.world or len(self._trainers)
         left = (self._spec.deadline or float("inf")) - time.time()
-        meeting = {
+        rendezvous = {
             "folder": str(self._spec.folder) if self._in_gang else folder,
-            "key": self._spec.claim,
+            "key": self._spec.attempt,
             "interface": self._node.interface if self._in_gang else None,
-            "patience": min(self._job.patience, max(0.0, left)),
+            "patience": min(self._group.patience, max(0.0, left)),
         }
         return {
             "spec": self._spec.to_dict(),
-            "rank": self._job.first_rank + rank,
+            "rank": self._group.first_rank + rank,
             "world": world,
             "energy_share": self._energy_shares[rank],
-            "meeting": meeting if world > 1 else None,
+            "rendezvous": rendezvous if world > 1 else None,
             "device": "cuda" if self._node.device == "hip" else self._node.device,
         }
 
@@ -157,7 +157,7 @@ class Part:
         """End the ranks where they would otherwise wait for what does not come, or too long."""
         fence = Fence.of(self._spec)
         end = (self._spec.deadline or float("inf")) - SECONDS_TO_ANSWER
-        while not self._over.wait(min(SECONDS_BETWEEN_LOOKS, max(0.0, end - time.time()))):
+        while not self._over.wait(min(SECONDS_BETWEEN_CHECKS, max(0.0, end - time.time()))):
             if time.time() >= end:
                 self._tell_others(_TIME_UP)
                 self._kill(_TIME_UP)
@@ -166,7 +166,7 @@ class Part:
                 continue
             reason = abort_reason(self._spec) if self._in_gang else None
             if reason is not None:
-                self._kill(f"{ANOTHER_PART}: {reason}")
+                self._kill(f"{ANOTHER_GROUP}: {reason}")
             elif time.monotonic() > self._end_by:
                 self._kill(self._why_ended)
             elif self._end_by == float("inf") and fence.deposed():
@@ -177,7 +177,7 @@ class Part:
         """End all ranks of the segment, here and elsewhere; what they say is the consequence."""
         if self._has_others:
             self._tell_others(reason)
-            self._kill(f"{ANOTHER_PART}: {reason}")
+            self._kill(f"{ANOTHER_GROUP}: {reason}")
 
     def _tell_others(self, reason: str) -> None:
         """Say why, before they see their connections break."""
@@ -187,5 +187,5 @@ class Part:
 
     def _kill(self, why: str) -> None:
         self._why_ended = why
-        for lane in self._lanes:
-            lane.kill()
+        for trainer in self._trainers:
+            trainer.kill()

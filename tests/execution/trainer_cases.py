@@ -1,4 +1,4 @@
-"""A node of two GCDs, and what tests do with the lanes of this process."""
+"""A node of two GCDs, and what tests do with the trainer processes of this process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hydragnn_flow.execution import Job, Node, run_jobs
+from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.lane import Lane
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
@@ -28,12 +28,12 @@ NODE = Node(
 
 def run_together(specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
     """Segments that share the worker's own GCD."""
-    return run_jobs(NODE, [Job(spec) for spec in specs])
+    return run_rank_groups(NODE, [RankGroup(spec) for spec in specs])
 
 
-def lane_of(position: int, slot: int = 0) -> Lane:
-    """The lane that ran the last segment there."""
-    return worker._lanes[position, slot]
+def trainer_of(position: int, slot: int = 0) -> TrainerProcess:
+    """The trainer process that ran the last segment there."""
+    return worker._trainers[position, slot]
 
 
 def until(reached: Callable[[], object], what: str = "it") -> None:
@@ -54,9 +54,11 @@ def checkpoint(folder: Path) -> Path:
 class Running:
     """Jobs that a thread of this worker runs."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, groups: Sequence[RankGroup]) -> None:
         self._found: list[SegmentResult] = []
-        self._thread = threading.Thread(target=lambda: self._found.extend(run_jobs(NODE, jobs)))
+        self._thread = threading.Thread(
+            target=lambda: self._found.extend(run_rank_groups(NODE, groups))
+        )
         self._thread.start()
 
     def results(self) -> list[SegmentResult]:

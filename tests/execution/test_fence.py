@@ -13,16 +13,16 @@ from segment_cases import make_spec
 
 from hydragnn_flow import locks
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import check_driver, lease, sole_driver
-from hydragnn_flow.execution.lease import DRIVER_FILE, LOCK_FILE, TRIAL_CLAIM, Fence, is_driven
-from hydragnn_flow.execution.workers.lane_process import _written_by
+from hydragnn_flow.execution import check_driver, fence, sole_driver
+from hydragnn_flow.execution.fence import ATTEMPT_FILE, DRIVER_FILE, LOCK_FILE, Fence, is_driven
+from hydragnn_flow.execution.workers.trainer_main import _written_by
 
 
 def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`hydragnn-flow status` takes the lock for an instant."""
-    monkeypatch.setattr(lease, "SECONDS_TO_BECOME_DRIVER", 30.0)
+    monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 30.0)
     holding, looked = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -41,7 +41,7 @@ def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_looked_for(
 def test_a_second_driver_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "SECONDS_TO_BECOME_DRIVER", 0.0)
+    monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 0.0)
     with (
         sole_driver(tmp_path),
         pytest.raises(InputError, match=rf"is being worked on by process {os.getpid()} on"),
@@ -83,14 +83,14 @@ def test_a_token_that_is_no_other_drivers_stops_nobody(
     if content is not None:
         (tmp_path / DRIVER_FILE).write_bytes(content)
     check_driver(tmp_path, "mine")
-    assert not Fence(tmp_path, "mine", tmp_path, "claim").deposed()
+    assert not Fence(tmp_path, "mine", tmp_path, "attempt").deposed()
 
 
 def test_a_disk_that_does_not_answer_allows_no_write_and_deposes_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / DRIVER_FILE).write_text(json.dumps({"token": "mine"}))
-    (tmp_path / TRIAL_CLAIM).write_text("mine")
+    (tmp_path / ATTEMPT_FILE).write_text("mine")
     fence = Fence(tmp_path, "mine", tmp_path, "mine")
     assert fence.may_write()
 
@@ -107,9 +107,9 @@ def test_a_disk_that_does_not_answer_allows_no_write_and_deposes_nobody(
 
 def test_whoever_writes_next_sweeps_up_what_a_killed_writer_left(tmp_path: Path) -> None:
     left = [".checkpoint.pt.4711.tmp", ".checkpoint.pt.0f3c.tmp", ".validation.npz.77aa.tmp"]
-    for name in (*left, ".claim.3d.tmp"):  # the last may be about to be put up
+    for name in (*left, ".attempt.3d.tmp"):  # the last may be about to be put up
         (tmp_path / name).touch()
-    spec = make_spec(tmp_path, None, 1, claim="mine")
+    spec = make_spec(tmp_path, None, 1, attempt="mine")
     with _written_by(spec):
         assert not {entry.name for entry in tmp_path.iterdir()} & set(left)
-        assert (tmp_path / ".claim.3d.tmp").exists()
+        assert (tmp_path / ".attempt.3d.tmp").exists()

@@ -1,4 +1,4 @@
-"""Lanes and what a worker does with them: real processes, killed for real."""
+"""Trainer processes and what a worker does with them: real processes, killed for real."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from typing import Any
 
 import psutil
 import pytest
-from lane_cases import LONG, NODE, Running, checkpoint, lane_of, run_together, until
 from segment_cases import make_spec, network_with
+from trainer_cases import LONG, NODE, Running, checkpoint, run_together, trainer_of, until
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.execution import Job, run_jobs, sole_driver
-from hydragnn_flow.execution.lease import Busy, Fence, sole_writer
-from hydragnn_flow.execution.workers import lane_process, worker
-from hydragnn_flow.execution.workers.lane import Lane
-from hydragnn_flow.execution.workers.part import SECONDS_TO_FOLLOW
+from hydragnn_flow.execution import RankGroup, run_rank_groups, sole_driver
+from hydragnn_flow.execution.fence import Busy, Fence, sole_writer
+from hydragnn_flow.execution.workers import trainer_main, worker
+from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.worker import run_preparation
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 
 
-def lane_pids() -> list[int]:
+def trainer_pids() -> list[int]:
     return [
         child.pid
         for child in psutil.Process().children(recursive=True)
         # What has ended and is not yet waited for has no command line any more.
         if child.status() != psutil.STATUS_ZOMBIE
-        and "hydragnn_flow.execution.workers.lane_process" in child.cmdline()
+        and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
     ]
 
 
@@ -61,10 +61,10 @@ def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert [(r.number, r.status, r.to_epoch) for r in results] == [(0, "ok", 20), (1, "ok", 20)]
     assert results[0].gcds == results[1].gcds
     assert max(r.started for r in results) < min(r.ended for r in results), "not side by side"
-    before = lane_pids()
-    assert {lane_of(0, slot)._process.pid for slot in range(2)} <= set(before)
+    before = trainer_pids()
+    assert {trainer_of(0, slot)._process.pid for slot in range(2)} <= set(before)
     run_together([make_spec(tmp_path / "2", alloy_store, 1)])
-    assert lane_pids() == before, "a warm lane was not used again"
+    assert trainer_pids() == before, "a warm trainer process was not used again"
 
 
 def own_memory_mib(pid: int) -> float:
@@ -86,12 +86,12 @@ def own_memory_when_idle(pid: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what it is")
-def test_an_idle_lane_keeps_no_memory_of_its_last_segment(
+def test_an_idle_trainer_keeps_no_memory_of_its_last_segment(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     """Others share its GCD, and count on what it has left."""
     run_together([make_spec(tmp_path / "w", alloy_store, 1)])
-    pid = lane_of(0)._process.pid
+    pid = trainer_of(0)._process.pid
     before = own_memory_when_idle(pid)
     network = network_with(Architecture__hidden_dim=512, Training__batch_size=32)
     (result,) = run_together([make_spec(tmp_path / "t", alloy_store, 1, network=network)])
@@ -107,10 +107,10 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     run_together([make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
-    victim = lane_of(0)._process
+    victim = trainer_of(0)._process
     spec = make_spec(tmp_path / "0", alloy_store, LONG)
     other = make_spec(tmp_path / "1", alloy_store, 100, number=1)
-    running = Running([Job(spec), Job(other)])
+    running = Running([RankGroup(spec), RankGroup(other)])
     checkpoint(spec.folder)
     victim.kill()
     killed, neighbour = running.results()
@@ -127,16 +127,16 @@ def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> Non
     """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
     for epochs in (1, 2):
         spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
-        (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+        (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
         assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
 
 
 def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_jobs(NODE, [Job(spec, (0, 1))])
-    victim = lane_of(1)._process
+    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    victim = trainer_of(1)._process
     (spec.folder / FILE).unlink()
-    running = Running([Job(replace(spec, until_epoch=LONG), (0, 1))])
+    running = Running([RankGroup(replace(spec, until_epoch=LONG), (0, 1))])
     checkpoint(spec.folder)
     victim.kill()
     begin = time.monotonic()
@@ -144,7 +144,7 @@ def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> No
     assert result.status == "killed"
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
     epochs = epochs_saved(spec) + 1
-    (resumed,) = run_jobs(NODE, [Job(replace(spec, until_epoch=epochs), (0, 1))])
+    (resumed,) = run_rank_groups(NODE, [RankGroup(replace(spec, until_epoch=epochs), (0, 1))])
     assert (resumed.status, resumed.to_epoch) == ("ok", epochs)
 
 
@@ -152,13 +152,15 @@ def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     warm = make_spec(tmp_path / "warm", alloy_store, 1, kind="member")
-    run_jobs(NODE, [Job(warm, (0, 1))])
+    run_rank_groups(NODE, [RankGroup(warm, (0, 1))])
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    (spec.folder / "lease").mkdir()  # the first rank cannot lock it; the other waits for the first
+    (
+        spec.folder / "writer.lock"
+    ).mkdir()  # the first rank cannot lock it; the other waits for the first
     begin = time.monotonic()
-    (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
     assert result.status == "error"
-    assert "lease" in result.reason
+    assert "writer.lock" in result.reason
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
 
 
@@ -167,34 +169,34 @@ def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
 ) -> None:
     """It answers at once, where NCCL would have it wait for the others, and its process ends."""
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_jobs(NODE, [Job(spec, (0, 1))])
-    lane = lane_of(1)._process.pid
-    process = psutil.Process(lane)
+    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    trainer = trainer_of(1)._process.pid
+    process = psutil.Process(trainer)
     most = process.memory_info().vms + 150 * 2**20
     process.rlimit(psutil.RLIMIT_AS, (most, most))
     network = network_with(Architecture__hidden_dim=1024, Training__batch_size=32)
     spec = make_spec(tmp_path / "wide", alloy_store, 1, kind="member", network=network)
-    (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
     assert result.status == "out_of_memory", result.reason
-    assert lane not in lane_pids()
+    assert trainer not in trainer_pids()
     again = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
-    (resumed,) = run_jobs(NODE, [Job(again, (0, 1))])
+    (resumed,) = run_rank_groups(NODE, [RankGroup(again, (0, 1))])
     assert resumed.status == "ok"
 
 
-def test_a_lane_that_cannot_come_back_costs_no_result(
+def test_a_trainer_that_cannot_come_back_costs_no_result(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, asked = worker.lane_for, 0
+    start, asked = worker.trainer_for, 0
 
-    def lane_for(*place: Any) -> worker.Lane:
+    def trainer_for(*place: Any) -> worker.TrainerProcess:
         nonlocal asked
         asked += 1
         if asked > 1:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         return start(*place)
 
-    monkeypatch.setattr(worker, "lane_for", lane_for)
+    monkeypatch.setattr(worker, "trainer_for", trainer_for)
     (result,) = run_together([make_spec(tmp_path / "t", alloy_store, 1)])
     assert (result.status, asked) == ("ok", 2)
 
@@ -209,26 +211,26 @@ def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphSt
 
 WORKER = """
 import sys, time
-from hydragnn_flow.execution.workers.lane import Lane
-lane = Lane({})
-print(lane._process.pid, flush=True)
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+trainer = TrainerProcess({})
+print(trainer._process.pid, flush=True)
 time.sleep(600)
 """
 
 
 TRAINING_WORKER = """
 import json, sys, time
-from hydragnn_flow.execution.workers.lane import Lane
-lane = Lane({})
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+trainer = TrainerProcess({})
 spec = json.loads(sys.argv[1])
-request = {"spec": spec, "rank": 0, "world": 1, "meeting": None, "device": "cpu"}
-answer = lane.call({**request, "energy_share": 1.0})
-print(lane._process.pid, answer["status"], flush=True)
+request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
+answer = trainer.call({**request, "energy_share": 1.0})
+print(trainer._process.pid, answer["status"], flush=True)
 time.sleep(600)
 """
 
 
-def test_a_lane_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     """Its worker ends, as at the end of every campaign, and the node has its memory back."""
     data = DataConfig.model_validate(
         {
@@ -244,14 +246,14 @@ def test_a_lane_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     assert parent.stdout is not None
     pid, status = parent.stdout.readline().split()
     assert status == "ok"
-    lane = psutil.Process(int(pid))
-    locks = [Path(file.path) for file in lane.open_files() if file.path.endswith(".lock")]
+    trainer = psutil.Process(int(pid))
+    locks = [Path(file.path) for file in trainer.open_files() if file.path.endswith(".lock")]
     entries = [lock.with_suffix("") for lock in locks]
     assert entries
     assert all(entry.is_dir() for entry in entries)
     parent.kill()
     parent.wait()
-    lane.wait(timeout=30)
+    trainer.wait(timeout=30)
     assert not any(entry.exists() for entry in entries)
 
 
@@ -274,19 +276,19 @@ def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: G
 
 def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
-    (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
     assert result.status == "refused"
     assert "data.0 has changed since it was written" in result.reason
 
 
-@pytest.mark.slow  # that a lane which has not come to its first request ends as well
-def test_lanes_end_with_their_worker() -> None:
+@pytest.mark.slow  # that a trainer process which has not come to its first request ends as well
+def test_trainers_end_with_their_worker() -> None:
     parent = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    lane = psutil.Process(int(parent.stdout.readline()))
+    trainer = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    lane.wait(timeout=120)
+    trainer.wait(timeout=120)
 
 
 def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -295,23 +297,23 @@ def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: Grap
         pass  # the first driver is gone without a word to its workers
     shared = {"run_directory": str(tmp_path), "token": token}
     orphan_spec = make_spec(tmp_path / "trial", alloy_store, LONG, **shared)
-    orphan = Running([Job(orphan_spec)])
+    orphan = Running([RankGroup(orphan_spec)])
     checkpoint(tmp_path / "trial")
     with sole_driver(tmp_path) as new_token:
         spec = make_spec(
             tmp_path / "trial", alloy_store, 1, run_directory=str(tmp_path), token=new_token
         )
-        (result,) = run_jobs(NODE, [Job(spec, (1,))])
+        (result,) = run_rank_groups(NODE, [RankGroup(spec, (1,))])
     (orphaned,) = orphan.results()
     assert (orphaned.status, result.status) == ("interrupted", "ok")
 
 
 def test_a_segment_sent_again_takes_over(tmp_path: Path, alloy_store: GraphStore) -> None:
     """The driver lost sight of a worker and repeats its segment; the worker is still there."""
-    lost = Running([Job(make_spec(tmp_path / "trial", alloy_store, LONG, claim="first"))])
+    lost = Running([RankGroup(make_spec(tmp_path / "trial", alloy_store, LONG, attempt="first"))])
     checkpoint(tmp_path / "trial")
-    second = make_spec(tmp_path / "trial", alloy_store, 1, claim="second")
-    (result,) = run_jobs(NODE, [Job(second, (1,))])
+    second = make_spec(tmp_path / "trial", alloy_store, 1, attempt="second")
+    (result,) = run_rank_groups(NODE, [RankGroup(second, (1,))])
     assert (lost.results()[0].status, result.status) == ("interrupted", "ok")
 
 
@@ -319,10 +321,10 @@ def test_a_segment_that_was_sent_again_writes_no_more(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     """Lock or no lock: a file system that took its node for dead has given that away."""
-    spec = make_spec(tmp_path / "trial", alloy_store, LONG, claim="first")
-    running = Running([Job(spec)])
+    spec = make_spec(tmp_path / "trial", alloy_store, LONG, attempt="first")
+    running = Running([RankGroup(spec)])
     checkpoint(spec.folder)
-    (spec.folder / "claim").write_text("second")
+    (spec.folder / "attempt").write_text("second")
     time.sleep(0.3)  # what was being written is
     checkpoint(spec.folder).unlink()
     (lost,) = running.results()
@@ -330,14 +332,14 @@ def test_a_segment_that_was_sent_again_writes_no_more(
     assert not (spec.folder / FILE).exists()
 
 
-def test_a_terminated_lane_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
-    running = Running([Job(make_spec(tmp_path / "t", alloy_store, LONG))])
+def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
+    running = Running([RankGroup(make_spec(tmp_path / "t", alloy_store, LONG))])
     checkpoint(tmp_path / "t")
-    lane = lane_of(0)._process
-    lane.terminate()
+    trainer = trainer_of(0)._process
+    trainer.terminate()
     (result,) = running.results()
     assert result.status == "interrupted"
-    assert lane.wait(timeout=30) == 0
+    assert trainer.wait(timeout=30) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together([go_on])[0].status == "ok"
 
@@ -348,7 +350,7 @@ def test_a_node_without_room_is_named(
     """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     spec = make_spec(tmp_path / "member", alloy_store, 1)
-    (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
     assert (result.status, result.node) == ("error", socket.gethostname())
     assert "FileNotFoundError" in result.reason
     assert run_together([spec])[0].status == "ok"  # one rank needs no such place
@@ -367,26 +369,32 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(lane_process, "write_network", full)
+    monkeypatch.setattr(trainer_main, "write_network", full)
     spec = make_spec(tmp_path / "trial", alloy_store, 1)
-    request = {"spec": spec.to_dict(), "rank": 0, "world": ranks, "device": "cpu", "meeting": None}
-    result = lane_process._train(request, threading.Event())
+    request = {
+        "spec": spec.to_dict(),
+        "rank": 0,
+        "world": ranks,
+        "device": "cpu",
+        "rendezvous": None,
+    }
+    result = trainer_main._train(request, threading.Event())
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
-def unread(lane: Lane) -> int:
-    """Bytes that a lane was sent and has not read."""
-    assert lane._process.stdin is not None
+def unread(trainer: TrainerProcess) -> int:
+    """Bytes that a trainer process was sent and has not read."""
+    assert trainer._process.stdin is not None
     return int.from_bytes(
-        fcntl.ioctl(lane._process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder
+        fcntl.ioctl(trainer._process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder
     )
 
 
-@pytest.mark.usefixtures("own_lanes")
+@pytest.mark.usefixtures("own_trainers")
 def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = worker.lane_for(NODE, 0)
-    lane._process.send_signal(signal.SIGSTOP)
-    asked = threading.Thread(target=lambda: [until(lambda: unread(lane)), lane.kill()])
+    trainer = worker.trainer_for(NODE, 0)
+    trainer._process.send_signal(signal.SIGSTOP)
+    asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
     died = run_preparation(NODE, {})
     asked.join()
@@ -399,17 +407,17 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
     assert "was given only" in few.reason
 
 
-def test_an_idle_lane_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
     run_together([make_spec(tmp_path / "w", alloy_store, 1)])
-    lane = lane_of(0)._process
-    lane.terminate()
-    assert lane.wait(timeout=30) == 0
+    trainer = trainer_of(0)._process
+    trainer.terminate()
+    assert trainer.wait(timeout=30) == 0
 
 
 def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Architecture__energy_peratom_weight=0.0)
     spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
-    (result,) = run_jobs(NODE, [Job(spec, (0, 1))])
+    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
     assert result.status == "ok", result.reason
 
 

@@ -26,23 +26,23 @@ from hydragnn_flow.execution.binding import LOOPBACK, address_of
 from hydragnn_flow.files import write_json
 from hydragnn_flow.training.watch import Stopped
 
-FILE = "meeting.json"
-_SECONDS_BETWEEN_LOOKS = 0.2
+FILE = "rendezvous.json"
+_SECONDS_BETWEEN_CHECKS = 0.2
 _NODE = socket.gethostname()
 
 
-class NotMet(RuntimeError):
+class RanksMissing(RuntimeError):
     """The ranks did not come together in time."""
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where and how long ranks wait for each other."""
 
     folder: str
     """Directory that all ranks see."""
     key: str
-    """Identifies this meeting among those there have been in the directory."""
+    """Identifies this rendezvous among those there have been in the directory."""
     interface: str | None
     """Network interface on which the ranks reach each other; loopback where not given."""
     patience: float
@@ -50,12 +50,14 @@ class Meeting:
 
 
 @contextmanager
-def met(meeting: Meeting, rank: int, size: int, should_stop: Callable[[], bool]) -> Iterator[Store]:
+def meet(
+    rendezvous: Rendezvous, rank: int, size: int, should_stop: Callable[[], bool]
+) -> Iterator[Store]:
     """Wait until all ranks are there; their store is open for the length of a ``with`` block.
 
     Parameters
     ----------
-    meeting
+    rendezvous
         Where.
     rank, size
         This process's number, and how many there are.
@@ -64,7 +66,7 @@ def met(meeting: Meeting, rank: int, size: int, should_stop: Callable[[], bool])
 
     Raises
     ------
-    NotMet
+    RanksMissing
         If a rank is missing when patience ends; the message says which.
     Stopped
         If ``should_stop`` said yes.
@@ -72,30 +74,30 @@ def met(meeting: Meeting, rank: int, size: int, should_stop: Callable[[], bool])
         If this machine does not have the interface, or none is given and the ranks are not all on
         one node.
     """
-    interface = meeting.interface or LOOPBACK
+    interface = rendezvous.interface or LOOPBACK
     address = address_of(interface)
     os.environ["GLOO_SOCKET_IFNAME"] = interface
-    end = time.monotonic() + meeting.patience
-    path = Path(meeting.folder) / FILE
+    end = time.monotonic() + rendezvous.patience
+    path = Path(rendezvous.folder) / FILE
 
     def pause() -> None:
         if should_stop():
             raise Stopped("asked to stop before the ranks had met")
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_CHECKS)
 
     if rank == 0:
         store = _open(address)
-        here = {"key": meeting.key, "node": _NODE, "address": address, "port": store.port}
+        here = {"key": rendezvous.key, "node": _NODE, "address": address, "port": store.port}
         write_json(path, here)
     else:
-        while (place := _published(path, meeting.key)) is None:
+        while (place := _published(path, rendezvous.key)) is None:
             if time.monotonic() > end:
-                raise NotMet(
-                    f"rank {rank} of {size} waited {meeting.patience:.0f} s for rank 0, which "
+                raise RanksMissing(
+                    f"rank {rank} of {size} waited {rendezvous.patience:.0f} s for rank 0, which "
                     f"did not come"
                 )
             pause()
-        if meeting.interface is None and place["node"] != _NODE:
+        if rendezvous.interface is None and place["node"] != _NODE:
             raise InputError(
                 f"a gang has ranks on {place['node']} and {_NODE}, and the site does not say how "
                 f"they reach each other; name its network `interface`"
@@ -108,8 +110,8 @@ def met(meeting: Meeting, rank: int, size: int, should_stop: Callable[[], bool])
     while not store.check(names):
         if time.monotonic() > end:
             missing = [name for name in names if not store.check([name])]
-            raise NotMet(
-                f"only {size - len(missing)} of {size} ranks met within {meeting.patience:.0f} s "
+            raise RanksMissing(
+                f"only {size - len(missing)} of {size} ranks met in {rendezvous.patience:.0f} s "
                 f"(missing: {', '.join(missing)})"
             )
         pause()
@@ -131,7 +133,7 @@ def _open(address: str) -> TCPStore:
 
 
 def _published(path: Path, key: str) -> dict[str, Any] | None:
-    """Where the first rank is, once it has said so in this meeting."""
+    """Where the first rank is, once it has said so in this rendezvous."""
     try:
         place: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -2,8 +2,8 @@
 
 Workers can outlive what sent them work: a driver that is killed, or a network that loses a node
 for a minute, leaves them computing. Three things keep them from harming whoever does the work
-again: a token in the run directory, which tells them that a newer driver is in charge; a claim in
-the trial's folder, which tells them that the segment was sent again; and a lock on that folder,
+again: a token in the run directory, which tells them that a newer driver is in charge; the attempt
+in the trial's folder, which tells them that the segment was sent again; and a lock on that folder,
 which the operating system frees when its holder dies.
 """
 
@@ -25,11 +25,11 @@ from hydragnn_flow.segment import SegmentSpec
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
-TRIAL_LOCK = "lease"
-TRIAL_CLAIM = "claim"
-# Thousands of processes look, on one shared file system. What must not be missed, a write into a
-# folder that is no longer its own, is looked up at once.
-SECONDS_BETWEEN_LOOKS = 5.0
+WRITER_LOCK = "writer.lock"
+ATTEMPT_FILE = "attempt"
+# Thousands of processes check, on one shared file system. Before a write into a folder that may no
+# longer be its own, a process checks at once.
+SECONDS_BETWEEN_CHECKS = 5.0
 # `hydragnn-flow status` holds a driver's lock for an instant, to see whether somebody has it.
 SECONDS_TO_BECOME_DRIVER = 1.0
 
@@ -104,36 +104,36 @@ class Fence:
     ----------
     run_directory, token
         The run, and the token of the driver that sent the segment.
-    folder, claim
-        The trial's folder, and the claim of the segment.
+    folder, attempt
+        The trial's folder, and the attempt of the segment.
     """
 
-    def __init__(self, run_directory: Path, token: str, folder: Path, claim: str) -> None:
+    def __init__(self, run_directory: Path, token: str, folder: Path, attempt: str) -> None:
         self._run_directory, self._token = run_directory, token
         self._folder = folder
-        # Only the first rank puts the claim up; until then others find that of an earlier sending.
-        self._not_newer = {"", claim}
+        # Only the first rank writes the attempt; until then others find an earlier one.
+        self._not_newer = {"", attempt}
         with suppress(OSError):
-            self._not_newer.add(_read(folder / TRIAL_CLAIM))
-        self._looked, self._deposed = float("-inf"), False
+            self._not_newer.add(_read(folder / ATTEMPT_FILE))
+        self._checked, self._deposed = float("-inf"), False
 
     @classmethod
     def of(cls, spec: SegmentSpec) -> Fence:
         """The fence of a segment that begins now."""
-        return cls(Path(spec.run_directory), spec.token, spec.folder, spec.claim)
+        return cls(Path(spec.run_directory), spec.token, spec.folder, spec.attempt)
 
     def deposed(self) -> bool:
         """Whether a newer driver is in charge, or the segment was sent again."""
         now = time.monotonic()
-        if not self._deposed and now - self._looked >= SECONDS_BETWEEN_LOOKS:
-            self._looked = now
+        if not self._deposed and now - self._checked >= SECONDS_BETWEEN_CHECKS:
+            self._checked = now
             with suppress(OSError):  # a disk that does not answer says nothing
                 token = _driver(self._run_directory).get("token")
                 self._deposed = token not in (None, self._token) or not self.may_write()
         return self._deposed
 
     def may_write(self) -> bool:
-        """Whether no later sending has begun, looked up at once.
+        """Whether no later sending has begun, asked at once.
 
         The lock alone does not say: a file system takes it from a node that it takes for dead, and
         the node may come back.
@@ -143,18 +143,18 @@ class Fence:
         OSError
             If the disk does not say.
         """
-        return _read(self._folder / TRIAL_CLAIM) in self._not_newer
+        return _read(self._folder / ATTEMPT_FILE) in self._not_newer
 
 
 @contextmanager
-def sole_writer(folder: Path, claim: str, patience_seconds: float = 60.0) -> Iterator[None]:
+def sole_writer(folder: Path, attempt: str, patience_seconds: float = 60.0) -> Iterator[None]:
     """Be the one process that writes into a trial's folder.
 
     Parameters
     ----------
     folder
         The trial's folder.
-    claim
+    attempt
         Put up before the wait, so that an earlier holder sees it and gives way.
     patience_seconds
         How long to wait for that.
@@ -164,9 +164,9 @@ def sole_writer(folder: Path, claim: str, patience_seconds: float = 60.0) -> Ite
     Busy
         If another process holds the folder for longer.
     """
-    write_text(folder / TRIAL_CLAIM, claim)
+    write_text(folder / ATTEMPT_FILE, attempt)
     try:
-        with locked(folder / TRIAL_LOCK, patience_seconds):
+        with locked(folder / WRITER_LOCK, patience_seconds):
             yield
     except Held:
         raise Busy(
