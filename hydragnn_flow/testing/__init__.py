@@ -7,5 +7,5 @@ import pytest
 
 # So that a failed comparison shows its values, as in a test's own module.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("message_passing", "samplers", "sources"))
+    *(f"{__name__}.{suite}" for suite in ("message_passing", "samplers", "sites", "sources"))
 )

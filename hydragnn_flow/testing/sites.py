@@ -36,7 +36,7 @@ class SiteSuite:
     @pytest.fixture
     def site(self) -> Site:
         """The site; override it where options alone do not make one."""
-        return load_site(self.name, **example_options(self.name), **self.options)
+        return load_site(self.name, **{**example_options(self.name), **self.options})
 
     def test_its_blocks_share_its_nodes_evenly(self, site: Site) -> None:
         assert site.nodes >= 1
