@@ -16,7 +16,6 @@ import pytest
 import torch
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.training import watch as watching
@@ -139,9 +138,9 @@ def test_divergence_is_named_by_its_step(
 ) -> None:
     """Found at the next look, within the epoch where looks are frequent, it names the step."""
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", look)
-    network = load_network(network_with(Training__gradient_clip=clip))
-    spec = make_spec(tmp_path / "t", alloy_store, 5)
-    trainer = Poisoned(spec, network, alloy_store, torch.device("cpu"), World())
+    network = network_with(Training__gradient_clip=clip)
+    spec = make_spec(tmp_path / "t", alloy_store, 5, network=network)
+    trainer = Poisoned(spec, alloy_store, torch.device("cpu"), World())
     assert len(trainer.plan(0)) == 4
     trainer.train_step_of(6, what)
     with pytest.raises(Diverged, match=f"^{said} in epoch 2, step 2$"):
