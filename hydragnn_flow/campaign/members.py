@@ -12,7 +12,7 @@ from hydragnn_flow.campaign.failures import takes_more
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
 from hydragnn_flow.ensemble import Member, member_folder
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.files import copy_file
 from hydragnn_flow.placement import Wave, plan_members
@@ -32,11 +32,26 @@ class MemberPhase:
         Of the campaign; members that its run directory records as trained are not trained again.
     trials
         The chosen trials, in the order of their members.
+
+    Raises
+    ------
+    InputError
+        If a member was trained from another trial: a study that was lost and made anew may know
+        trials as good that had been given up.
     """
 
     def __init__(self, context: Context, trials: Sequence[TrialRecord]) -> None:
         self.context, self.trials = context, trials
         last = {result.number: result for result in context.history if result.kind == "member"}
+        for k, trial in enumerate(trials):
+            trained = last[k].parameters if k in last else {}
+            if trained and trained != trial.parameters:
+                directory = context.directory
+                raise InputError(
+                    f"{directory.journal}: member {k} of {directory.segments.name} was trained "
+                    f"from another trial than trial {trial.number}, which is chosen now; restore "
+                    f"{directory.journal.name} from a copy, or search in another run directory"
+                )
         self._ended = {k: result for k, result in last.items() if self._has_ended(result)}
         self._miss_checkpoints()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ def rebuild_study(
     """Make a missing study anew, where the run has left traces of its trials.
 
     The reports are judged again in the order they came, so every trial is as it was after its last
-    recorded segment. Trials in flight run on. The caller holds the run directory's lock.
+    recorded segment. Trials in flight run on, and so does one that was given up because its
+    segments came back unfinished again and again. The caller holds the run directory's lock.
 
     Parameters
     ----------
@@ -177,6 +179,9 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
                     outcome = outcome_of(config.search, so_far[number])
                 except InputError as error:
                     search.fail(number, f"error: {error}")
+                    continue
+                if not all(math.isfinite(value) for value in outcome.objectives):
+                    search.fail(number, f"diverged: objectives are {outcome.objectives}")
                     continue
                 if rung < reached[number]:
                     search.went_on(number, rung, outcome.objectives[0])

@@ -16,6 +16,7 @@ from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import RankGroup
+from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
@@ -52,7 +53,9 @@ class TrialPhase:
         remade = rebuild_study(context.directory, config, context.history)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
-            context.view.say(f"{study}: was missing; made anew from {ledger.name}, {remade} trials")
+            tell(
+                _logger, "%s: was missing; made anew from %s, %d trials", study, ledger.name, remade
+            )
         self.search = Search(
             context.directory.journal,
             config.search,

@@ -41,7 +41,7 @@ class SourceSection(Section):
     A subclass adds keys as fields, says by :meth:`open` who reads them, and overrides the other
     methods where their answer is another. Its module is imported to check a configuration: import
     torch, ASE and the like inside functions. pytest's
-    :class:`hydragnn_flow.testing.sources.SourceConformance` checks the rest.
+    :class:`hydragnn_flow.testing.sources.SourceSuite` checks the rest.
     """
 
     format: str

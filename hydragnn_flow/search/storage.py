@@ -51,8 +51,9 @@ class GroupCommitBackend(BaseJournalBackend):
         with self.path.open("rb") as file:
             for line in file:
                 self.line += 1
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
+                if not line.endswith(b"\n"):
+                    return  # still being written; the rest may come before the next look
+                yield json.loads(line)
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """Records that the storage has not read yet; it reads each once."""

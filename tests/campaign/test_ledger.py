@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import sole_driver
+from hydragnn_flow.log import NOTICE
 from hydragnn_flow.search import Search, TrialRecord, read_trials
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
 def test_a_search_goes_on_without_its_study(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
 ) -> None:
     def machine(spec: SegmentSpec) -> SegmentResult:
         if spec.number == 4:
@@ -36,16 +38,32 @@ def test_a_search_goes_on_without_its_study(
         run(context, machine)
     known = read_trials(context.directory.path)
     context.directory.journal.unlink()
-    again, said = campaign(), list[str]()
-    monkeypatch.setattr(again.view, "say", said.append)
-    trials, pools = run(again, well)
+    caplog.set_level(NOTICE, "hydragnn_flow")
+    trials, pools = run(campaign(), well)
     ran = [trial for trial in known if trial.number < 4]
     assert [trial.parameters for trial in trials[:4]] == [trial.parameters for trial in ran]
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     assert len(trials) == TRIALS
     assert {spec.number for spec in pools.sent if spec.rung == 0} == {4, 5}
     journal = context.directory.journal
-    assert said[0] == (f"{journal}: was missing; made anew from segments.jsonl, 4 trials")
+    assert caplog.messages[0] == f"{journal}: was missing; made anew from segments.jsonl, 4 trials"
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
+def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too(
+    campaign: Campaign, seconds: float
+) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return replace(well(spec), seconds=seconds if spec.number == 1 else 1.0)
+
+    settings = {"objectives": ["val_loss", "seconds"], "rungs": "none"}
+    context = campaign(**settings)
+    run(context, machine)
+    known = [(trial.state, trial.reason) for trial in read_trials(context.directory.path)]
+    assert known[1][0] == "failed"
+    context.directory.journal.unlink()
+    run(campaign(**settings), machine)
+    assert known == [(trial.state, trial.reason) for trial in read_trials(context.directory.path)]
 
 
 def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:

@@ -16,7 +16,8 @@ from phase_cases import (
 )
 
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.ensemble import select_top
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import PoolName
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -38,6 +39,23 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     once_more = FakePools(well)
     MemberPhase(campaign(), trials[:MEMBERS]).run(once_more)
     assert [spec.number for spec in once_more.sent] == [1]
+
+
+def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
+    """A study made anew may choose a trial that had been given up."""
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return badly(spec) if (spec.kind, spec.number) == ("trial", 0) else well(spec)
+
+    settings = {"failures": {"lost": "retry"}}
+    context = campaign(**settings)
+    trials, _ = run(context, machine)
+    MemberPhase(context, select_top(trials, MEMBERS)).run(FakePools(machine))
+    context.directory.journal.unlink()
+    context = campaign(**settings)
+    trials, _ = run(context, well)
+    with pytest.raises(InputError, match=r"member 0 .* than trial 0, .* restore study.journal"):
+        MemberPhase(context, select_top(trials, MEMBERS))
 
 
 def test_members(campaign: Campaign) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import signal
 import sys
@@ -235,24 +236,24 @@ def _end_trainers() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_end_lanes")
+@pytest.mark.usefixtures("_end_trainers")
 def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no deadline and no other rank: on a laptop it would hang for ever."""
     spec = make_spec(tmp_path / "t", alloy_store, 100_000)
     seen = threading.Event()
-    look = TrainerProcess._message
+    receive = TrainerProcess.receive
 
-    def message(self: TrainerProcess) -> object:
-        found = look(self)
+    def received(self: TrainerProcess, seconds: float | None = None) -> object:
+        found = receive(self, seconds)
         if found is not None and found.get("alive"):
             if not seen.is_set():
-                self._process.send_signal(signal.SIGSTOP)
+                os.kill(self.pid, signal.SIGSTOP)
             seen.set()
         return found
 
-    monkeypatch.setattr(TrainerProcess, "_message", message)
+    monkeypatch.setattr(TrainerProcess, "receive", received)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 1.5)
     monkeypatch.setattr(module, "STEPS_TO_WAIT", 0.0)
     (result,) = run_rank_groups(NODE, [RankGroup(spec)])

@@ -88,6 +88,15 @@ def test_frontier_takes_what_its_queues_take(
     assert "#SBATCH --account=ABC123\n#SBATCH --constraint=nvme\n" in provider.scheduler_options
 
 
+def test_jobs_find_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PBS job does not inherit the driver's variables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f".:{tmp_path}/mine")
+    site = load_site("polaris", account="ABC123", nodes=10, walltime="00:30:00")
+    provider = executors_of(site, tmp_path)["gcd"].provider
+    assert f"export PYTHONPATH={tmp_path}:{tmp_path}/mine${{PYTHONPATH:+" in provider.worker_init
+
+
 def test_an_allocation_is_used_node_by_node_until_it_ends(tmp_path: Path) -> None:
     site = load_site("allocation", node=NODE)
     assert (site.nodes, site.blocks, site.scheduler) == (6, 6, None)

@@ -230,6 +230,15 @@ time.sleep(600)
 """
 
 
+def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: GraphStore) -> None:
+    spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
+    spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
+    request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
+    outcome = trainer_main._train(request, threading.Event())
+    assert outcome["status"] == "refused"
+    assert "not_on_this_node" in outcome["reason"]
+
+
 def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     """Its worker ends, as at the end of every campaign, and the node has its memory back."""
     data = DataConfig.model_validate(

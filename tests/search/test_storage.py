@@ -9,7 +9,7 @@ import pickle
 import resource
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.storage import StudyStorage, read_journal
+from hydragnn_flow.search.storage import GroupCommitBackend, StudyStorage, read_journal
 
 DOMAINS: dict[str, list[BaseDistribution]] = {
     "type": [CategoricalDistribution(("SchNet", "EGNN", None, True))],
@@ -276,6 +276,23 @@ def test_a_reader_sees_the_complete_records_and_writes_nothing(path: Path) -> No
     assert len(seen.get_all_trials(0)) == len(storage.get_all_trials(0)) - 1
     assert path.read_bytes() == whole[: end + 9]
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_reader_takes_no_second_half_of_a_line_for_a_line() -> None:
+    class Growing:
+        """A journal whose last line is completed between two reads."""
+
+        def exists(self) -> bool:
+            return True
+
+        def stat(self) -> None: ...
+
+        def open(self, mode: str) -> AbstractContextManager[Iterator[bytes]]:
+            return nullcontext(iter([b'{"a":1}\n', b'{"b"', b":2}\n"]))
+
+    backend = GroupCommitBackend(Path("unused"))
+    backend.path = Growing()  # type: ignore[assignment]
+    assert list(backend.read_logs(0)) == [{"a": 1}]
 
 
 def test_any_damaged_record_is_refused_by_its_line(path: Path) -> None:

@@ -11,6 +11,7 @@ option is told without it.
 from __future__ import annotations
 
 import ipaddress
+import os
 import shlex
 import socket
 import sys
@@ -265,6 +266,10 @@ class Executors:
         lines = [*self.first_lines, options.worker_init or ""]
         # After the user's lines: a module must not bring another Python than the driver's.
         lines.append(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
+        if path := os.environ.get("PYTHONPATH"):
+            # Modules of the user's; PBS hands jobs no variables.
+            folders = os.pathsep.join(str(Path(f).absolute()) for f in path.split(os.pathsep) if f)
+            lines.append(f"export PYTHONPATH={shlex.quote(folders)}${{PYTHONPATH:+:$PYTHONPATH}}")
         if options.walltime:
             # Unix time the job ends; segments write their last checkpoint before it.
             lines.append(

@@ -131,7 +131,10 @@ def _train(
     stop: threading.Event,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> dict[str, Any]:
-    spec = SegmentSpec.from_dict(request["spec"])
+    try:
+        spec = SegmentSpec.from_dict(request["spec"])
+    except InputError as error:  # this node lacks a module of the user's
+        return vars(TrainingOutcome.cut_short("refused", str(error)))
     rank, size, device = request["rank"], request["world"], request["device"]
     fence = Fence.of(spec)
     started = time.time()
