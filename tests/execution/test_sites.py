@@ -92,7 +92,7 @@ def test_jobs_find_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A PBS job does not inherit the driver's variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f".:{tmp_path}/mine")
-    site = load_site("polaris", account="ABC123", nodes=10, walltime="00:30:00")
+    site = load_site("polaris", account="ABC123", partition="prod", nodes=10, walltime="00:30:00")
     provider = executors_of(site, tmp_path)["gcd"].provider
     assert f"export PYTHONPATH={tmp_path}:{tmp_path}/mine${{PYTHONPATH:+" in provider.worker_init
 
