@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from hydragnn_flow.report import figures
-from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.html import mpnn_types, test_targets
+from hydragnn_flow.report.run_files import read_run
 
 PICTURE = Path(__file__).with_name("images") / "quickstart.png"
 _WIDTH = 1200  # pixels, twice what GitHub shows on a laptop

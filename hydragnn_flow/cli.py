@@ -242,7 +242,7 @@ def predict(
     training data; they are printed, and stand in the metadata of Parquet files.
     """
     from hydragnn_flow.ensemble import Ensemble
-    from hydragnn_flow.ensemble.structures import predict_path
+    from hydragnn_flow.ensemble.predict_files import predict_path
 
     with using(out, run_dir, structures):
         ensemble = Ensemble.load(run_dir)

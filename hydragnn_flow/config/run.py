@@ -15,7 +15,7 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
-from hydragnn_flow.config.space import GCDS, RESOURCES, check_search
+from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 

@@ -10,8 +10,8 @@ from hydragnn_flow.lazy import lazily
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
+    from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
-    from hydragnn_flow.ensemble.tables import Predictions
     from hydragnn_flow.ensemble.uncertainty import needed_for_level
 else:
     __getattr__, __dir__ = lazily(
@@ -19,7 +19,7 @@ else:
         {
             "Ensemble": "ensemble",
             "Member": "finish",
-            "Predictions": "tables",
+            "Predictions": "predictions_table",
             "finish_ensemble": "finish",
             "member_folder": "ensemble",
             "needed_for_level": "uncertainty",

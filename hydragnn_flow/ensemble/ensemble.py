@@ -25,8 +25,8 @@ from hydragnn_flow.data import (
     batch_graphs,
 )
 from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
 from hydragnn_flow.ensemble.summary import FOLDER, read_summary
-from hydragnn_flow.ensemble.tables import Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
-from hydragnn_flow.report.files import RunFiles, read_run
+from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.style import PIXELS_PER_INCH
-from hydragnn_flow.report.targets import TargetValues, targets_of
+from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import number, objective_label, percent
 from hydragnn_flow.report.trials_frame import study_frame_of
 from hydragnn_flow.search.records import best_first

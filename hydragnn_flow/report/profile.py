@@ -19,7 +19,7 @@ from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.device import this_device

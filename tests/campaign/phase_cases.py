@@ -13,7 +13,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
-from hydragnn_flow.execution.pools.losses import results_of
+from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome

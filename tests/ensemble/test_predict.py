@@ -17,7 +17,7 @@ from segment_cases import NETWORK
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
-from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.ensemble.predict_files import predict_path
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 

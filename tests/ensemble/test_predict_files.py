@@ -15,7 +15,7 @@ from ensemble_cases import untrained_ensemble
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.file_names import find_files
-from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.ensemble.predict_files import predict_path
 from hydragnn_flow.errors import InputError
 
 

@@ -8,10 +8,10 @@ from report_cases import Made, predictions
 
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.report import figures
-from hydragnn_flow.report.files import read_run
 from hydragnn_flow.report.html import elements, embed, mpnn_types
+from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.style import colours
-from hydragnn_flow.report.targets import targets_of
+from hydragnn_flow.report.target_values import targets_of
 from hydragnn_flow.search import TrialRecord
 
 

@@ -10,7 +10,7 @@ from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.report import accuracy_table, closing_table, trials_table
-from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.tables import members_table
 from hydragnn_flow.report.text import number
 from hydragnn_flow.search import TrialRecord

@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 from report_cases import Made
 
 from hydragnn_flow.report.figures import gcd_occupancy
-from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.timeline import lay_out
 from hydragnn_flow.segment import SegmentResult
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble.structures import predict_path
+from hydragnn_flow.ensemble.predict_files import predict_path
 from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model

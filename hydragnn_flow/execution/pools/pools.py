@@ -25,7 +25,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.interchange import check_descriptors
-from hydragnn_flow.execution.pools.losses import results_of
+from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named

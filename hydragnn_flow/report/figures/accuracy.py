@@ -21,7 +21,7 @@ from hydragnn_flow.report.style import (
     new_figure,
     tidy,
 )
-from hydragnn_flow.report.targets import (
+from hydragnn_flow.report.target_values import (
     TargetValues,
     errors_of,
     evenly,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.tables import Predictions, build_tables, component_names
+from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, component_names
 from hydragnn_flow.ensemble.uncertainty import Calibration, distribution
 
 TARGETS = {

@@ -1,4 +1,4 @@
-"""Results of segments, where their worker was lost too."""
+"""Results of the segments of a task, also where their worker was lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 
 
 def results_of(task: Future[Any], groups: Sequence[RankGroup]) -> list[SegmentResult]:
-    """Results of jobs that one worker ran; if it was lost, results that say so.
+    """Results of the rank groups that a worker ran; if it was lost, results that say so.
 
     Parameters
     ----------
     task
         The worker's task, which has ended.
-    jobs
-        What it ran.
+    groups
+        The groups it ran.
     """
     error = task.exception()
     if error is None:

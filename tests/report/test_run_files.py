@@ -9,7 +9,7 @@ import pytest
 from report_cases import Made
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.files import read_run
+from hydragnn_flow.report.run_files import read_run
 
 
 def test_reads_all_of_a_finished_run(finished: Made) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from report_cases import predictions
 
-from hydragnn_flow.report.targets import (
+from hydragnn_flow.report.target_values import (
     TargetValues,
     errors_of,
     evenly,

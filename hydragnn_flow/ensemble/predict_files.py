@@ -13,7 +13,7 @@ from hydragnn_flow.data.sources.ase_files import UnknownFormat, read_structures
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.tables import Predictions
+from hydragnn_flow.ensemble.predictions_table import Predictions
 from hydragnn_flow.errors import InputError
 
 
