@@ -8,6 +8,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import adios2.bindings as adios
 import numpy as np
@@ -15,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data.hydragnn_bp import trial_read
 from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
-from hydragnn_flow.data.hydragnn_bp.trial_read import _ask_child
 from hydragnn_flow.errors import StoreError
 
 FILES = ("data.0", "md.0", "md.idx", "mmd.0")
@@ -42,13 +43,15 @@ def make_split(graphs: int, seed: int, *, alike: bool) -> dict[str, list[NDArray
 class Writer:
     """Writes as HydraGNN's AdiosWriter does, one rank of ``n_ranks``; the serial ADIOS2 is one."""
 
-    def __init__(self, path: Path, *, rank: int = 0, n_ranks: int = 1, stats: int = 1) -> None:
+    def __init__(
+        self, path: Path, *, rank: int = 0, n_ranks: int = 1, stats: int = 1, empty: bool = False
+    ) -> None:
         self.context = adios.ADIOS()  # which must outlive what is made from it
         self.io = self.context.DeclareIO("write")
         self.io.SetEngine("BP5")
         self.io.SetParameter("StatsLevel", str(stats))
         self.engine = self.io.Open(str(path), adios.Mode.Write)
-        self.rank, self.n_ranks = rank, n_ranks
+        self.rank, self.n_ranks, self.empty = rank, n_ranks, empty
 
     def write_split(self, split: str, values: dict[str, list[NDArray]], *, flush: bool) -> None:
         graphs = len(values["x"])
@@ -80,10 +83,15 @@ class Writer:
         offset = [0] * block.ndim
         offset[dim] = start
         block = np.ascontiguousarray(block)
+        constant = not self.empty
         variable = self.io.DefineVariable(
-            name, block, list(shape), offset, list(block.shape), adios.ConstantDims
+            name, block, list(shape), offset, list(block.shape), constant
         )
         self.engine.Put(variable, block, adios.Mode.Sync)
+        if self.empty:  # as of a further rank that has none of this key, such as no edges
+            nothing = [0 if i == dim else extent for i, extent in enumerate(block.shape)]
+            variable.SetSelection((offset, nothing))
+            self.engine.Put(variable, np.empty(nothing, block.dtype), adios.Mode.Sync)
 
     def close(self, **attributes: NDArray) -> None:
         for name, value in attributes.items():
@@ -91,7 +99,7 @@ class Writer:
         self.engine.Close()
 
 
-def write_file(path: Path, *, flush: bool = False, **options: int) -> Path:
+def write_file(path: Path, *, flush: bool = False, **options: Any) -> Path:
     """A file of three splits; the graphs of the last are all of one size."""
     writer = Writer(path, **options)
     for seed, (split, graphs) in enumerate(GRAPHS.items()):
@@ -142,6 +150,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "many pieces": lambda path: write_file(path, flush=True),
     "two writers": write_file_of_two_writers,
     "without Min and Max": lambda path: write_file(path, stats=0),
+    "an empty block": lambda path: write_file(path, empty=True),
 }
 
 
@@ -320,6 +329,33 @@ def test_what_the_values_themselves_betray(tmp_path):
     )
 
 
+def test_changed_values_are_seen_beside_an_empty_block(tmp_path):
+    path = write_file(tmp_path / "file.bp", empty=True)
+    content = (path / "data.0").read_bytes()
+    values = np.concatenate(make_split(GRAPHS["valset"], 1, alike=False)["edge_attr"])
+    largest = values.max().tobytes()
+    assert content.count(largest) == 1
+    (path / "data.0").write_bytes(content.replace(largest, np.float32(6).tobytes()))
+    refused(path, r"data\.0 \(or md\.0\) holds valset/edge_attr from .* to 6\.0 instead of")
+
+
+def test_characters_are_no_numbers(tmp_path):
+    """ADIOS2 calls int8 characters, and states their extremes as such."""
+    writer = Writer(tmp_path / "file.bp")
+    writer.put("trainset/x", np.ones((3, 1), dtype=np.int8), (3, 1), 0, 0)
+    writer.close()
+    refused(tmp_path / "file.bp", r"md\.0 gives trainset/x the type char, which no graph can hold")
+
+
+def test_bytes_are_read(tmp_path):
+    values = make_split(3, 0, alike=True)
+    writer = Writer(tmp_path / "file.bp")
+    x = [np.full((6, 1), 200, dtype=np.uint8)] * 3
+    writer.write_split("trainset", values | {"x": x}, flush=False)
+    writer.close()
+    assert bp_manifest(tmp_path / "file.bp").keys["x"].dtype == "uint8"
+
+
 def test_file_of_two_steps(tmp_path):
     writer = Writer(tmp_path / "steps.bp")
     block = np.ones(3)
@@ -347,17 +383,26 @@ def test_child_that_waits_is_noticed(copy):
         pytest.skip("needs Linux, which counts the reads of a process")
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
     with pytest.raises(StoreError, match=r"wait for bytes that are not there"):
-        _ask_child(copy, idle=600)
+        trial_read._ask_child(copy, idle=600)
 
 
 def test_child_that_reads_nothing_is_ended(copy):
     """However long all of a file may take."""
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
     with pytest.raises(StoreError, match=r"makes ADIOS2 read nothing for 0 s: md\.idx"):
-        _ask_child(copy, idle=0.3)
+        trial_read._ask_child(copy, idle=0.3)
+
+
+def test_child_that_computes_for_ever_is_ended(copy, tmp_path, monkeypatch):
+    """As ADIOS2 does with some changed bits of md.0; a slow disk takes no processor time."""
+    (tmp_path / "child.py").write_text("while True: pass")
+    monkeypatch.setattr(trial_read, "_CHILD", tmp_path / "child.py")
+    monkeypatch.setattr(trial_read, "_IDLE_CPU_SECONDS", 0.1)
+    with pytest.raises(StoreError, match=r"makes ADIOS2 compute for 0 s without reading: md\.idx"):
+        trial_read._ask_child(copy, idle=600)
 
 
 def test_child_that_crashes_is_survived(copy):
     (copy / "mmd.0").write_bytes((copy / "mmd.0").read_bytes()[:1000])
     with pytest.raises(StoreError, match=r"makes ADIOS2 (crash|fail)"):
-        _ask_child(copy, idle=60)
+        trial_read._ask_child(copy, idle=60)

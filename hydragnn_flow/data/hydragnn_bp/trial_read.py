@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+import psutil
 
 from hydragnn_flow.errors import StoreError
 
@@ -20,8 +22,9 @@ _POLL_SECONDS = 0.05
 # ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice as long:
 # 25 reads in the first half second. A slow disk returns fewer reads, and each with bytes.
 _WAITING_SECONDS, _WAITING_READS = 0.5, 3
-# Without progress; how long all of a file may take depends on its size and the disk.
-_IDLE_SECONDS = 120.0
+# Without progress; how long all of a file may take depends on its size and the disk. Seconds of the
+# processor do not pass while a slow disk is waited for.
+_IDLE_SECONDS, _IDLE_CPU_SECONDS = 120.0, 10.0
 
 
 def trial_read(path: Path) -> None:
@@ -109,7 +112,7 @@ def _last_line(text: bytes) -> str:
 
 def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> str | None:
     """Wait for the child; returns what it did instead of answering, None where it answered."""
-    since, seen = time.monotonic(), (-1, 0)
+    since, last = time.monotonic(), _progress(process.pid, output)
     while True:
         try:
             code = process.wait(_POLL_SECONDS)
@@ -120,19 +123,34 @@ def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> 
                 return f"crash ({signal.strsignal(-code)})"
             return "fail" if code else None
         now, progress = time.monotonic(), _progress(process.pid, output)
-        if progress[0] != seen[0]:
-            seen, since = progress, now
+        if progress.bytes != last.bytes:
+            last, since = progress, now
         elif now - since > idle:
             return f"read nothing for {idle:.0f} s"
-        elif now - since > _WAITING_SECONDS and progress[1] - seen[1] >= _WAITING_READS:
+        elif progress.cpu_seconds - last.cpu_seconds > _IDLE_CPU_SECONDS:
+            return f"compute for {_IDLE_CPU_SECONDS:.0f} s without reading"
+        elif now - since > _WAITING_SECONDS and progress.reads - last.reads >= _WAITING_READS:
             return "wait for bytes that are not there"
 
 
-def _progress(pid: int, output: IO[bytes]) -> tuple[int, int]:
-    """Bytes read and calls to read; outside Linux the slices that the child reports, and 0."""
+class _Progress(NamedTuple):
+    bytes: int
+    """Read, and reported."""
+    reads: int
+    """Calls to read."""
+    cpu_seconds: float
+
+
+def _progress(pid: int, output: IO[bytes]) -> _Progress:
+    """Progress of the child; outside Linux nothing is known of its reads."""
+    reported = os.fstat(output.fileno()).st_size
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-        counts = dict(line.split(": ") for line in lines)
-        return int(counts["rchar"]), int(counts["syscr"])
-    except (OSError, ValueError, KeyError):
-        return os.fstat(output.fileno()).st_size, 0
+        child = psutil.Process(pid)
+        times = child.cpu_times()
+        cpu_seconds = times.user + times.system
+        reads = child.io_counters() if psutil.LINUX else None
+    except psutil.Error:  # it has ended
+        return _Progress(reported, 0, 0.0)
+    if reads is None:
+        return _Progress(reported, 0, cpu_seconds)
+    return _Progress(reads.read_chars + reported, reads.read_count, cpu_seconds)
