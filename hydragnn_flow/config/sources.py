@@ -7,6 +7,7 @@ and the class that reads it, and one line of `FORMATS`. A user's own is named as
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,6 +55,7 @@ class SourceSection(Section):
     of_atoms: ClassVar[bool] = True
     """Whether nodes are atoms, so that structures have compositions."""
 
+    @abstractmethod
     def open(self, folder: Path, seed: int) -> Any:
         """Make the reader, a :class:`hydragnn_flow.data.sources.Source`; no file is opened yet.
 
@@ -69,7 +71,6 @@ class SourceSection(Section):
         InputError
             If the section asks for what cannot be.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no method open")
 
     def check_files(self, folder: Path) -> None:
         """Check quickly that file names stand for files, before any is opened.
@@ -127,7 +128,8 @@ def section_class(name: Any) -> type[SourceSection]:
     Raises
     ------
     ValueError
-        If ``name`` is neither a format nor ``module:Class`` of a `SourceSection`.
+        If ``name`` is neither a format nor ``module:Class`` of a `SourceSection`, or the class
+        lacks the method `open`.
     """
     if not isinstance(name, str) or (name not in FORMATS and ":" not in name):
         known = ", ".join(map(repr, FORMATS))
@@ -136,6 +138,8 @@ def section_class(name: Any) -> type[SourceSection]:
     kind = import_class(FORMATS.get(name, name))
     if not (inspect.isclass(kind) and issubclass(kind, SourceSection)):
         raise ValueError(f"{name} is not derived from {SourceSection.__module__}.SourceSection")
+    if inspect.isabstract(kind):
+        raise ValueError(f"{name} has no method {min(kind.__abstractmethods__)}; write it")
     return kind
 
 

@@ -22,6 +22,19 @@ from hydragnn_flow.testing.sources import SourceSuite
 
 SECTION = {"format": "toy_files:ToySource", "train": "*.toy", "targets": {"energy": "eV"}}
 
+HALF = """
+from hydragnn_flow.data.sources.structures import StructuresSection
+
+
+class Half(StructuresSection):
+    ""\"Says what it reads, and not who.""\"
+
+
+class Failing(StructuresSection):
+    def open(self, folder, seed):
+        return {}["reader"]
+"""
+
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -67,15 +80,27 @@ def test_it_is_prepared(tmp_path):
         ("toy_fils:ToySource", "source.format: there is no module 'toy_fils'; install it"),
         ("toy_files:ToySorce", "source.format: toy_files has no 'ToySorce'; correct the name"),
         ("toy_files:ToyFiles", "source.format: toy_files:ToyFiles is not derived from"),
+        ("half_files:Half", "source.format: half_files:Half has no method open; write it"),
         ("toy_files", "source.format: must be one of 'emt_alloys', .*, or module:Class"),
         ("broken_files:Any", "source.format: .*broken_files.* cannot be imported: out of order"),
     ],
 )
 def test_wrong_names_are_told(module, name, said):
     (module / "broken_files.py").write_text("raise RuntimeError('out of order')\n")
+    (module / "half_files.py").write_text(HALF)
     with pytest.raises(InputError, match=f"run.yaml: {said}") as error:
         validate(DataConfig, {"source": SECTION | {"format": name}}, "run.yaml")
     assert "\n" not in str(error.value)
+
+
+def test_an_error_of_its_method_open_is_told(module, tmp_path):
+    (module / "half_files.py").write_text(HALF)
+    source = SECTION | {"format": "half_files:Failing"}
+    config = DataConfig.model_validate({"source": source, "split": {"test": 0.1}})
+    said = r"data.source: half_files:Failing cannot be opened: KeyError\('reader'\); correct its"
+    with pytest.raises(InputError, match=said) as error:
+        prepare_store(config, 3.0, None, 0, tmp_path / "store.gs")
+    assert isinstance(error.value.__cause__, KeyError)
 
 
 @pytest.mark.usefixtures("module")

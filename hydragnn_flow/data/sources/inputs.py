@@ -29,9 +29,17 @@ def open_source(config: DataConfig, seed: int) -> Source:
     Raises
     ------
     InputError
-        If the section asks for what cannot be.
+        If the section asks for what cannot be, or the method `open` of a user's section fails.
     """
-    source: Source = config.source.open(config.folder, seed)
+    try:
+        source: Source = config.source.open(config.folder, seed)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's code does
+        raise InputError(
+            f"data.source: {config.source.format} cannot be opened: "
+            f"{' '.join(repr(error).split())}; correct its method open"
+        ) from error
     return source
 
 

@@ -9,6 +9,8 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
+
 from hydragnn_flow.data.store.integrity import fsync_path, fsync_tree
 from hydragnn_flow.errors import StoreError
 
@@ -66,18 +68,8 @@ def _prefix(path: Path) -> str:
 def _abandoned(entry: Path, owner: str) -> bool:
     host, _, rest = owner.rpartition("-")[0].rpartition("-")
     if host == socket.gethostname() and rest.isdigit():
-        return not _alive(int(rest))
+        return not psutil.pid_exists(int(rest))
     try:
         return time.time() - entry.stat().st_mtime > _ABANDONED_AFTER
     except FileNotFoundError:
         return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # someone else's process
-        return True
-    return True
