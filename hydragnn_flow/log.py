@@ -1,8 +1,8 @@
 """`driver.log` of a run directory: the decisions of the driver and their reasons, a line each.
 
 Every module logs to the logger of its own name. While a driver is at work, records from level INFO
-on are appended to the file. Those from level NOTICE on, which :func:`tell` makes, are shown to the
-user as well.
+on are appended to the file, and reach no handler of a user's script. Those from level NOTICE on,
+which :func:`tell` makes, are shown to the user as well.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
     """
     file, shown = _LogFile(run_directory / FILE), _Shown(show)
     package, parsl = logging.getLogger(_PACKAGE), logging.getLogger("parsl")
-    level = package.level
+    level, propagate = package.level, package.propagate
     package.setLevel(logging.INFO)
+    package.propagate = False
     package.addHandler(file)
     package.addHandler(shown)
     parsl.addHandler(file)  # its errors; pools/pools.py keeps the rest away
@@ -74,6 +75,7 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
         parsl.removeHandler(file)
         package.removeHandler(shown)
         package.removeHandler(file)
+        package.propagate = propagate
         package.setLevel(level)
         file.close()
 
@@ -113,7 +115,7 @@ class _Line(logging.Formatter):
 
 
 class _LogFile(logging.Handler):
-    """Appends each record by one write, so that a crash leaves whole lines."""
+    """Appends each record by one write, on a line of its own after half a line that was left."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
@@ -121,7 +123,6 @@ class _LogFile(logging.Handler):
         self._path = path
         self._file: FileIO | None = None
         self._lost = 0
-        self._is_torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it as lost."""
@@ -136,22 +137,22 @@ class _LogFile(logging.Handler):
             self._write(line)
         except OSError:
             self._lost += 1
-            self._forget()
+            self._close_file()
         else:
             self._lost = 0
 
     def _write(self, line: str) -> None:
-        if self._file is None:  # a shared file system may have gone and come back
-            self._file = self._path.open("ab", buffering=0)
         content = f"{line}\n".encode(errors="backslashreplace")
-        if self._is_torn:
-            content = b"\n" + content
-        written = self._file.write(content)
-        self._is_torn = written < len(content)
-        if self._is_torn:  # the disk has become full
+        if self._file is None:  # at first, and after an error of the disk
+            self._file = self._path.open("ab+", buffering=0)
+            if self._file.tell():
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read(1) != b"\n":  # a driver was killed, or the disk became full
+                    content = b"\n" + content
+        if self._file.write(content) < len(content):
             raise OSError("half a line was written")
 
-    def _forget(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -159,7 +160,7 @@ class _LogFile(logging.Handler):
 
     def close(self) -> None:
         """Close the file."""
-        self._forget()
+        self._close_file()
         super().close()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 # A process that the system cannot end, in the middle of reading from a disk, is left to it.
 SECONDS_TO_DIE = 10.0
+_STAYS = "its process was killed and does not end"
 
 
 class ProcessDied(RuntimeError):
@@ -71,11 +72,12 @@ class JsonProcess:
         ProcessDied
             If the process has ended.
         """
+        line = f"{json.dumps(message)}\n".encode()
         try:
-            self._requests.write(f"{json.dumps(message)}\n".encode())
+            self._requests.write(line)
             self._requests.flush()
-        except BrokenPipeError:
-            raise ProcessDied(_ending(self._process.wait())) from None
+        except (BrokenPipeError, ValueError):  # the latter where :meth:`close` has closed it
+            raise self._death() from None
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
         """The next message of the process; None where it is silent for that time.
@@ -93,15 +95,21 @@ class JsonProcess:
         while b"\n" not in self._read:
             if not self._come.poll(None if seconds is None else 1000 * seconds):
                 if self.was_killed:  # and has not ended
-                    raise ProcessDied("its process was killed and does not end")
+                    raise ProcessDied(_STAYS)
                 return None
             more = os.read(self._answers.fileno(), 1 << 16)
             if not more:
-                raise ProcessDied(_ending(self._process.wait()))
+                raise self._death()
             self._read += more
         line, _, self._read = self._read.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+    def _death(self) -> ProcessDied:
+        try:
+            return ProcessDied(_ending(self._process.wait(SECONDS_TO_DIE)))
+        except subprocess.TimeoutExpired:
+            return ProcessDied(_STAYS)
 
     def kill(self) -> None:
         """End the process at once; unless the system cannot, it is gone when this returns."""
@@ -151,7 +159,7 @@ def end_with_parent(parent: int, seconds: float = 1.0) -> None:
     parent
         Number of the parent process. One that has ended already ends this process too.
     seconds
-        Time between two looks.
+        Time between two checks [s].
     """
 
     def watch() -> None:

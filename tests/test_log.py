@@ -6,8 +6,8 @@ import errno
 import io
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ logger = logging.getLogger("hydragnn_flow.execution.pools.blocks")
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} [A-Z]+ +[\w.]+: .*")
 
 
-def unheard(text: str) -> None:
+def unexpected(text: str) -> None:
     raise AssertionError(f"shown: {text}")
 
 
@@ -29,7 +29,7 @@ def lines_of(run_directory: Path) -> list[str]:
 
 
 def test_a_line_has_time_level_module_and_message(tmp_path: Path) -> None:
-    with driver_log(tmp_path, unheard):
+    with driver_log(tmp_path, unexpected):
         logger.info("asked for %d blocks: %d workers wanted", 2, 16)
     started, decided, ended = lines_of(tmp_path)
     assert LINE.fullmatch(decided)
@@ -51,9 +51,9 @@ def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path: Path) -> None:
 
 
 def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), driver_log(tmp_path, unheard):
+    with pytest.raises(KeyboardInterrupt), driver_log(tmp_path, unexpected):
         raise KeyboardInterrupt
-    with driver_log(tmp_path, unheard):
+    with driver_log(tmp_path, unexpected):
         pass
     lines = lines_of(tmp_path)
     assert len(lines) == 4
@@ -62,11 +62,32 @@ def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: P
 
 def test_nothing_is_logged_before_and_after(tmp_path: Path) -> None:
     package = logging.getLogger("hydragnn_flow")
-    before = package.level, list(package.handlers)
-    with driver_log(tmp_path, unheard):
+    before = package.level, list(package.handlers), package.propagate
+    with driver_log(tmp_path, unexpected):
         assert logger.isEnabledFor(logging.INFO)
         assert not logger.isEnabledFor(logging.DEBUG)
-    assert (package.level, package.handlers) == before
+    assert (package.level, package.handlers, package.propagate) == before
+
+
+def test_handlers_of_a_users_script_are_spared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with driver_log(tmp_path, unexpected):
+        logger.info("a detail")
+    assert not caplog.records
+    logger.warning("a worry")
+    assert caplog.messages == ["a worry"]
+
+
+def test_half_a_line_of_a_killed_driver_spoils_no_other(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("whole\n2026-11-23 09:00:00+0000 INFO    campaign.tri")
+    with driver_log(tmp_path, unexpected):
+        logger.info("the next")
+    whole, half, *others = lines_of(tmp_path)
+    assert (whole, half.endswith("campaign.tri")) == ("whole", True)
+    assert all(map(LINE.fullmatch, others))
+    assert len(others) == 3
 
 
 @given(st.text(), st.text())
@@ -74,7 +95,7 @@ def test_every_message_is_one_line_of_bounded_length(
     tmp_path_factory: pytest.TempPathFactory, text: str, more: str
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    with driver_log(folder, unheard):
+    with driver_log(folder, unexpected):
         logger.info("%s\n%s", text, 100 * more)
         try:
             raise ValueError(text)
@@ -87,7 +108,7 @@ def test_every_message_is_one_line_of_bounded_length(
 
 def test_errors_of_parsl_are_logged_in_a_line(tmp_path: Path) -> None:
     parsl = logging.getLogger("parsl.providers.slurm.slurm")
-    with driver_log(tmp_path, unheard):
+    with driver_log(tmp_path, unexpected):
         try:
             raise OSError("no sbatch")
         except OSError:
@@ -103,7 +124,7 @@ class Full(io.FileIO):
 
     room: int
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: Any) -> int:
         if Full.room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         taken = content[: Full.room]
@@ -114,10 +135,12 @@ class Full(io.FileIO):
 def test_a_full_disk_costs_lines_that_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take: Callable[..., io.FileIO] = lambda path, *_, **__: Full(path, "ab")  # noqa: E731
-    monkeypatch.setattr(log.Path, "open", take)
+    def open_full(path: Path, mode: str, **_: object) -> io.FileIO:
+        return Full(path, mode)
+
+    monkeypatch.setattr(log.Path, "open", open_full)
     Full.room = 1 << 20
-    with driver_log(tmp_path, unheard):
+    with driver_log(tmp_path, unexpected):
         logger.info("first")
         Full.room = 10
         logger.info("torn in its time")
@@ -134,8 +157,8 @@ def test_a_full_disk_costs_lines_that_are_counted(
 
 
 def test_a_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
-    with driver_log(tmp_path / "gone", unheard):
-        logger.info("unheard of")
+    with driver_log(tmp_path / "gone", unexpected):
+        logger.info("not written")
 
 
 def test_a_display_that_fails_stops_nobody(
@@ -153,7 +176,7 @@ def test_a_display_that_fails_stops_nobody(
 def test_a_name_that_is_no_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler takes only text
     handlers = logging.getLogger("hydragnn_flow").handlers
-    with driver_log(tmp_path, unheard):
+    with driver_log(tmp_path, unexpected):
         monkeypatch.setattr(logger, "handlers", list(handlers))
         logger.info("%s cannot be read", "trial-\udcff")
     assert r"trial-\udcff cannot be read" in lines_of(tmp_path)[1]

@@ -79,6 +79,13 @@ def test_a_child_is_gone_when_it_is_killed(scripted: Scripted) -> None:
     child.kill()
 
 
+def test_a_child_that_was_closed_takes_no_request(scripted: Scripted) -> None:
+    child = scripted("sleep 60")
+    child.close()
+    with pytest.raises(ProcessDied, match="killed by SIGKILL"):
+        child.send({})
+
+
 PARENT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
