@@ -21,7 +21,7 @@ Kind = Literal["trial", "member"]
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
-VERSION = 2
+VERSION = 3
 """Of a line of `segments.jsonl`."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
@@ -124,8 +124,8 @@ class TrainingOutcome:
     is the only one."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
-    """Energy of all ranks [J]: of what each one's counters saw, the segment's share; None where a
-    rank has none."""
+    """Energy of all ranks [J]: the fraction of what each one's counters saw that is the segment's;
+    None where a rank has none."""
     spent_seconds: float = 0.0
     """What it took, before this segment, to get to the checkpoint it began with: seconds of each
     GCD, those of segments included that were lost and so have none in their records."""
@@ -175,8 +175,8 @@ class Forecast:
     """Name of the segments that were sent to one worker together."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of the trial: dotted path into the network → value."""
-    parts: int = 1
-    """Micro-batches in which each rank computed its share of a step, one after the other."""
+    accumulation_steps: int = 1
+    """Micro-batches into which each rank divided its graphs of a step."""
     planned_epochs: int | None = None
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
@@ -190,7 +190,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
-    """How a segment ended, as all who had part in it know. A line of `segments.jsonl`."""
+    """How a segment ended, as trainer, worker and driver know. A line of `segments.jsonl`."""
 
     version: int = VERSION
 

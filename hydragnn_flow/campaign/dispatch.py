@@ -15,9 +15,10 @@ from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import PoolName, RankGroup, abort, merged
 from hydragnn_flow.log import tell
+from hydragnn_flow.placement import seconds_of
 from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 _logger = logging.getLogger(__name__)
 
 
@@ -43,8 +44,7 @@ class _Sending:
 
         An overdue one is assumed to need as long again as it is late.
         """
-        expected = max(task.estimate.seconds / task.width for task in self.tasks)
-        return abs(self.started + expected - now)
+        return abs(self.started + max(map(seconds_of, self.tasks)) - now)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Dispatch:
         ]
 
     def request_workers(self, more: int) -> None:
-        """Have the site look for workers, ``more`` than are at work.
+        """Ask the site for workers, ``more`` than are at work.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Dispatch:
         self._send([task for task, _ in groups], [[group for _, group in groups]])
 
     def send_gang(self, task: Task, groups: Sequence[RankGroup]) -> None:
-        """Run one segment on several workers, whose ranks the jobs share out."""
+        """Run one segment on several workers, a rank group on each."""
         self._send([task], [[group] for group in groups])
 
     def _send(self, tasks: list[Task], groups: list[list[RankGroup]]) -> None:
@@ -130,7 +130,7 @@ class Dispatch:
         self._done.put(_End(sending, position, end))  # called by a thread of Parsl's
 
     def wait(self) -> list[tuple[Task, SegmentResult]]:
-        """Put what has ended on disk; nothing where that takes long, so that others get a look."""
+        """The segments that have ended, already on disk; none where that takes long."""
         finished = self._finished()
         self._running.difference_update(finished)
         ended = [each for sending in finished for each in _results(sending)]
@@ -157,7 +157,7 @@ class Dispatch:
     def _finished(self) -> list[_Sending]:
         """Sendings that have ended; a gang is called off when one of its groups ends badly."""
         finished: list[_Sending] = []
-        seconds = SECONDS_BETWEEN_LOOKS
+        seconds = SECONDS_BETWEEN_CHECKS
         while (end := self._clock.next(self._done, seconds)) is not None:
             seconds = 0.0
             sending = end.sending
@@ -178,7 +178,7 @@ def _has_worked(result: SegmentResult) -> bool:
 
 
 def _answers(sending: _Sending) -> list[list[SegmentResult]]:
-    """The results of each worker, in the order of their jobs."""
+    """The results of each worker, in the order of their rank groups."""
     return [sending.ended[position] for position in range(len(sending.groups))]
 
 

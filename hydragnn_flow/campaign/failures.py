@@ -30,7 +30,8 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
         return failures.diverged == "record"
     if end.status == "out_of_memory":
         network = config.network_with(parameters)
-        return failures.out_of_memory != "retry" and not takes_more(failures, network, end.parts)
+        steps = end.accumulation_steps
+        return failures.out_of_memory != "retry" and not takes_more(failures, network, steps)
     # An interrupted or refused segment tells nothing about its trial.
     return failures.lost == "record" and end.status not in ("ok", "interrupted", "refused")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.files import modified, patiently
-from hydragnn_flow.placement import Estimate
+from hydragnn_flow.placement import Estimate, seconds_of
 from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
@@ -36,6 +36,11 @@ class Task:
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it was cut short: its progress is of no use before it goes on."""
+        return self.retries.total > 0
+
     def sent(self) -> SegmentSpec:
         """The segment as it goes out, with an attempt of its own."""
         return replace(self.spec, attempt=uuid.uuid4().hex)
@@ -46,9 +51,9 @@ class Task:
         return Forecast(
             bundle=bundle,
             parameters=self.parameters,
-            parts=self.spec.network.Training.accumulation_steps,
+            accumulation_steps=self.spec.network.Training.accumulation_steps,
             planned_epochs=self.epochs,
-            predicted_seconds=estimate.seconds / self.width,
+            predicted_seconds=seconds_of(self),
             uncorrected_seconds=estimate.uncorrected_seconds,
             predicted_memory_gib=estimate.memory_gib,
             uncorrected_memory_gib=estimate.uncorrected_memory_gib,

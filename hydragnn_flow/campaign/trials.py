@@ -17,7 +17,7 @@ from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import Filling, Placeable, next_bundles, too_large
+from hydragnn_flow.placement import Filling, next_bundles, too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.segment import SegmentResult
@@ -137,18 +137,10 @@ class TrialPhase:
                 return
 
     def _send(self, dispatch: Dispatch, free: int) -> None:
-        now = self.context.clock.monotonic()
-        queue = [
-            Placeable(
-                task, task.estimate, task.width, task.retries.total > 0, now - task.ready_since
-            )
-            for task in self._ready
-        ]
         busy = dispatch.busy() if any(task.width > free for task in self._ready) else ()
-        bundles, rest = next_bundles(queue, self.context.gcd, free, busy)
-        self._ready = [placeable.item for placeable in rest]
-        for bundle in bundles:
-            tasks = [placeable.item for placeable in bundle]
+        now = self.context.clock.monotonic()
+        bundles, self._ready = next_bundles(self._ready, self.context.gcd, free, busy, now)
+        for tasks in bundles:
             width = tasks[0].width
             if width == 1:
                 dispatch.send([(task, RankGroup(task.sent())) for task in tasks])

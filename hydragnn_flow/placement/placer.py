@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Protocol, TypeVar
 
 from hydragnn_flow.placement.cost_model import Estimate, Gcd
-
-T = TypeVar("T")
 
 # A little over full: two half-busy segments rarely wait for each other at the same moment.
 FULL = 1.05
@@ -24,29 +22,45 @@ LATE = 20.0
 _SEARCHED = 512
 
 
-@dataclass(frozen=True)
-class Placeable(Generic[T]):
-    """A segment ready to run, and what it is expected to take."""
-
-    item: T
-    estimate: Estimate
-    """On one GCD."""
-    width: int = 1
-    """GCDs it runs on, all of them to itself where there are several."""
-    urgent: bool = False
-    """Whether it was cut short: its progress is of no use before it goes on."""
-    waited: float = 0.0
-    """How long it has been ready [s]."""
+class Placeable(Protocol):
+    """A segment ready to run, as the placer sees it."""
 
     @property
-    def seconds(self) -> float:
-        """How long its GCDs will be busy."""
-        return self.estimate.seconds / self.width
+    def estimate(self) -> Estimate:
+        """Expected cost; its seconds are those on one GCD."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """GCDs it runs on, all of them to itself where there are several."""
+        ...
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it was cut short: its progress is of no use before it goes on."""
+        ...
+
+    @property
+    def ready_since(self) -> float:
+        """When it could have run for the first time [s]."""
+        ...
+
+
+Segment = TypeVar("Segment", bound=Placeable)
+
+
+def seconds_of(segment: Placeable) -> float:
+    """Time that the GCDs of a segment will be busy [s]."""
+    return segment.estimate.seconds / segment.width
 
 
 def next_bundles(
-    ready: Sequence[Placeable[T]], gcd: Gcd, free_gcds: int, busy: Sequence[float] = ()
-) -> tuple[list[list[Placeable[T]]], list[Placeable[T]]]:
+    ready: Sequence[Segment],
+    gcd: Gcd,
+    free_gcds: int,
+    busy: Sequence[float] = (),
+    now: float = 0.0,
+) -> tuple[list[list[Segment]], list[Segment]]:
     """Choose what the free GCDs run.
 
     Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
@@ -73,6 +87,8 @@ def next_bundles(
         GCDs with nothing to do.
     busy
         For each of the others, how long it is expected to be busy [s].
+    now
+        The time, by the clock of ``ready_since`` [s].
 
     Returns
     -------
@@ -80,13 +96,13 @@ def next_bundles(
         The segments to run side by side, bundle by bundle, and those left over. A segment of
         several GCDs is a bundle of its own.
     """
-    patience = max((*busy, *(placeable.seconds for placeable in ready)), default=0.0)
-    queue, by_length = _in_order(ready, patience)
+    patience = max((*busy, *map(seconds_of, ready)), default=0.0)
+    queue, by_length = _in_order(ready, now, patience)
     ends = list(busy)
-    narrow = sum(placeable.width == 1 for placeable in queue)
+    narrow = sum(segment.width == 1 for segment in queue)
     least = _Least.of(queue)
-    bundles: list[list[Placeable[T]]] = []
-    rest: list[Placeable[T]] = []
+    bundles: list[list[Segment]] = []
+    rest: list[Segment] = []
     joined: set[int] = set()
     reservation: _Reservation | None = None
     for position, head in enumerate(queue):
@@ -96,7 +112,7 @@ def next_bundles(
             rest.append(head)
             continue
         if head.width > free_gcds:
-            is_late = head.waited > LATE * patience
+            is_late = now - head.ready_since > LATE * patience
             reservation = reservation or _Reservation.of(head.width, free_gcds, ends, is_late)
             rest.append(head)
             continue
@@ -113,32 +129,34 @@ def next_bundles(
             joined.update(members)
             narrow -= len(members)
             bundle += [queue[member] for member in members]
-        ends += [max(placeable.seconds for placeable in bundle)] * head.width
+        ends += [max(map(seconds_of, bundle))] * head.width
         bundles.append(bundle)
     return bundles, rest
 
 
-def _in_order(ready: Sequence[Placeable[T]], patience: float) -> tuple[list[Placeable[T]], int]:
+def _in_order(ready: Sequence[Segment], now: float, patience: float) -> tuple[list[Segment], int]:
     """Segments in the order in which they get GCDs, and from where on that is the order of length.
 
     Parameters
     ----------
     ready
         Segments that could run now.
+    now
+        The time [s].
     patience
         How long a segment waits before it goes first [s].
     """
-    wide = [placeable for placeable in ready if placeable.width > 1]
-    oldest = max(wide, key=lambda placeable: placeable.waited, default=None)
+    wide = [segment for segment in ready if segment.width > 1]
+    oldest = min(wide, key=lambda segment: segment.ready_since, default=None)
 
-    def place(placeable: Placeable[T]) -> tuple[int, float]:
-        if placeable.urgent:
-            return 0, -placeable.seconds
-        if placeable.waited > patience:
-            return 1, -placeable.waited
-        return (2, 0.0) if placeable is oldest else (3, -placeable.seconds)
+    def place(segment: Segment) -> tuple[int, float]:
+        if segment.is_urgent:
+            return 0, -seconds_of(segment)
+        if now - segment.ready_since > patience:
+            return 1, segment.ready_since
+        return (2, 0.0) if segment is oldest else (3, -seconds_of(segment))
 
-    places = sorted(((*place(placeable), i) for i, placeable in enumerate(ready)))
+    places = sorted(((*place(segment), i) for i, segment in enumerate(ready)))
     return [ready[i] for *_, i in places], sum(rank < 3 for rank, *_ in places)
 
 
@@ -159,9 +177,9 @@ class _Reservation:
         seconds = ends[width - free - 1]
         return cls(seconds, free + sum(end <= seconds for end in ends) - width)
 
-    def lets(self, other: Placeable[Any]) -> bool:
+    def lets(self, other: Placeable) -> bool:
         """Whether another segment may start now, going by its estimate."""
-        if other.seconds <= self.seconds:
+        if seconds_of(other) <= self.seconds:
             return True
         if other.width > self.spare:
             return False
@@ -177,13 +195,13 @@ class _Least:
     memory: list[float]
 
     @classmethod
-    def of(cls, queue: Sequence[Placeable[Any]]) -> _Least:
+    def of(cls, queue: Sequence[Placeable]) -> _Least:
         least = cls([], [])
         busy = memory = math.inf
-        for placeable in reversed(queue):
-            if placeable.width == 1:
-                busy = min(busy, placeable.estimate.busy)
-                memory = min(memory, placeable.estimate.memory_gib)
+        for segment in reversed(queue):
+            if segment.width == 1:
+                busy = min(busy, segment.estimate.busy)
+                memory = min(memory, segment.estimate.memory_gib)
             least.busy.append(busy)
             least.memory.append(memory)
         least.busy.reverse()
@@ -228,7 +246,7 @@ class Filling:
 
 
 def _joining(
-    queue: Sequence[Placeable[T]],
+    queue: Sequence[Segment],
     head: int,
     taken: Collection[int],
     least: _Least,
@@ -240,28 +258,29 @@ def _joining(
     first, members = queue[head], list[int]()
     busy, memory = first.estimate.busy, first.estimate.memory_gib
     room = MEMORY_SHARE * gcd.memory_gib
-    shortest = first.seconds / LONGEST_TO_SHORTEST
-    longest = first.seconds * LONGEST_TO_SHORTEST
+    shortest = seconds_of(first) / LONGEST_TO_SHORTEST
+    longest = seconds_of(first) * LONGEST_TO_SHORTEST
     for position in range(head + 1, min(len(queue), head + 1 + _SEARCHED)):
         if len(members) >= most or len(members) + 1 == gcd.share:
             break
         if busy + least.busy[position] > FULL or memory + least.memory[position] > room:
             break
         candidate = queue[position]
-        if candidate.seconds < shortest and position >= by_length:
+        seconds = seconds_of(candidate)
+        if seconds < shortest and position >= by_length:
             break  # and so is every one behind it
         estimate = candidate.estimate
         if (
             position not in taken
             and candidate.width == 1
-            and shortest <= candidate.seconds <= longest
+            and shortest <= seconds <= longest
             and busy + estimate.busy <= FULL
             and memory + estimate.memory_gib <= room
         ):
             busy += estimate.busy
             memory += estimate.memory_gib
-            shortest = max(shortest, candidate.seconds / LONGEST_TO_SHORTEST)
-            longest = min(longest, candidate.seconds * LONGEST_TO_SHORTEST)
+            shortest = max(shortest, seconds / LONGEST_TO_SHORTEST)
+            longest = min(longest, seconds * LONGEST_TO_SHORTEST)
             members.append(position)
     return members
 

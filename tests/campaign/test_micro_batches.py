@@ -101,7 +101,7 @@ def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expect
     assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8}
     assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
     results = [r for r in context.directory.results() if r.number == 2]
-    assert [result.parts for result in results] == tried[2]
+    assert [result.accumulation_steps for result in results] == tried[2]
 
 
 def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:

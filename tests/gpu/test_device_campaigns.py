@@ -143,7 +143,7 @@ def test_a_trial_that_does_not_fit_is_taken_in_more_parts(
         *before, last = segments[number]
         assert (last.status, last.to_epoch) == ("ok", 1)
         assert {r.status for r in before} == ({"out_of_memory"} if size == LARGE else set())
-        assert last.parts == 2 ** len(before)
+        assert last.accumulation_steps == 2 ** len(before)
 
 
 def limit(folder: Path, device: torch.device) -> str:

@@ -8,21 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from placer_cases import Segment, segments
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
+from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles, placer, seconds_of
 from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_SHARE
 
 
 def gcd(memory_gib: float = 16.0, share: int = 4) -> Gcd:
     return Gcd(memory_gib, 1e12, 1e11, 1e-5, 0.5, share)
-
-
-def segments(*estimates: tuple[float, float, float]) -> list[Placeable[int]]:
-    """Segments of (seconds, GiB, busy), named by their position."""
-    return [
-        Placeable(i, Estimate(s, gib, uncorrected_seconds=s, busy=busy))
-        for i, (s, gib, busy) in enumerate(estimates)
-    ]
 
 
 # Small and alike as a rule, so that many could share a GCD.
@@ -36,9 +29,7 @@ ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12), memory=st.floats(1, 64))
-def test_any_bundles_are_sound(
-    ready: list[Placeable[int]], share: int, free: int, memory: float
-) -> None:
+def test_any_bundles_are_sound(ready: list[Segment], share: int, free: int, memory: float) -> None:
     site = gcd(memory, share)
     bundles, rest = next_bundles(ready, site, free)
     placed = [p for bundle in bundles for p in bundle]
@@ -57,7 +48,7 @@ def test_any_bundles_are_sound(
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12))
 def test_nothing_is_packed_while_free_gcds_suffice(
-    ready: list[Placeable[int]], share: int, free: int
+    ready: list[Segment], share: int, free: int
 ) -> None:
     assume(len(ready) <= free)
     bundles, rest = next_bundles(ready, gcd(share=share), free)
@@ -67,7 +58,7 @@ def test_nothing_is_packed_while_free_gcds_suffice(
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(2, 6))
-def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], share: int) -> None:
+def test_what_could_join_the_last_free_gcd_does(ready: list[Segment], share: int) -> None:
     site = gcd(share=share)
     (bundle,), rest = next_bundles(ready, site, 1)
     if len(bundle) < share:
@@ -82,7 +73,7 @@ def test_what_could_join_the_last_free_gcd_does(ready: list[Placeable[int]], sha
 
 @settings(deadline=None)
 @given(ready=ready, n_gcds=st.integers(1, 4))
-def test_every_segment_runs_once(ready: list[Placeable[int]], n_gcds: int) -> None:
+def test_every_segment_runs_once(ready: list[Segment], n_gcds: int) -> None:
     ran: list[int] = []
     while ready:
         bundles, ready = next_bundles(ready, gcd(), n_gcds)
@@ -111,10 +102,10 @@ def test_small_segments_share_and_large_ones_do_not() -> None:
     assert [p.item for p in bundle] == [1]
 
 
-def wide(width: int, seconds: float) -> Placeable[int]:
+def wide(width: int, seconds: float) -> Segment:
     """A segment that takes so long on so many GCDs."""
     estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
-    return Placeable(100 + width, estimate, width)
+    return Segment(100 + width, estimate, width)
 
 
 @settings(deadline=None)
@@ -125,7 +116,7 @@ def wide(width: int, seconds: float) -> Placeable[int]:
     busy=st.lists(st.floats(0, 100), max_size=12),
 )
 def test_no_gcd_is_promised_twice(
-    ready: list[Placeable[int]], widths: list[int], free: int, busy: list[float]
+    ready: list[Segment], widths: list[int], free: int, busy: list[float]
 ) -> None:
     everything = ready + [wide(width, 10.0) for width in widths]
     bundles, rest = next_bundles(everything, gcd(), free, busy)
@@ -151,9 +142,9 @@ def test_what_would_delay_a_gang_waits_for_it() -> None:
 
 def test_what_was_cut_short_goes_first() -> None:
     brief, long = segments((1.0, 1.0, 1.0), (9.0, 1.0, 1.0))
-    bundles, _ = next_bundles([long, replace(brief, urgent=True)], gcd(), 1)
+    bundles, _ = next_bundles([long, replace(brief, is_urgent=True)], gcd(), 1)
     assert bundles[0][0].item == brief.item
-    gang = replace(wide(3, 1.0), urgent=True)
+    gang = replace(wide(3, 1.0), is_urgent=True)
     bundles, rest = next_bundles([long, gang], gcd(), 2, [5.0])
     assert not bundles, "the long one would delay the gang"
     bundles, rest = next_bundles([brief, gang], gcd(), 2, [5.0])
@@ -162,7 +153,7 @@ def test_what_was_cut_short_goes_first() -> None:
 
 def test_what_was_cut_short_does_not_wait_for_what_takes_much_longer() -> None:
     brief, alike, long = segments((10.0, 1.0, 0.1), (25.0, 1.0, 0.1), (3600.0, 1.0, 0.1))
-    urgent = replace(brief, urgent=True)
+    urgent = replace(brief, is_urgent=True)
     (bundle,), rest = next_bundles([urgent, alike, long], gcd(), 1)
     assert bundle == [urgent, alike]
     assert rest == [long]
@@ -171,11 +162,11 @@ def test_what_was_cut_short_does_not_wait_for_what_takes_much_longer() -> None:
 @settings(deadline=None)
 @given(ready=ready, urgent=st.sets(st.integers(0, 11)), free=st.integers(1, 4))
 def test_segments_of_a_bundle_are_about_as_long(
-    ready: list[Placeable[int]], urgent: set[int], free: int
+    ready: list[Segment], urgent: set[int], free: int
 ) -> None:
-    bundles, _ = next_bundles([replace(p, urgent=p.item in urgent) for p in ready], gcd(), free)
+    bundles, _ = next_bundles([replace(p, is_urgent=p.item in urgent) for p in ready], gcd(), free)
     for bundle in bundles:
-        shortest, longest = min(p.seconds for p in bundle), max(p.seconds for p in bundle)
+        shortest, longest = min(map(seconds_of, bundle)), max(map(seconds_of, bundle))
         assert longest <= LONGEST_TO_SHORTEST * shortest * (1 + 1e-9)
 
 
@@ -184,22 +175,22 @@ def test_segments_of_a_bundle_are_about_as_long(
     [(30.0, 1.0, 0.9), (30.0, 13.0, 0.1), (30.0, 1.0, 0.55)],
     ids=["busy", "large", "two kinds"],
 )
-def test_no_gcd_has_the_whole_queue_looked_at(
+def test_no_gcd_has_the_whole_queue_searched(
     heavy: tuple[float, float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of thousands of GCDs and segments that would take minutes."""
-    looks = itertools.count()
+    searched = itertools.count()
 
-    def seconds(self: Placeable[int]) -> float:
-        next(looks)
-        return self.estimate.seconds
+    def seconds(segment: Segment) -> float:
+        next(searched)
+        return segment.estimate.seconds
 
-    monkeypatch.setattr(Placeable, "seconds", property(seconds))
+    monkeypatch.setattr(placer, "seconds_of", seconds)
     light = (15.0, 1.0, 0.45) if heavy[2] == 0.55 else heavy
     queue, gcds = segments(*[heavy] * 2048, *[light] * 2048), 1024
     bundles, _ = next_bundles(queue, gcd(), gcds)
     assert len(bundles) == gcds
-    assert next(looks) < 2000 * gcds  # each along the whole queue: more than three million
+    assert next(searched) < 2000 * gcds  # each along the whole queue: more than three million
 
 
 def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
@@ -234,11 +225,11 @@ def test_how_many_alike_fill_the_free_gcds(
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(2, 12))
 def test_what_runs_on_some_gcds_does_not_fill_more(
-    ready: list[Placeable[int]], share: int, free: int
+    ready: list[Segment], share: int, free: int
 ) -> None:
     site = gcd(share=share)
     bundles, _ = next_bundles(ready, site, free - 1)
     filling = Filling(site, free)
-    for placeable in (p for bundle in bundles for p in bundle):
-        filling.add(placeable.estimate, placeable.width)
+    for segment in (p for bundle in bundles for p in bundle):
+        filling.add(segment.estimate, segment.width)
     assert not filling.is_full

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
+from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles
 from hydragnn_flow.placement.placer import LATE
 
 GCD = Gcd(58.0, 1e13, 1e12, 1e-5, 0.6, share=4)
@@ -23,14 +23,15 @@ class Segment:
     seconds: float
     """Expected, on its GCDs."""
     width: int
-    ready_at: float
+    ready_since: float
     lasts: float = 1.0
     """Times as long as expected."""
+    is_urgent: bool = False
+    estimate: Estimate = field(init=False)
 
-    def placeable(self, now: float) -> Placeable[Segment]:
+    def __post_init__(self) -> None:
         work = self.seconds * self.width
-        estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
-        return Placeable(self, estimate, self.width, waited=now - self.ready_at)
+        self.estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Machine:
         while not filling.is_full or beyond < self.extra:
             beyond += filling.is_full
             for segment in self.ready[seen:]:
-                filling.add(segment.placeable(self.now).estimate, segment.width)
+                filling.add(segment.estimate, segment.width)
             seen = len(self.ready)
             self.ready.append(self.more(self.now))
         busy = [
@@ -65,10 +66,8 @@ class Machine:
             for end, _, s in self.ends
             for _ in range(s.width)
         ]
-        queue = [segment.placeable(self.now) for segment in self.ready]
-        bundles, rest = next_bundles(queue, GCD, free, busy)
-        self.ready = [placeable.item for placeable in rest]
-        begun = [placeable.item for bundle in bundles for placeable in bundle]
+        bundles, self.ready = next_bundles(self.ready, GCD, free, busy, self.now)
+        begun = [segment for bundle in bundles for segment in bundle]
         for segment in begun:
             end = self.now + segment.seconds * segment.lasts
             heapq.heappush(self.ends, (end, next(self._numbers), segment))
@@ -169,9 +168,8 @@ def test_what_fairness_costs(widths: list[int], least: float) -> None:
 
 def test_what_begins_now_counts_for_when_a_gang_can() -> None:
     """Eight GCDs are free, one of which goes to what was cut short, for 30 s."""
-    cut_short = Placeable("cut short", Estimate(30.0, 1.0, 30.0, 1.0), urgent=True)
-    gang = Placeable("gang", Estimate(80.0, 1.0, 80.0, 1.0), width=8)
-    brief, long = (Placeable(f"{s} s", Estimate(s, 1.0, s, 1.0)) for s in (20.0, 40.0))
+    cut_short = Segment(30.0, 1, 0.0, is_urgent=True)
+    gang, brief, long = Segment(10.0, 8, 0.0), Segment(20.0, 1, 0.0), Segment(40.0, 1, 0.0)
     bundles, rest = next_bundles([long, gang, brief, cut_short], GCD, 8)
-    assert [[p.item for p in bundle] for bundle in bundles] == [["cut short"], ["20.0 s"]]
-    assert {p.item for p in rest} == {"gang", "40.0 s"}
+    assert bundles == [[cut_short], [brief]]
+    assert sorted(rest, key=id) == sorted([gang, long], key=id)

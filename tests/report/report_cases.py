@@ -184,7 +184,7 @@ class Made:
             history.append([epoch, loss * 0.9, loss])
         self.segments.append(
             {
-                "version": 2,
+                "version": 3,
                 "kind": kind,
                 "number": number,
                 "from_epoch": begin,
