@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ class RunDirectory:
     Parameters
     ----------
     path
-        The directory; made by :meth:`claim`.
+        The directory; made by :meth:`record_start`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,6 +42,7 @@ class RunDirectory:
         self.ensemble = self.path / FOLDER
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
+        self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -49,7 +51,7 @@ class RunDirectory:
 
     def warm_start(self) -> tuple[Path, ...]:
         """Earlier searches that the study began with."""
-        return tuple(map(Path, self._before()["search"]["warm_start"]))
+        return tuple(map(Path, self._recorded()["search"]["warm_start"]))
 
     def check(self, config: RunConfig) -> None:
         """Refuse a directory that belongs to another configuration, and earlier searches to start
@@ -65,12 +67,12 @@ class RunDirectory:
         InputError
             Naming the first key that differs.
         """
-        file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
         if not self.has_begun:
             check_earlier(config.search.warm_start)
-        if not file.exists():
+        before = self._recorded()
+        if not before:
             content = self.path.iterdir() if self.path.is_dir() else []
             # A driver killed at the very start leaves its lock and nothing else.
             if not any(not entry.name.startswith((".", "driver.")) for entry in content):
@@ -78,15 +80,6 @@ class RunDirectory:
             raise InputError(
                 f"{self.path}: is not empty and not the directory of a run; choose another with "
                 f"--run-dir"
-            )
-        try:
-            before = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValueError):
-            before = None
-        if not isinstance(before, dict):
-            raise InputError(
-                f"{file}: is damaged; restore it from a copy, or delete the run directory to start "
-                f"over"
             )
         if self.ensemble.exists():
             free = {"data.path", "search.warm_start"}
@@ -102,18 +95,14 @@ class RunDirectory:
         difference = _first_difference(before, _resolved(config), "", free)
         if difference is not None:
             raise InputError(
-                f"{file}: belongs to another configuration ({difference} differs); choose another "
-                f"directory with --run-dir, or delete this one"
+                f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
+                f"choose another directory with --run-dir, or delete this one"
             )
 
     def is_extended(self, config: RunConfig) -> bool:
         """Whether more trials are asked for than those the ensemble was chosen from."""
-        try:
-            before = yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8"))
-            trials: int = before["search"]["trials"]
-        except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
-            return False
-        return self.ensemble.exists() and config.search.trials > trials
+        before = self._recorded().get("search", {})
+        return self.ensemble.exists() and config.search.trials > before.get("trials", math.inf)
 
     def is_complete(self, config: RunConfig) -> bool:
         """Whether there is nothing left to do."""
@@ -144,15 +133,17 @@ class RunDirectory:
         self.report.unlink(missing_ok=True)
         return self.ensemble.rename(aside)
 
-    def claim(self, config: RunConfig) -> None:
-        """Make the directory the run's own, readable by nobody else."""
+    def record_start(self, config: RunConfig) -> None:
+        """Write `run.yaml` for a driver that starts, in a directory that only its user can read.
+
+        Half a line of the ledger, as a driver that was killed may leave, is dropped.
+        """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
-        values, before = _resolved(config), self._before()
-        if self.has_begun:
-            # To make the study anew takes what it started from, whatever is asked for by now.
-            begun = {**values["search"], **before.get("search", {})}
-            values["search"]["warm_start"] = begun["warm_start"]
+        values, before = _resolved(config), self._recorded()
+        if self.has_begun and "search" in before:
+            # A study that is lost is made anew from the earlier searches that it began with.
+            values["search"]["warm_start"] = before["search"]["warm_start"]
         about = {"versions": versions(), STARTED: [*before.get(STARTED, []), time.time()]}
         text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
@@ -177,7 +168,7 @@ class RunDirectory:
 
         One that was killed counts until the last segment it recorded.
         """
-        starts = self._before().get(STARTED, [])
+        starts = self._recorded().get(STARTED, [])
         ends = [result.ended for result in self.results()]
         total = 0.0
         for start, following in zip(starts, [*starts[1:], float("inf")], strict=True):
@@ -186,13 +177,31 @@ class RunDirectory:
             total += end - start
         return total
 
-    def _before(self) -> dict[str, Any]:
-        """Content of `run.yaml` as the last driver wrote it; empty where there was none."""
+    def _recorded(self) -> dict[str, Any]:
+        """Content of `run.yaml`, empty where there is none; parsed once for each file.
+
+        Raises
+        ------
+        InputError
+            If it is damaged.
+        """
         file = self.path / CONFIG
         if not file.exists():
             return {}
-        values: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return values
+        status = file.stat()
+        version = status.st_ino, status.st_mtime_ns
+        if self._read is None or self._read[0] != version:
+            try:
+                values = yaml.safe_load(file.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, ValueError):
+                values = None
+            if not isinstance(values, dict):
+                raise InputError(
+                    f"{file}: is damaged; restore it from a copy, or delete the run directory to "
+                    f"start over"
+                )
+            self._read = version, values
+        return self._read[1]
 
     def trial(self, number: int) -> Path:
         """The folder of a trial."""
@@ -216,9 +225,10 @@ class RunDirectory:
         whole = self.segments.read_bytes().rpartition(b"\n")[0]
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                result = SegmentResult(**json.loads(line))
-                if result.version != VERSION:
-                    raise ValueError(f"version {result.version}, this package reads {VERSION}")
+                values = dict(json.loads(line))
+                if (version := values.get("version")) != VERSION:
+                    raise ValueError(f"version {version}, this package reads {VERSION}")
+                result = SegmentResult(**values)
             except (ValueError, TypeError) as error:
                 raise InputError(
                     f"{self.segments}: line {number} is damaged ({error}); restore the file from "

@@ -305,7 +305,7 @@ def test_a_directory_of_another_configuration(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDirectory(console.run)
-    directory.claim(load_config(console.write(CONFIG)))
+    directory.record_start(load_config(console.write(CONFIG)))
     directory.journal.touch()
     file = console.write(changed("seed", 99))
     console.refuses(
@@ -430,7 +430,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_predicting(
 def test_a_place_the_system_refuses(
     console: Console, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
 ) -> None:
-    RunDirectory(console.run).claim(load_config(console.write(CONFIG)))
+    RunDirectory(console.run).record_start(load_config(console.write(CONFIG)))
     if error.filename:
         error.filename = str(console.run / "report.html")
 
@@ -459,7 +459,7 @@ def test_other_errors_are_one_sentence_without_debug(
     debug: int | None,
 ) -> None:
     """What is no fault of the user's ends with exit code 1; `--debug` may stand anywhere."""
-    RunDirectory(console.run).claim(load_config(console.write(CONFIG)))
+    RunDirectory(console.run).record_start(load_config(console.write(CONFIG)))
 
     def broken(*_: Any) -> None:
         raise error

@@ -36,10 +36,10 @@ def result(number: int, **values: Any) -> SegmentResult:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
-    """A claimed directory whose search has begun."""
+    """A directory whose search has begun."""
     directory = RunDirectory(tmp_path / "runs" / "quickstart")
     directory.check(CONFIG)
-    directory.claim(CONFIG)
+    directory.record_start(CONFIG)
     directory.journal.touch()
     return directory
 
@@ -51,10 +51,10 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_claimed_directory_is_private(directory: RunDirectory) -> None:
+def test_the_directory_is_private(directory: RunDirectory) -> None:
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     directory.path.chmod(0o755)
-    directory.claim(CONFIG)
+    directory.record_start(CONFIG)
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
 
 
@@ -66,13 +66,31 @@ def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirecto
     assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
 
 
+def test_run_yaml_is_parsed_once_unless_it_is_replaced(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    load = yaml.safe_load
+    monkeypatch.setattr(yaml, "safe_load", lambda text: parsed.append(text) or load(text))
+    again = RunDirectory(directory.path)
+    again.check(CONFIG)
+    assert not again.is_complete(CONFIG)
+    assert not again.is_extended(CONFIG)
+    again.record_start(CONFIG)
+    assert len(parsed) == 1
+    directory.record_start(CONFIG)  # by another driver
+    again.check(CONFIG)
+    assert again.wall_seconds() > 0
+    assert len(parsed) == 3
+
+
 def test_wall_time_leaves_out_when_nobody_drove(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory.path / "run.yaml").unlink()
     for started, ended in ((1000, 1100), (5000, None), (9000, None)):
         monkeypatch.setattr("time.time", lambda now=started: now)
-        directory.claim(CONFIG)
+        directory.record_start(CONFIG)
         if ended:
             directory.record([result(0, started=started, ended=ended)])
     monkeypatch.setattr("time.time", lambda: 9030)
@@ -82,19 +100,19 @@ def test_wall_time_leaves_out_when_nobody_drove(
 def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path: Path) -> None:
     for kept in ("store.gs/manifest.json", ".store.gs.preparing/0a/unit-00000/record.json"):
         directory = RunDirectory(tmp_path / kept.split("/")[0])
-        directory.claim(CONFIG)
+        directory.record_start(CONFIG)
         (directory.path / kept).parent.mkdir(parents=True)
         (directory.path / kept).touch()
         directory.clear(remove=True)
         assert (directory.path / kept).exists()
         directory.check(CONFIG)
     directory = RunDirectory(tmp_path / "run")
-    directory.claim(CONFIG)
+    directory.record_start(CONFIG)
     (directory.path / "thesis.tex").touch()
     directory.clear(remove=True)
     assert [entry.name for entry in directory.path.iterdir()] == ["thesis.tex"]
     (directory.path / "thesis.tex").unlink()
-    directory.claim(CONFIG)
+    directory.record_start(CONFIG)
     directory.clear(remove=True)
     assert not directory.path.exists()
 
@@ -167,9 +185,9 @@ def test_more_is_allowed_until_a_member_is_trained(
 ) -> None:
     more = configured(**sections)
     directory.check(more)
-    directory.claim(more)
+    directory.record_start(more)
     directory.check(CONFIG)
-    directory.claim(CONFIG)
+    directory.record_start(CONFIG)
     write_network(directory.ensemble / "members" / "0", CONFIG.network)
     directory.check(CONFIG)
     section, changed = next(iter(sections.items()))
@@ -184,13 +202,13 @@ def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) 
     earlier.mkdir()
     (earlier / "study.journal").write_text('{"op_code": 0}\n')
     directory.check(config)
-    directory.claim(config)
+    directory.record_start(config)
     earlier.rename(tmp_path / "moved")
     assert "does not exist" in refusal(lambda: directory.check(config))
     directory.journal.touch()
     for later in (config, CONFIG, configured(search={"warm_start": [str(tmp_path / "moved")]})):
         directory.check(later)
-        directory.claim(later)
+        directory.record_start(later)
         values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
         assert values["search"]["warm_start"] == [str(earlier)]  # to make the study anew
     directory.ensemble.mkdir()
@@ -240,7 +258,7 @@ def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> N
         assert list(directory.results()) == [result(0)]
         if cut % 20:
             continue  # files.drop_torn_record has its own test
-        directory.claim(CONFIG)
+        directory.record_start(CONFIG)
         assert directory.segments.read_bytes() == kept
         directory.record([result(2)])
         assert list(directory.results()) == [result(0), result(2)]
@@ -258,11 +276,11 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
         assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [2, 4])
 def test_a_record_of_another_version_is_refused(directory: RunDirectory, version: int) -> None:
     directory.record([result(0, version=version)])
     message = refusal(lambda: list(directory.results()))
-    assert f"version {version}, this package reads 2" in message
+    assert f"version {version}, this package reads 3" in message
 
 
 def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
@@ -271,11 +289,11 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"ok", "reason": "", "from_step": 0, "best_val_loss": 0.12, "best_epoch": 8, "history": '
         '[[9, 0.2, 0.12]], "metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": '
         '3.2, "cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
-        '"parts": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, "started": 1.0, '
-        '"ended": 4.2, "node": "host", "gcds": ["0", "1"], "bundle": "b17", "parameters": '
-        '{"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
+        '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
+        '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], "bundle": "b17", '
+        '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
         '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
-        '"version": 2}\n'
+        '"version": 3}\n'
     )
     (segment,) = directory.results()
     assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)

@@ -151,7 +151,7 @@ def _search(context: Context, pools: Pools) -> None:
 
 def _context(folder: Path, campaign: RunConfig, site: Site) -> Context:
     directory = RunDirectory(folder)
-    directory.claim(campaign)
+    directory.record_start(campaign)
     store = prepare_store(campaign.data, 4.0, None, 0, directory.store)
     return Context(campaign, site, directory, store, "token", CampaignView(Console(quiet=True)))
 

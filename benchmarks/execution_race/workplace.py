@@ -87,7 +87,7 @@ class Segments:
     def __init__(self, folder: Path) -> None:
         self._run = RunDirectory(folder)
         self._config = config(trials=2)
-        self._run.claim(self._config)
+        self._run.record_start(self._config)
         prepare_store(self._config.data, 4.0, None, 0, self._run.store)
         (folder / DRIVER_FILE).write_text(json.dumps({"token": "another"}))
         self._numbers = itertools.count()

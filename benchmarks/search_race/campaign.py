@@ -163,7 +163,7 @@ def run(folder: Path, n_trials: int, gcds: int, rungs: str, space: dict[str, Any
         }
     )
     directory = RunDirectory(folder)
-    directory.claim(config)
+    directory.record_start(config)
     store = prepare_store(config.data, 4.0, None, 0, directory.store)
     each = Gcd(64, 2e13, 1e12, 1e-5, 1.0, 1)
     node = Node(tuple(map(str, range(_GCDS_OF_A_NODE))), each, 1, "hip")

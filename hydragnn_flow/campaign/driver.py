@@ -46,10 +46,7 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 
 def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> dict[str, Any]:
     """Run a campaign from where it stands to its end; returns the content of `ensemble.json`."""
-    extended = directory.is_extended(config)
     with _driving(directory, config, view) as token:
-        if extended:
-            tell(_logger, "more trials are asked for; the ensemble of fewer was set aside")
         with _started(site, directory) as pools:
             store = _prepare(config, site, directory, view, pools)
             context = Context(config, site, directory, store, token, view)
@@ -79,8 +76,9 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
                 *(directory.path, option),
             )
         if directory.is_extended(config):
-            directory.set_ensemble_aside()
-        directory.claim(config)
+            aside = directory.set_ensemble_aside()
+            tell(_logger, "more trials are asked for; the ensemble of fewer is now %s", aside)
+        directory.record_start(config)
         try:
             yield token
         except InputError:

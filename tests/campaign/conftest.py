@@ -40,7 +40,7 @@ def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
         values["network"]["Training"] |= training or {}
         config = RunConfig.model_validate(values)
         directory = RunDirectory(tmp_path / "run")
-        directory.claim(config)
+        directory.record_start(config)
         view = CampaignView(Console(quiet=True))
         return Context(config, SITE, directory, store, "token", view)
 

@@ -41,7 +41,7 @@ def start(tmp_path: Path, store: GraphStore) -> Start:
     def begin() -> Context:
         config = RunConfig.model_validate(CONFIG)
         directory = RunDirectory(tmp_path / "run")
-        directory.claim(config)
+        directory.record_start(config)
         return Context(config, SITE, directory, store, "t", CampaignView(Console(quiet=True)))
 
     return begin

@@ -38,7 +38,7 @@ def searched(folder: Path, finish: bool = False, **changes: Any) -> RunDirectory
     search |= {"failures": {"diverged": "record", "out_of_memory": "record"}, "sampler": "random"}
     config = load_config(write_config(folder, search=search | changes))
     directory = RunDirectory(folder / "run")
-    directory.claim(config)
+    directory.record_start(config)
     driver = Driver(directory, config)
     while driver.search.asked < config.search.trials or (finish and driver.flying):
         driver.step()
@@ -53,7 +53,7 @@ def remade(directory: RunDirectory) -> int:
         update={"search": config.search.model_copy(update={"warm_start": ()})}
     )
     directory.check(config)
-    directory.claim(config)
+    directory.record_start(config)
     return rebuild_study(directory, config, list(directory.results()))
 
 
@@ -199,7 +199,7 @@ def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(
     assert remade(directory) == 0
     assert directory.journal.read_bytes() == whole
     new = RunDirectory(tmp_path / "new")
-    new.claim(load_config(tmp_path / "small.yaml"))
+    new.record_start(load_config(tmp_path / "small.yaml"))
     assert remade(new) == 0
     assert not new.journal.exists()
 

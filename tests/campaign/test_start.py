@@ -97,7 +97,7 @@ def test_a_finished_run_no_longer_needs_its_data_nor_a_right_to_write(
 ) -> None:
     asked = files(tmp_path, train="no.xyz")
     run = RunDirectory(tmp_path / "run")
-    run.claim(asked)
+    run.record_start(asked)
     run.summary.parent.mkdir()
     run.summary.write_text("{}")
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
