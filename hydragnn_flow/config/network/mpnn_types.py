@@ -9,7 +9,7 @@ entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``, a subclass of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from hydragnn_flow.config.base import Section
@@ -18,7 +18,7 @@ from hydragnn_flow.config.user_classes import import_class
 
 @dataclass(frozen=True)
 class Properties:
-    """Promises of a type, and the keys it reads; the conformance suite tests both.
+    """Guarantees of a type, and the keys it reads; the conformance suite tests both.
 
     Attributes
     ----------
@@ -54,33 +54,29 @@ class Properties:
 
 
 class MpnnType(NamedTuple):
-    """A type that ships.
+    """A type that ships: the class of its name in a module of its name in small letters.
 
     Attributes
     ----------
-    home
-        Its class, as ``module:Class``.
     properties
-        What it promises and reads.
+        What it guarantees and reads.
     layer
         What a layer does, in the words of the documentation.
     source
         Where the type was published.
     """
 
-    home: str
     properties: Properties
     layer: str
     source: str
 
 
+_of_edges = partial(Properties, edge_attributes=True, continuous_at_cutoff=True)
+
 MPNN_TYPES: dict[str, MpnnType] = {
     "SchNet": MpnnType(
-        "hydragnn_flow.models.mpnn.schnet:SchNet",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             vectors="request",
             keys=("num_gaussians", "num_filters", "equivariance"),
@@ -89,11 +85,8 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Schütt et al., [arXiv:1706.08566](https://arxiv.org/abs/1706.08566)",
     ),
     "EGNN": MpnnType(
-        "hydragnn_flow.models.mpnn.egnn:EGNN",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             vectors="request",
             keys=("num_gaussians", "equivariance"),
@@ -102,11 +95,8 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Satorras et al., [arXiv:2102.09844](https://arxiv.org/abs/2102.09844)",
     ),
     "PAINN": MpnnType(
-        "hydragnn_flow.models.mpnn.painn:PAINN",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             sees_angles=True,
             vectors="always",
@@ -116,11 +106,8 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Schütt et al., [arXiv:2102.03150](https://arxiv.org/abs/2102.03150)",
     ),
     "PNAEq": MpnnType(
-        "hydragnn_flow.models.mpnn.pnaeq:PNAEq",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             sees_angles=True,
             vectors="always",
             keys=("num_radial",),
@@ -129,11 +116,8 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "HydraGNN's own",
     ),
     "DimeNet": MpnnType(
-        "hydragnn_flow.models.mpnn.dimenet:DimeNet",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             sees_angles=True,
             keys=(
@@ -152,11 +136,8 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "[arXiv:2011.14115](https://arxiv.org/abs/2011.14115)",
     ),
     "MACE": MpnnType(
-        "hydragnn_flow.models.mpnn.mace:MACE",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             sees_angles=True,
             vectors="always",
@@ -174,33 +155,24 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Batatia et al., [arXiv:2206.07697](https://arxiv.org/abs/2206.07697)",
     ),
     "PNA": MpnnType(
-        "hydragnn_flow.models.mpnn.pna:PNA",
-        Properties(
+        _of_edges(
             lengths="request",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             keys=("num_gaussians",),
         ),
         "mean, minimum, maximum and deviation over the neighbours, scaled by their number",
         "Corso et al., [arXiv:2004.05718](https://arxiv.org/abs/2004.05718)",
     ),
     "PNAPlus": MpnnType(
-        "hydragnn_flow.models.mpnn.pnaplus:PNAPlus",
-        Properties(
+        _of_edges(
             lengths="always",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             keys=("num_radial", "envelope_exponent"),
         ),
         "PNA whose messages are multiplied by functions of the length",
         "HydraGNN's own",
     ),
     "CGCNN": MpnnType(
-        "hydragnn_flow.models.mpnn.cgcnn:CGCNN",
-        Properties(
+        _of_edges(
             lengths="request",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             smooth_forces=True,
             keys=("num_gaussians",),
         ),
@@ -208,30 +180,24 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Xie and Grossman, [arXiv:1710.10324](https://arxiv.org/abs/1710.10324)",
     ),
     "GIN": MpnnType(
-        "hydragnn_flow.models.mpnn.gin:GIN",
         Properties(lengths="never"),
         "a perceptron of the atom's features plus the sum of its neighbours'",
         "Xu et al., [arXiv:1810.00826](https://arxiv.org/abs/1810.00826)",
     ),
     "GAT": MpnnType(
-        "hydragnn_flow.models.mpnn.gat:GAT",
-        Properties(
+        _of_edges(
             lengths="request",
-            edge_attributes=True,
-            continuous_at_cutoff=True,
             keys=("num_gaussians", "dropout"),
         ),
         "six heads that average the neighbours by attention (version 2)",
         "Brody et al., [arXiv:2105.14491](https://arxiv.org/abs/2105.14491)",
     ),
     "SAGE": MpnnType(
-        "hydragnn_flow.models.mpnn.sage:SAGE",
         Properties(lengths="never"),
         "a linear map of the atom's features and its neighbours' mean",
         "Hamilton et al., [arXiv:1706.02216](https://arxiv.org/abs/1706.02216)",
     ),
     "MFC": MpnnType(
-        "hydragnn_flow.models.mpnn.mfc:MFC",
         Properties(lengths="never"),
         "a linear map of the atom's features and its neighbours' sum, another for each number of "
         "neighbours",
@@ -260,7 +226,8 @@ def class_of(name: str) -> Any:
     ValueError
         If there is no such type.
     """
-    return import_class(MPNN_TYPES[name].home if name in MPNN_TYPES else name)
+    shipped = f"hydragnn_flow.models.mpnn.{name.lower()}:{name}"
+    return import_class(shipped if name in MPNN_TYPES else name)
 
 
 @lru_cache(maxsize=64)
