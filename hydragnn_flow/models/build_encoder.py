@@ -1,4 +1,4 @@
-"""Layers that an encoder wraps around message passing: normalisation, attention, conditioning."""
+"""Build the encoder: embedding, message passing, and the layers wrapped around it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,102 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerAttention
 from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.conditioning import FiLM, Join
-from hydragnn_flow.models.mpnn import MessagePassing
+from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
+from hydragnn_flow.models.model import Encoder
+from hydragnn_flow.models.mpnn import DatasetStatistics, MessagePassing, make_stack
 from hydragnn_flow.models.mpnn.layers import Convolution, Followed
 from hydragnn_flow.models.normalization import Normalization
+
+
+def build_encoder(
+    config: NetworkConfig, manifest: Manifest, statistics: DatasetStatistics
+) -> Encoder:
+    """Embedding and message passing of a network for a store.
+
+    Raises
+    ------
+    InputError
+        If the network reads of the graphs what they do not have.
+    """
+    architecture = config.Architecture
+    columns = manifest.node_features
+    read = config.Variables_of_interest.input_node_features
+    for index in read:
+        if not 0 <= index < len(columns):
+            raise InputError(
+                f"network: Variables_of_interest.input_node_features names column {index}, but "
+                f"the store's node features are {', '.join(columns)}; count from 0"
+            )
+    if not read or len(set(read)) != len(read):
+        raise InputError(
+            "network: Variables_of_interest.input_node_features needs at least one column, each "
+            "once; [0] is the atomic number"
+        )
+    width, inputs = architecture.hidden_dim, batch_inputs(architecture, manifest)
+    embedding = NodeEmbedding(columns, read, width, inputs.encodings)
+    stack = make_stack(architecture, statistics, width, architecture.num_conv_layers)
+    wrap_layers(stack, architecture, inputs)
+    if architecture.freeze_conv_layers:
+        embedding.requires_grad_(False)
+        stack.requires_grad_(False)
+    # Behind the frozen layers: it belongs to the heads.
+    fusion = fusion_with_graphs(stack, config, inputs)
+    return Encoder(embedding, stack, statistics.cutoff, inputs, fusion)
+
+
+def dataset_statistics(architecture: Architecture, manifest: Manifest) -> DatasetStatistics:
+    """Statistics of the training split for a network's layers.
+
+    Raises
+    ------
+    InputError
+        If the store's edges do not fit the network's.
+    """
+    _check_attributes(architecture, manifest)
+    cutoff = architecture.radius or manifest.cutoff
+    if cutoff is None:
+        raise InputError(
+            "network: Architecture.radius [Å] is required: the store does not say the cutoff of "
+            "its neighbour lists"
+        )
+    if manifest.cutoff is not None and cutoff > manifest.cutoff:
+        raise InputError(
+            f"network: Architecture.radius = {cutoff} Å is beyond the store's neighbour lists, "
+            f"which end at {manifest.cutoff} Å; lower it or prepare the store anew"
+        )
+    asked, kept = architecture.max_neighbours, manifest.max_neighbours
+    if asked is not None and kept is not None and asked != kept:
+        raise InputError(
+            f"network: Architecture.max_neighbours = {asked}, but the store's neighbour lists keep "
+            f"{kept}; write {kept} or prepare the store anew"
+        )
+    shortened = manifest.cutoff is not None and cutoff < manifest.cutoff
+    if shortened and not architecture.sees_lengths:
+        raise InputError(
+            f"network: Architecture.radius = {cutoff} Å cannot shorten the store's neighbour "
+            f"lists of {manifest.cutoff} Å for a {architecture.mpnn_type} that sees no lengths; "
+            f"set Architecture.edge_features to ['lengths'] or prepare the store anew"
+        )
+    of_split = manifest.statistics
+    elements = tuple(z for z in manifest.elements if z not in manifest.unseen)
+    return DatasetStatistics(
+        cutoff=float(cutoff),
+        average_neighbours=max(float(of_split.avg_num_neighbors), 1.0),
+        degree_histogram=tuple(of_split.degree_histogram),
+        elements=elements if ATOMIC_NUMBER in manifest.node_features else (),
+        n_attributes=batch_inputs(architecture, manifest).n_edge_attributes,
+    )
+
+
+def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
+    names = architecture.edge_features or ()
+    key = manifest.keys.get("edge_attr")
+    available = key.shape[0] if key is not None and key.shape else 0
+    if architecture.attribute_columns and len(names) > available:
+        raise InputError(
+            f"network: Architecture.edge_features names {len(names)} columns, but the store's "
+            f"edges have {available}; name them in the store's order, lengths first"
+        )
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:

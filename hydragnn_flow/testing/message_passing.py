@@ -15,7 +15,7 @@ Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that
         def mpnn_type(self) -> str:
             return "my_package.my_module:Mine"
 
-A type is held to what its :class:`~hydragnn_flow.models.mpnn.Properties` promise.
+A type is held to its :class:`~hydragnn_flow.models.mpnn.Properties`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hydragnn_flow.config.network import Architecture, load_network
 from hydragnn_flow.config.network.mpnn_types import READ_BY, Properties, properties_of
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
-from hydragnn_flow.models.mpnn import DatasetStatistics, mpnn_class
+from hydragnn_flow.models.mpnn import DatasetStatistics, make_stack
 from hydragnn_flow.testing.networks import (
     CUTOFF,
     GOLD,
@@ -49,8 +49,8 @@ from hydragnn_flow.testing.networks import (
 )
 
 Make = Callable[..., HydraModel]
-# Graphs are stored in float32, so a structure that was moved is not quite the same: this share of
-# the largest number.
+# Graphs are stored in float32, so a structure that was moved is not quite the same: tolerance,
+# relative to the largest number.
 _STORED = 2e-5
 
 
@@ -235,7 +235,7 @@ class PropertySuite(_Suite):
         together, alone = model.eval()(as_batch(first, second)), model(as_batch(first))
         torch.testing.assert_close(together["gap"][:1], alone["gap"], rtol=1e-10, atol=1e-10)
 
-    def test_it_reads_the_keys_it_promises_and_no_other(
+    def test_it_reads_the_keys_it_names_and_no_other(
         self, mpnn_type: str, properties: Properties
     ) -> None:
         features = None if properties.lengths == "never" else ["lengths"]
@@ -243,11 +243,12 @@ class PropertySuite(_Suite):
         architecture = load_network(section).Architecture
         watched = _Watched(architecture)
         statistics = DatasetStatistics(5.0, 8.0, (0, 2, 5, 3), elements=(1, 6, 8))
-        mpnn_class(mpnn_type)(cast("Architecture", watched), statistics, 8, 2)
+        # It stands in for the section, whose class would not let its keys be watched.
+        make_stack(cast("Architecture", watched), statistics, 8, 2)
         assert watched.read & set(READ_BY) == set(properties.keys)
         assert not watched.read & architecture.unread()
 
-    def test_vectors_are_as_promised(self, properties: Properties, make: Make) -> None:
+    def test_vectors_are_as_its_properties_say(self, properties: Properties, make: Make) -> None:
         """Whether the first of two layers passes on features that rotate with the frame."""
         batch, has = as_batch(alloy()), []
         for equivariance in (False, True):
@@ -256,8 +257,8 @@ class PropertySuite(_Suite):
             nodes = model.encoder.embedding(batch.x, batch.pos.dtype)
             layer, state = stack.layers[0], stack.begin(nodes, geometry)
             has.append(layer(state, stack.edge_features(geometry), geometry).tensors is not None)
-        promised = {"always": [True, True], "request": [False, True], "never": [False, False]}
-        assert has == promised[properties.vectors]
+        expected = {"always": [True, True], "request": [False, True], "never": [False, False]}
+        assert has == expected[properties.vectors]
 
     def test_same_seed_same_numbers(self, make: Make) -> None:
         batch = as_batch(alloy(0), alloy(1))
@@ -304,7 +305,7 @@ class PotentialSuite(_Suite):
         self, properties: Properties, model: HydraModel, structure: Callable[[float], ase.Atoms]
     ) -> None:
         if not properties.continuous_at_cutoff:
-            pytest.skip("the type does not promise it")
+            pytest.skip("its properties do not say so")
         steps = []
         for gap in (3e-4, 3e-5):
             inside, outside = structure(CUTOFF - gap), structure(CUTOFF + gap)
@@ -368,12 +369,12 @@ def _check_gradients(model: HydraModel) -> None:
 
 
 def _same(
-    found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], share: float | None = None
+    found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], relative: float | None = None
 ) -> None:
-    """Compare outputs closely, or to within a share of the largest number of each."""
+    """Compare outputs closely, or relative to the largest number of each."""
     assert found.keys() == expected.keys()
     for name, values in expected.items():
-        rtol, atol = (1e-10, 1e-10) if share is None else (0.0, share * np.abs(values).max())
+        rtol, atol = (1e-10, 1e-10) if relative is None else (0.0, relative * np.abs(values).max())
         np.testing.assert_allclose(found[name], values, rtol=rtol, atol=atol, err_msg=name)
 
 

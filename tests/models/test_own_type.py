@@ -20,7 +20,9 @@ from hydragnn_flow.config import load_network, resolve_config
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
+from hydragnn_flow.testing.networks import manifest, network
 from hydragnn_flow.training.runner import run_segment
 
 NAME = "my_package.my_module:MyType"
@@ -49,9 +51,24 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 OTHERS = """
+from torch import nn
 from hydragnn_flow.models.mpnn import MessagePassing, Properties
 
 class NotAType: pass
+class Likeness: properties = Properties(lengths="never")
+class Empty(MessagePassing): properties = Properties(lengths="never")
+class Listed(Empty):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.layers = []
+class Failing(Empty):
+    def __init__(self, *given):
+        raise KeyError("slope")
+class Unready(Empty):
+    def __init__(self, *given):
+        self.layers = nn.ModuleList()
+class OtherArguments(Empty):
+    def __init__(self, width): ...
 class Undescribed(MessagePassing): pass
 class Blind(MessagePassing): properties = Properties(lengths="never")
 class Misspelt(MessagePassing): properties = Properties(lengths="never", keys=("num_gausians",))
@@ -88,6 +105,24 @@ class TestMyPotential(PotentialSuite):
 def test_a_wrong_name_is_told_in_one_sentence(name: str, said: str) -> None:
     with pytest.raises(InputError, match=f"Architecture.*: .*{said}") as error:
         load_network(network_with(Architecture__mpnn_type=name))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Likeness", "is not derived from hydragnn_flow.models.mpnn.MessagePassing; derive it"),
+        ("Empty", "has no layers after its __init__; assign self.layers"),
+        ("Listed", "has no layers after its __init__; assign self.layers"),
+        ("Failing", r"cannot be constructed \(KeyError: 'slope'\); correct its __init__"),
+        ("Unready", r"cannot be constructed \(AttributeError: .*\); correct its __init__"),
+        ("OtherArguments", r"cannot be constructed \(TypeError: .*\); correct its __init__"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_told_in_one_sentence(name: str, said: str) -> None:
+    section = network(f"my_package.others:{name}", potential=False)
+    with pytest.raises(InputError, match=f"Architecture.mpnn_type = .*{name}' {said}") as error:
+        build_model(section, manifest())
     assert "\n" not in str(error.value)
 
 

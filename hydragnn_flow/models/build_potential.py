@@ -1,0 +1,135 @@
+"""Build an interatomic potential for a store whose graphs it can learn from."""
+
+from __future__ import annotations
+
+from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.embedding import ATOMIC_NUMBER
+from hydragnn_flow.models.head_layers import HeadContext
+from hydragnn_flow.models.heads import BranchedHeads
+from hydragnn_flow.models.model import Encoder
+from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
+from hydragnn_flow.models.units import is_slope
+
+
+def build_potential(
+    config: NetworkConfig, manifest: Manifest, encoder: Encoder, context: HeadContext
+) -> PotentialModel:
+    """A potential for a store of energies, and forces and stresses where it has them.
+
+    Raises
+    ------
+    InputError
+        If no potential can be learnt from the store's graphs, or not with these keys.
+    """
+    architecture = config.Architecture
+    _check_potential(config, manifest)
+    heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
+    atomic_energy = BranchedHeads(heads, [1], context)
+    statistics = manifest.statistics
+    # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
+    # both them and their gradients about one at the start. The spread of the energies per atom can
+    # be a hundred times smaller (a molecule near its minimum) and would ask for huge slopes.
+    scale = statistics.forces_rms or statistics.energy_per_atom_std or 1.0
+    return PotentialModel(
+        encoder,
+        atomic_energy,
+        scale,
+        statistics.element_energies or {},
+        list(manifest.node_features).index(ATOMIC_NUMBER),
+        _has_stress(architecture, manifest),
+    )
+
+
+def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
+    """Whether the store's graphs have a stress that a potential can be compared with."""
+    target = manifest.targets.get(STRESS)
+    fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
+    if target is not None and fits and "cell" in manifest.keys:
+        energy = manifest.targets["energy"].unit
+        if is_slope(target.unit, energy, by_volume=True):
+            return True
+        if architecture.stress_weight > 0:
+            raise InputError(
+                f"network: Architecture.stress_weight needs the stress in {energy}/Å³, but the "
+                f"store has it in {target.unit}; convert it, or set the weight to 0"
+            )
+        return False
+    if architecture.stress_weight > 0:
+        raise InputError(
+            f"network: Architecture.stress_weight needs graphs with the key 'cell' and a graph "
+            f"target named {STRESS!r} of 6 or 9 numbers, which the store does not have; set it to 0"
+        )
+    return False
+
+
+def _check_lists(architecture: Architecture, manifest: Manifest) -> None:
+    """Refuse neighbour lists that end before the radius."""
+    cutoff = architecture.radius or manifest.cutoff or 0.0
+    truncation = manifest.truncation
+    if truncation is not None:
+        own = manifest.provenance.get("own_edges", False)
+        if truncation.reaches(cutoff):
+            kept = None if own else manifest.max_neighbours
+            raise InputError(truncation.refusal(cutoff, kept))
+        return
+    # Nobody has counted: a list that is as long as lists may be is taken for one that was cut.
+    kept = manifest.max_neighbours
+    if kept is None and manifest.cutoff is None:
+        kept = architecture.max_neighbours
+    suspects = 0 if kept is None else sum(manifest.statistics.degree_histogram[kept:])
+    if suspects:
+        raise InputError(
+            f"network: Architecture.max_neighbours = {kept} may leave out neighbours of {suspects} "
+            f"atoms of the store, which have as many or more, and a potential whose neighbours "
+            f"change places has no forces; prepare the store again, which counts them, or accept "
+            f"jumps of the energy with Architecture.truncated_neighbours: allow"
+        )
+
+
+def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
+    architecture = config.Architecture
+    if architecture.truncated_neighbours == "refuse":
+        _check_lists(architecture, manifest)
+    mode = "Architecture.enable_interatomic_potential"
+    levels = {name: target.level for name, target in manifest.targets.items()}
+    if levels.get("energy") != "graph":
+        raise InputError(
+            f"network: {mode} needs a graph target named 'energy', but the store has "
+            f"{', '.join(sorted(levels)) or 'no targets'}"
+        )
+    dims = config.Variables_of_interest.output_dim
+    if dims not in (None, (1,)):
+        raise InputError(
+            f"network: Variables_of_interest.output_dim is {list(dims or ())}, but the one output "
+            f"of {mode} is an energy, one number; write [1] or remove it"
+        )
+    if not manifest.is_extensive("energy"):
+        raise InputError(
+            f"network: the energy of {mode} is the sum over the atoms of a structure, but the "
+            f"store's is not ({manifest.targets['energy'].unit}); give total energies"
+        )
+    if architecture.force_weight > 0 and levels.get("forces") != "node":
+        raise InputError(
+            f"network: Architecture.force_weight needs a node target named 'forces', but the "
+            f"store has {', '.join(sorted(levels))}; set it to 0 to train on energies alone"
+        )
+    energy, forces = manifest.targets["energy"].unit, manifest.targets.get("forces")
+    if forces is not None and not is_slope(forces.unit, energy):
+        raise InputError(
+            f"network: the forces of {mode} are slopes of its energy, in {energy}/Å, but the store "
+            f"has them in {forces.unit}; convert one of them"
+        )
+    if ATOMIC_NUMBER not in manifest.node_features:
+        raise InputError(
+            f"network: {mode} needs the node feature '{ATOMIC_NUMBER}', but the store has "
+            f"{', '.join(manifest.node_features) or 'none'}"
+        )
+    level = config.Variables_of_interest.type[0]
+    if level == "graph" and architecture.graph_pooling not in ("add", "sum"):
+        raise InputError(
+            f"network: Architecture.graph_pooling = {architecture.graph_pooling!r} does not fit "
+            f"{mode}: an energy is a sum over atoms; write 'add'"
+        )
