@@ -144,7 +144,7 @@ class RunDirectory:
         if self.has_begun and "search" in before:
             # A study that is lost is made anew from the earlier searches that it began with.
             values["search"]["warm_start"] = before["search"]["warm_start"]
-        about = {"versions": versions(), STARTED: [*before.get(STARTED, []), time.time()]}
+        about = {"versions": versions(values), STARTED: [*before.get(STARTED, []), time.time()]}
         text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
+import re
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import Any
 
 _PACKAGES = (
     "hydragnn_flow",
@@ -18,15 +24,40 @@ _PACKAGES = (
     "numpy",
     "pandas",
 )
+_CLASS = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
-def versions() -> dict[str, str]:
+def versions(values: Any = None) -> dict[str, str]:
     """Version of Python and of each of these packages that is installed, by name.
 
     No package is imported for it.
+
+    Parameters
+    ----------
+    values
+        A configuration, as plain values. Packages follow whose classes it names as
+        ``module:Class`` and that were imported to check it. A module that no installed package
+        has is listed with the SHA-256 of its file.
     """
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
+    for module in sorted(set(_imported_modules(values))):
+        packages = packages_distributions().get(module.partition(".")[0], ())
+        found |= {package: version(package) for package in packages}
+        file = getattr(sys.modules[module], "__file__", None)
+        if not packages and file is not None:
+            found[module] = f"sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
     return found
+
+
+def _imported_modules(values: Any) -> Iterator[str]:
+    """Modules of the classes that are named anywhere in plain values."""
+    if isinstance(values, str):
+        named = _CLASS.fullmatch(values)
+        if named and named[1] in sys.modules:
+            yield named[1]
+    elif isinstance(values, (dict, list)):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _imported_modules(value)
