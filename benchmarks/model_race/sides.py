@@ -17,8 +17,8 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Stopped, Watch
 from model_race.networks import Case, network
 
 CPU = torch.device("cpu")
@@ -93,7 +93,7 @@ class Ours:
             return trainer.progress.step > first and time.process_time() - start >= seconds
 
         with suppress(Stopped):
-            trainer._train_epoch(Watch(trainer.world, trainer.device, None, is_over))
+            trainer._train_epoch(TrainingMonitor(trainer.world, trainer.device, None, is_over))
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
 
     def step(self) -> None:

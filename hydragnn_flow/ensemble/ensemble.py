@@ -58,7 +58,7 @@ class Ensemble:
     manifest: Manifest
     """Of the store the members were trained on."""
     level: float
-    """Share of true values the intervals are to hold."""
+    """Fraction of true values the intervals are to hold."""
 
     @classmethod
     def load(cls, run_directory: str | Path) -> Ensemble:
@@ -123,8 +123,8 @@ class Ensemble:
 
         def batches() -> Iterable[Batch]:
             for start in range(0, len(structures), _BATCH):
-                part = range(start, min(start + _BATCH, len(structures)))
-                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in part])
+                some = range(start, min(start + _BATCH, len(structures)))
+                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in some])
 
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
         if len(structures) == 0:
@@ -196,11 +196,11 @@ class Ensemble:
         """
         _check_fit(store, self.manifest)
         splits = [store[name] for name in (store.splits if split is None else [split])]
-        splits = [part for part in splits if len(part) > 0]
+        splits = [one for one in splits if len(one) > 0]
         if not splits:
             raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
-        parts = [self.member_predictions(part) for part in splits]
-        joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        found = [self.member_predictions(one) for one in splits]
+        joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
         return self.tables(splits, joined, store.manifest.targets, members=members)
 
     def tables(
@@ -266,9 +266,9 @@ class Ensemble:
     def _check_structures_will_do(self) -> None:
         """Refuse structures where the members read what only graphs have."""
         embeddings = [
-            part for m in self.models for part in m.modules() if isinstance(part, NodeEmbedding)
+            layer for m in self.models for layer in m.modules() if isinstance(layer, NodeEmbedding)
         ]
-        if any(part.element_column != 0 or part.other_columns for part in embeddings):
+        if any(layer.element_column != 0 or layer.other_columns for layer in embeddings):
             raise InputError(
                 f"the ensemble reads node features of {', '.join(self.manifest.node_features)} "
                 f"that structures do not have; give a GraphStore prepared like its training data"
@@ -313,7 +313,7 @@ def _check_elements(structures: Sequence[Atoms], names: Sequence[str], known: se
 
 
 def _formula(atoms: Atoms) -> str:
-    return str(atoms.get_chemical_formula())  # type: ignore[no-untyped-call]
+    return str(atoms.symbols.formula.format("hill"))
 
 
 def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:

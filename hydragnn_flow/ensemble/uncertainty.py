@@ -28,7 +28,7 @@ class Calibration:
     """In the data's units; per atom where ``per_atom``; a factor of a predicted noise."""
     quantile: float
     level: float
-    """Share of true values the interval is to hold."""
+    """Fraction of true values the interval is to hold."""
     per_atom: bool
     """The target is a sum over atoms, and so are its errors."""
 
@@ -45,7 +45,7 @@ class Distribution:
     epistemic_std: Floats
     """Scaled spread between the members."""
     std: Floats
-    """Total standard deviation; its square is the sum of those of the parts that are predicted."""
+    """Total standard deviation; its square is the sum of those of the terms that are predicted."""
     lo: Floats
     hi: Floats
     """Ends of the calibrated interval."""
@@ -78,8 +78,8 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
     """Standard deviation of the noise from what each member predicts, ``[n_members, ...]``.
 
-    The variance of a mixture is the mean of its parts' variances and the variance of their means
-    (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
+    The variance of a mixture is the mean of its components' variances and the variance of their
+    means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
     """
     shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
     return np.asarray(np.sqrt((shaped * np.square(noise)).sum(axis=0)))
@@ -107,7 +107,7 @@ def calibrate(
     spread
         Standard deviation between members ``[n, d]``.
     level
-        Share of true values the interval is to hold.
+        Fraction of true values the interval is to hold.
     per_atom
         Whether errors grow with the number of atoms.
     atoms
@@ -148,7 +148,7 @@ def calibrate(
 
 
 def conformal_quantile(scores: Floats, level: float) -> float:
-    """The score that a share ``level`` of new data stays below, for a finite calibration set.
+    """The score that a fraction ``level`` of new data stays below, for a finite calibration set.
 
     The ⌈(n + 1) level⌉-th smallest of n scores; the largest where n is too small for that.
     """
@@ -158,7 +158,7 @@ def conformal_quantile(scores: Floats, level: float) -> float:
 
 
 def needed_for_level(level: float) -> int:
-    """Smallest calibration set for which :func:`conformal_quantile` keeps its promise."""
+    """Smallest calibration set for which :func:`conformal_quantile` can hold for its level."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
@@ -202,7 +202,7 @@ def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
 
 
 def coverage(reference: Floats, predicted: Distribution) -> float:
-    """Share of true values inside the interval, where there is a prediction."""
+    """Fraction of true values inside the interval, where there is a prediction."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

@@ -10,9 +10,9 @@ from scipy.optimize import LinearConstraint, minimize
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.training.losses import Term
 
-# Part of its equal share that every member keeps: where members disagree is what the error bars
-# are made of, so none may be silenced.
-SMALLEST_SHARE = 0.25
+# Least weight of a member, as a fraction of an equal weight. The error bars are made of the
+# disagreement of the members, so none may be silenced.
+SMALLEST_FRACTION = 0.25
 
 
 def residual_products(
@@ -72,7 +72,7 @@ def stacking_weights(products: Floats) -> Floats:
         loss,
         equal,
         method="SLSQP",
-        bounds=[(SMALLEST_SHARE / n_members, 1.0)] * n_members,
+        bounds=[(SMALLEST_FRACTION / n_members, 1.0)] * n_members,
         constraints=LinearConstraint(np.ones((1, n_members)), 1, 1),
     )
     return np.asarray(fit.x / fit.x.sum()) if fit.success else equal

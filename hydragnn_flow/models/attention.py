@@ -32,7 +32,7 @@ class GlobalAttention(nn.Module):
     heads
         Number of heads.
     dropout
-        Share of attention weights left out in training.
+        Fraction of attention weights left out in training.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -45,8 +45,9 @@ class GlobalAttention(nn.Module):
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
         assert geometry.padding is not None  # the encoder has seen to it
-        padded = geometry.padding.pad(self.inputs(nodes)).unflatten(2, (3, self.heads, -1))  # type: ignore[no-untyped-call]
-        query, key, value = padded.permute(2, 0, 3, 1, 4)
+        padded = geometry.padding.pad(self.inputs(nodes))
+        by_head = padded.view(*padded.shape[:2], 3, self.heads, -1)
+        query, key, value = by_head.permute(2, 0, 3, 1, 4)
         averaged = self.average(query, key, value, geometry.padding.present[:, None, :, None])
         rows = geometry.padding.unpad(averaged.transpose(1, 2).flatten(2))
         new: Tensor = self.output(rows)
@@ -80,7 +81,7 @@ class PerformerAttention(GlobalAttention):
     Parameters
     ----------
     width, heads, dropout
-        As of :class:`GlobalAttention`; what is left out are parts of the averaged values.
+        As of :class:`GlobalAttention`; averaged values are left out, not weights.
     """
 
     directions: Tensor
@@ -144,7 +145,7 @@ class GPSLayer(nn.Module):
     normalization
         `Architecture.normalization`; layer normalisation where not given.
     dropout
-        Share of features left out in training.
+        Fraction of features left out in training.
     """
 
     def __init__(
@@ -181,5 +182,5 @@ class GPSLayer(nn.Module):
         return new._replace(scalars=self.norm(both + self.dropout(self.perceptron(both)), geometry))
 
 
-def _dropout(share: float) -> nn.Module:
-    return nn.Dropout(share) if share else nn.Identity()
+def _dropout(rate: float) -> nn.Module:
+    return nn.Dropout(rate) if rate else nn.Identity()

@@ -28,7 +28,7 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
     ------
     InputError
         If the graphs have no such key, or one names a branch there is not. Numbers on an
-        accelerator are not looked at, as that would make the host wait; selecting with a wrong one
+        accelerator are not read, as that would make the host wait; selecting with a wrong one
         fails there by itself.
     """
     if n_branches == 1:

@@ -58,7 +58,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
     """Counts kernels, their products' operations and the bytes they touch."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.launches = self.bytes = self.flops = 0
         self.known: dict[Any, tuple[Any, ...]] = {}
 

@@ -93,11 +93,11 @@ class ConvolutionHeads(BranchHeads):
         super().__init__()
         width = context.width
         steps: list[nn.Module] = []
-        for wanted, group in groupby(_hidden(head)):
-            steps.append(nn.Identity() if wanted == width else nn.Linear(width, wanted))
+        for wide, group in groupby(_hidden(head)):
+            steps.append(nn.Identity() if wide == width else nn.Linear(width, wide))
             # Layers of one width are one stack, which reads the edges once.
-            steps.append(context.convolutions(wanted, len(list(group))))
-            width = wanted
+            steps.append(context.convolutions(wide, len(list(group))))
+            width = wide
         self.steps = nn.ModuleList(steps)
         self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
 

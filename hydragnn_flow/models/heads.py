@@ -18,7 +18,7 @@ from hydragnn_flow.models.head_layers import BranchHeads, HeadContext, PlaceLine
 NOISE_SUFFIX = "_aleatoric_std"
 """Follows a target's name in the name of the standard deviation of its noise."""
 
-# Smallest standard deviation of the noise, as a share of the target's spread. A label repeated
+# Smallest standard deviation of the noise, as a fraction of the target's spread. A label repeated
 # exactly would otherwise be worth any amount of likelihood.
 _LEAST_NOISE = 1e-3
 

@@ -106,6 +106,6 @@ class PotentialModel(HydraModel):
             "forces": forces,
         }
         if self.stress:
-            cell: Tensor = batch.cell  # type: ignore[attr-defined]  # build_model saw to it
+            cell: Tensor = batch.cell  # type: ignore[attr-defined]  # a key that build_model saw
             outputs[STRESS] = stress_of(gradient, geometry, cell)
         return outputs

@@ -139,9 +139,9 @@ def profile_tables(profile: TrainingProfile) -> RenderableType:
             f"{1e3 * timing.cpu_seconds:.2f}",
             f"{timing.graphs_per_second:,.0f}",
         )
-    total = sum(profile.shares.values())
+    total = sum(profile.breakdown.values())
     shares = Table("a step's time goes into", "ms", "share")
-    for what, spent in profile.shares.items():
+    for what, spent in profile.breakdown.items():
         shares.add_row(what, f"{1e3 * spent:.2f}", f"{spent / total:.0%}")
     joules = profile.joules_per_graph
     facts = (

@@ -33,12 +33,12 @@ class EnergyMeter:
     ----------
     device
         Where the work is done.
-    share
-        Part of the energy of these counters that is the work's own.
+    fraction
+        Of the energy of these counters that is the work's own.
     """
 
-    def __init__(self, device: torch.device, share: float = 1.0) -> None:
-        self._share = share
+    def __init__(self, device: torch.device, fraction: float = 1.0) -> None:
+        self._fraction = fraction
         self._counters = _counters(device)
         self._begin = [counter() for counter in self._counters]
         self._read = time.monotonic()
@@ -69,14 +69,14 @@ class EnergyMeter:
             return None
         now = [counter() for counter in self._counters]
         used = (after - before for before, after in zip(self._begin, now, strict=True))
-        return self._share * sum(used)
+        return self._fraction * sum(used)
 
 
 def rapl_counters(root: Path = _POWERCAP) -> list[Counter]:
     """A counter for each socket; none where the kernel has none or does not let us read them."""
     counters: list[Counter] = []
     for zone in sorted(root.glob("intel-rapl:[0-9]*")):
-        if zone.name.count(":") > 1:  # a part of a socket, counted in it already
+        if zone.name.count(":") > 1:  # within a socket, counted in it already
             continue
         try:
             counters.append(_RaplZone(zone))

@@ -1,8 +1,8 @@
 """The training loss, exact for any number of ranks.
 
 Every term is a sum over this rank's elements divided by the number of elements in the *global*
-batch. Ranks know that number from the store's index, so the ranks' parts add up to those of one
-process on the whole batch whatever share each rank was given.
+batch. Ranks know that number from the store's index, so the ranks' sums add up to those of one
+process on the whole batch, whichever graphs each rank was given.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Loss:
             torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
 
-    def parts(
+    def term_means(
         self,
         outputs: Mapping[str, Tensor],
         batch: Batch,
@@ -76,7 +76,7 @@ class Loss:
         *,
         judging: bool = False,
     ) -> Tensor:
-        """This rank's part of each term's mean over a global batch; ``[n_terms]`` float64.
+        """This rank's contribution to each term's mean over a global batch, ``[n_terms]`` float64.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Loss:
             Leave out weights that only shape the gradient, those of the β variant, so that losses
             of different settings compare.
         """
-        parts = []
+        means = []
         for term, scale in zip(self.terms, self._scales, strict=True):
             residual = self._residual(term, outputs, batch)
             unit = scale.to(residual.dtype)
@@ -99,7 +99,7 @@ class Loss:
             else:
                 values = self._function(residual / unit)
             elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
-            parts.append(values.sum().double() / elements)
+            means.append(values.sum().double() / elements)
         # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
         # reach none that the energy does not, and theirs would take a second derivative.
         others = [
@@ -107,25 +107,25 @@ class Loss:
             for name in outputs
             if name not in self.targets and name not in ("forces", STRESS)
         ]
-        together = torch.stack(parts)
+        together = torch.stack(means)
         return together + 0.0 * torch.stack(others).sum() if others else together
 
-    def total(self, parts: Tensor) -> Tensor:
-        """The loss, from the parts of all ranks added up; a scalar."""
-        return torch.dot(self._weights, parts.sqrt() if self.is_root else parts)
+    def total(self, means: Tensor) -> Tensor:
+        """The loss, from the sum of all ranks' :meth:`term_means`; a scalar."""
+        return torch.dot(self._weights, means.sqrt() if self.is_root else means)
 
-    def share(self, parts: Tensor, world: World) -> Tensor:
-        """This rank's share of the loss, from its parts; a scalar.
+    def of_rank(self, means: Tensor, world: World) -> Tensor:
+        """This rank's contribution to the loss, from its :meth:`term_means`; a scalar.
 
-        The shares of all ranks add up to the loss, and their gradients to the loss's. A root is of
-        the sum over ranks, so that sum is worked out first; then
-        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))`` is a sum of shares again.
+        The contributions of all ranks add up to the loss, and their gradients to the loss's. A
+        root is of the sum over ranks, so that sum is worked out first; then
+        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))`` is a sum over ranks again.
         """
         if not self.is_root:
-            return torch.dot(self._weights, parts)
-        square = world.sum(parts.detach().clone())
+            return torch.dot(self._weights, means)
+        square = world.sum(means.detach().clone())
         weights = self._weights / square.clamp_min(_SMALLEST_SQUARE).sqrt()
-        slope = 0.5 * torch.dot(weights, parts)
+        slope = 0.5 * torch.dot(weights, means)
         return slope + slope.detach()
 
     def absolute_errors(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:

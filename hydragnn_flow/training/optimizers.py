@@ -37,6 +37,7 @@ def make_optimizer(
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = Lamb if settings.type == "FusedLAMB" else getattr(torch.optim, settings.type)
+    make: Callable[..., torch.optim.Optimizer] = kind
     options: dict[str, Any] = {"lr": learning_rate}
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
@@ -46,8 +47,8 @@ def make_optimizer(
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
     if settings.type in _FUSED:
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
-            return kind(weights, fused=True, **options)  # type: ignore[no-any-return]
-    return kind(weights, **options)  # type: ignore[no-any-return]
+            return make(weights, fused=True, **options)
+    return make(weights, **options)
 
 
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:

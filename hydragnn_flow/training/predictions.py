@@ -121,18 +121,18 @@ def gathered(
     Parameters
     ----------
     outputs
-        Of this rank, in the order of its parts of the ``steps``.
+        Of this rank, in the order of its graphs in the ``steps``.
     split
         What was predicted.
     steps
-        As they were taken; every graph is in one part of one of them.
+        As they were taken; every graph is in one of them, of one rank.
     world, device
         This rank's place, and where it computes.
 
     Returns
     -------
     dict
-        None where a rank had no part, and so does not know what there is to gather.
+        None where a rank had no graphs, and so does not know what there is to gather.
     """
     answered = torch.tensor(float(bool(outputs)), device=device)
     if int(world.sum(answered)) < world.size:

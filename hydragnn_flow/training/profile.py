@@ -93,7 +93,7 @@ class TrainingProfile:
         return self.flops / self.timings[CACHED].seconds
 
     @property
-    def shares(self) -> dict[str, float]:
+    def breakdown(self) -> dict[str, float]:
         """Seconds of a step by what they are spent on; they add up to those of real data.
 
         Reading that goes on beside computing costs nothing, so waiting is what real data take

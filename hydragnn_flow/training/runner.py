@@ -17,11 +17,11 @@ from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
+from hydragnn_flow.training.monitor import Diverged, Stopped
 from hydragnn_flow.training.predict import outputs_of, split_batches
 from hydragnn_flow.training.predictions import are_kept, made_by, save_predictions
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Diverged, Stopped
 
 
 @lru_cache(maxsize=1)
@@ -38,7 +38,7 @@ def run_segment(
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     may_write: Callable[[], bool] = lambda: True,
-    energy_share: float = 1.0,
+    energy_fraction: float = 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
     """Train from the checkpoint to the segment's rung.
@@ -58,7 +58,7 @@ def run_segment(
         a checkpoint of what it has done.
     may_write
         Asked by the first rank right before it replaces a file in the segment's folder.
-    energy_share
+    energy_fraction
         Part of what this rank's counters of energy see that is the segment's.
     alive
         Told before every step and every batch that is predicted how long the longest step has
@@ -69,7 +69,7 @@ def run_segment(
     torch.set_num_threads(spec.threads)
     outcome = TrainingOutcome(status="ok", started=time.time())
     wall, cpu = time.perf_counter(), time.process_time()
-    meter = EnergyMeter(device, energy_share)
+    meter = EnergyMeter(device, energy_fraction)
     trainer: Trainer | None = None
 
     def spent() -> Spent:
@@ -133,8 +133,8 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
         to_epoch=progress.epoch,
         history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
     )
-    if trainer.watch is not None:
-        steps, seconds = trainer.watch.steps, trainer.watch.step_seconds
+    if trainer.monitor is not None:
+        steps, seconds = trainer.monitor.steps, trainer.monitor.step_seconds
         outcome = replace(outcome, steps=steps, step_seconds=seconds)
     if progress.best_epoch:
         outcome = replace(

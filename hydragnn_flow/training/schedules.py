@@ -13,7 +13,7 @@ from hydragnn_flow.config.network import Scheduler, Training
 
 # Of one_cycle, as torch's OneCycleLR has them.
 _RISE, _FIRST, _LAST = 0.3, 1 / 25, 1 / 25e4
-# A validation loss that is smaller by less than this share is no progress, as torch has it.
+# A validation loss that is smaller by less than this fraction is no progress, as torch has it.
 _PROGRESS = 1e-4
 
 
@@ -54,7 +54,7 @@ class Schedule:
         return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
 
     def observe(self, val_loss: float) -> None:
-        """Take note of an epoch's validation loss."""
+        """Record an epoch's validation loss."""
         settings, state = self.settings, self._plateau
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
@@ -86,13 +86,13 @@ class Schedule:
         if settings.type == "ReduceLROnPlateau":
             return rising * max(largest * self._plateau["level"], smallest)
         if settings.type == "cosine":
-            share = _clamped((done - warm_up) / max(span - warm_up, one_step))
-            return rising * (smallest + (largest - smallest) * _half_cosine(share))
+            passed = _clamped((done - warm_up) / max(span - warm_up, one_step))
+            return rising * (smallest + (largest - smallest) * _half_cosine(passed))
         return rising * largest
 
 
 def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
-    """Share of the learning rate used in an epoch, counted from 0, where no schedule is asked for.
+    """Fraction of the learning rate in an epoch, counted from 0, where no schedule is asked for.
 
     A trial keeps its learning rate, so that its checkpoint can be trained on from any rung; a
     member's falls along half a cosine, so that it settles (the stable and decay phases of Hu et
@@ -108,14 +108,14 @@ def _one_cycle(done: float, span: float, rise: float) -> float:
     """Up and down again within one training; Smith & Topin, arXiv:1708.07120."""
     if done < rise:
         return 1 + (_FIRST - 1) * _half_cosine(_clamped(done / rise))
-    share = _clamped((done - rise) / max(span - rise, 1e-9))
-    return _LAST + (1 - _LAST) * _half_cosine(share)
+    passed = _clamped((done - rise) / max(span - rise, 1e-9))
+    return _LAST + (1 - _LAST) * _half_cosine(passed)
 
 
-def _half_cosine(share: float) -> float:
+def _half_cosine(x: float) -> float:
     """From one at 0 to zero at 1."""
-    return 0.5 * (1 + math.cos(math.pi * share))
+    return 0.5 * (1 + math.cos(math.pi * x))
 
 
-def _clamped(share: float) -> float:
-    return min(max(share, 0.0), 1.0)
+def _clamped(x: float) -> float:
+    return min(max(x, 0.0), 1.0)

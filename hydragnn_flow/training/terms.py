@@ -18,7 +18,7 @@ STRESS_DIM = len(VOIGT)
 
 @dataclass(frozen=True)
 class Term:
-    """One target's part of the loss."""
+    """One term of the loss: a target's errors."""
 
     target: str
     level: str

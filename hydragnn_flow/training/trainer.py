@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkp
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.monitor import Diverged, Stopped, TrainingMonitor
 from hydragnn_flow.training.optimizers import (
     make_optimizer,
     optimizer_state,
@@ -36,7 +36,6 @@ from hydragnn_flow.training.predictions import Predicted, gathered
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
-from hydragnn_flow.training.watch import Diverged, Stopped, Watch
 
 
 class Trainer:
@@ -101,7 +100,7 @@ class Trainer:
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
-        self.watch: Watch | None = None
+        self.monitor: TrainingMonitor | None = None
         """Of the last run: how many steps it took, and how long they were."""
         self.predicted: Predicted | None = None
         """Of the validation split by the best weights, where the last run found them."""
@@ -130,7 +129,7 @@ class Trainer:
             Asked before every step, with several ranks about every second; when it says yes the
             segment ends with a checkpoint of what it has done.
         alive
-            As :class:`Watch` takes it.
+            As :class:`TrainingMonitor` takes it.
 
         Raises
         ------
@@ -139,28 +138,30 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
-        self.watch = watch = Watch(self.world, self.device, self.spec.deadline, should_stop, alive)
+        self.monitor = monitor = TrainingMonitor(
+            self.world, self.device, self.spec.deadline, should_stop, alive
+        )
         try:
             while not self.is_finished:
-                train_loss = self._train_epoch(watch)
+                train_loss = self._train_epoch(monitor)
                 start = time.monotonic()
                 outputs = Outputs()
                 val_loss, metrics = self.evaluate(
-                    self.val, lambda: self._check_stop(watch), outputs
+                    self.val, lambda: self._check_stop(monitor), outputs
                 )
-                watch.evaluated(time.monotonic() - start)
+                monitor.evaluated(time.monotonic() - start)
                 if self._finish_epoch(train_loss, val_loss, metrics):
                     self._outputs = outputs
-                if not self.is_finished and watch.save_is_due(within_epoch=False):
-                    self._save(watch)
+                if not self.is_finished and monitor.save_is_due(within_epoch=False):
+                    self._save(monitor)
         except Stopped:
-            self._end(watch)
+            self._end(monitor)
             raise
-        self._end(watch)
+        self._end(monitor)
 
-    def _end(self, watch: Watch) -> None:
+    def _end(self, monitor: TrainingMonitor) -> None:
         if self._unsaved:
-            self._save(watch)
+            self._save(monitor)
         if self._outputs is not None:
             steps = plan_in_order(self.val, self.reading, self.world.size)
             mine = self._outputs.arrays()
@@ -189,33 +190,33 @@ class Trainer:
     def batches(
         self, split: GraphSplit, steps: Sequence[Step]
     ) -> Generator[Batch | None, None, None]:
-        """This rank's part of each step, on the device; nothing where the step has none for it.
+        """This rank's graphs of each step, on the device; None where the step has none for it.
 
         Left before its end it is to be closed.
         """
-        parts = [step.of_rank(self.world.rank) for step in steps]
-        read = split.batches(part for part in parts if len(part))
+        mine = [step.of_rank(self.world.rank) for step in steps]
+        read = split.batches(graphs for graphs in mine if len(graphs))
         with closing(on_device(read, self.device)) as there:
-            for part in parts:
-                yield next(there) if len(part) else None
+            for graphs in mine:
+                yield next(there) if len(graphs) else None
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
-        """This rank's part of each training step, in `accumulation_steps` batches or fewer.
+        """This rank's graphs of each training step, in `accumulation_steps` batches or fewer.
 
         Left before its end it is to be closed.
         """
         most = self.settings.accumulation_steps
-        parts = [
+        mine = [
             [piece for piece in np.array_split(step.of_rank(self.world.rank), most) if len(piece)]
             for step in steps
         ]
-        read = self.train.batches(piece for pieces in parts for piece in pieces)
+        read = self.train.batches(piece for pieces in mine for piece in pieces)
         with closing(on_device(read, self.device)) as there:
-            for pieces in parts:
+            for pieces in mine:
                 yield [next(there) for _ in pieces]
 
     def train_step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> Tensor:
-        """Take one step; returns this rank's share of the loss.
+        """Take one step; returns this rank's contribution to the loss.
 
         The loss stays on the device: reading it would make the host wait for every step.
 
@@ -224,7 +225,7 @@ class Trainer:
         step
             What all ranks together compute.
         batch
-            This rank's part of it, if it has one; several are computed one after the other.
+            This rank's graphs of it, if it has any; several batches are computed in turn.
         """
         return self._step(step, batch)[0]
 
@@ -259,7 +260,7 @@ class Trainer:
                 before_batch()
                 if batch is not None:
                     outputs = model(batch)
-                    sums[:n_terms] += self.loss.parts(outputs, batch, counts, judging=True)
+                    sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
                     sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
                     if keep is not None:
                         keep.add(outputs)
@@ -294,10 +295,10 @@ class Trainer:
         self.world.wait()
         self._unsaved = False
 
-    def _save(self, watch: Watch) -> None:
+    def _save(self, monitor: TrainingMonitor) -> None:
         start = time.monotonic()
         self.save()
-        watch.saved(time.monotonic() - start)
+        monitor.saved(time.monotonic() - start)
 
     def _restore(self) -> None:
         path = self.spec.folder / FILE
@@ -328,7 +329,7 @@ class Trainer:
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
-    def _train_epoch(self, watch: Watch) -> float:
+    def _train_epoch(self, monitor: TrainingMonitor) -> float:
         """Train what is left of an epoch; returns the mean loss of its steps."""
         self.model.train()
         progress = self.progress
@@ -336,66 +337,70 @@ class Trainer:
         left = steps[progress.step :]
         with closing(self.micro_batches(left)) as batches:
             for step, pieces in zip(left, batches, strict=True):
-                self._check_stop(watch)
+                self._check_stop(monitor)
                 rate = self.schedule.rate(progress.epoch, progress.step, len(steps))
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
-                watch.note(*self._step(step, pieces))
+                monitor.record(*self._step(step, pieces))
                 progress.step += 1
                 self._unsaved = True
-                if watch.should_look:
-                    self._look(watch)
-                    if watch.save_is_due(within_epoch=True):
-                        self._save(watch)
-        self._look(watch)
-        self._check_stop(watch)
+                if monitor.sync_is_due:
+                    self._sync(monitor)
+                    if monitor.save_is_due(within_epoch=True):
+                        self._save(monitor)
+        self._sync(monitor)
+        self._check_stop(monitor)
         return progress.losses / len(steps)
 
     def _step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> tuple[Tensor, Tensor]:
-        """Take a step; returns this rank's share of the loss and the norm of the gradient."""
+        """Take a step; returns this rank's loss and the norm of the gradient."""
         batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         self.optimizer.zero_grad()
-        shares = []
+        losses = []
         for number, piece in enumerate(batches or [None], start=1):
             # Gradients meet those of the other ranks with the last piece, once in a step.
             alone = self.world.size > 1 and number < len(batches)
-            with self.parallel.no_sync() if alone else nullcontext():  # type: ignore[operator]
-                shares.append(self._backward(step, piece))
+            with self._without_exchange() if alone else nullcontext():
+                losses.append(self._backward(step, piece))
         # Without clipping too: the norm says whether the gradient is a number at all.
         most = self.settings.gradient_clip or math.inf
         norm = nn.utils.clip_grad_norm_(self.weights, most)
         self.optimizer.step()
         self.average.update()
-        return torch.stack(shares).sum(), norm
+        return torch.stack(losses).sum(), norm
+
+    def _without_exchange(self) -> AbstractContextManager[None]:
+        assert isinstance(self.parallel, DistributedDataParallel)  # there are several ranks
+        return self.parallel.no_sync()
 
     def _backward(self, step: Step, batch: Batch | None) -> Tensor:
-        """Add a batch's part to the gradient; returns its share of the step's loss."""
+        """Add a batch's gradient; returns its contribution to the step's loss."""
         mine = self.stand_in if batch is None else batch
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"
         ):
             outputs = self.parallel(mine)
-        parts = self.loss.parts(outputs, mine, Counts(step.graphs, step.atoms))
-        loss = self.loss.share(0.0 * parts if batch is None else parts, self.world)
-        # DDP averages gradients over ranks; the shares of the loss are meant to add up.
+        means = self.loss.term_means(outputs, mine, Counts(step.graphs, step.atoms))
+        loss = self.loss.of_rank(0.0 * means if batch is None else means, self.world)
+        # DDP averages gradients over ranks; the ranks' contributions are meant to add up.
         # Only weights are wanted: a potential's positions would get a gradient as well.
         torch.autograd.backward(loss * self.world.size, inputs=self.weights)
         return loss.detach()
 
-    def _look(self, watch: Watch) -> None:
+    def _sync(self, monitor: TrainingMonitor) -> None:
         progress = self.progress
-        for loss in watch.look(progress.epoch + 1, progress.step):
+        for loss in monitor.sync(progress.epoch + 1, progress.step):
             progress.losses += loss
 
-    def _check_stop(self, watch: Watch) -> None:
-        reason = watch.reason_to_stop()
+    def _check_stop(self, monitor: TrainingMonitor) -> None:
+        reason = monitor.reason_to_stop()
         if reason:
-            self._look(watch)
+            self._sync(monitor)
             progress = self.progress
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
     def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
-        """Take note of an epoch; returns whether its weights are the best so far."""
+        """Record an epoch; returns whether its weights are the best so far."""
         progress = self.progress
         if not math.isfinite(val_loss):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
@@ -412,13 +417,9 @@ class Trainer:
         return True
 
 
-def _smaller(budget: Budget, parts: int) -> Budget:
-    def part(limit: int | None) -> int | None:
-        return None if limit is None else max(1, limit // parts)
-
-    return replace(
-        budget, graphs=part(budget.graphs), atoms=part(budget.atoms), edges=part(budget.edges)
-    )
+def _smaller(budget: Budget, micro_batches: int) -> Budget:
+    limits = {name: max(1, limit // micro_batches) for name, limit in budget.limits.items()}
+    return Budget(**limits, oversized=budget.oversized)
 
 
 def _copy(state: dict[str, Any]) -> dict[str, Any]:

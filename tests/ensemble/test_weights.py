@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.ensemble.weights import SMALLEST_SHARE, residual_products, stacking_weights
+from hydragnn_flow.ensemble.weights import SMALLEST_FRACTION, residual_products, stacking_weights
 from hydragnn_flow.training.losses import Term
 
 FORCES = Term("forces", "node", 0.5, (2.0, 2.0, 2.0))
@@ -40,7 +40,7 @@ def test_weights_are_convex_and_no_worse_than_equal_ones(scales: list[float], se
     weights = weigh(of, [ENERGY, FORCES])
     n = len(scales)
     assert weights.sum() == pytest.approx(1)
-    assert weights.min() >= SMALLEST_SHARE / n - 1e-9
+    assert weights.min() >= SMALLEST_FRACTION / n - 1e-9
     assert loss(weights, of) <= loss(np.full(n, 1 / n), of) * (1 + 1e-6)
 
 

@@ -26,8 +26,8 @@ from hydragnn_flow.execution import RankGroup, abort, merged
 from hydragnn_flow.execution.binding import LOOPBACK
 from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.training.monitor import SPARE_SECONDS
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.watch import SPARE_SECONDS
 
 pytestmark = pytest.mark.xdist_group("processes")
 

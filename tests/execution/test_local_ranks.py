@@ -71,8 +71,8 @@ def test_what_sees_several_is_shared_out(
         """A trainer process whose GCD uses 12 J while it has anything to do."""
 
         def call(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-            asked.append(request["energy_share"])
-            return {"status": "ok", "joules": 12 * request["energy_share"]}
+            asked.append(request["energy_fraction"])
+            return {"status": "ok", "joules": 12 * request["energy_fraction"]}
 
     asked: list[float] = []
     monkeypatch.setattr(worker, "trainer_for", lambda *place: Counting())

@@ -224,7 +224,7 @@ from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 trainer = TrainerProcess({})
 spec = json.loads(sys.argv[1])
 request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
-answer = trainer.call({**request, "energy_share": 1.0})
+answer = trainer.call({**request, "energy_fraction": 1.0})
 print(trainer._process.pid, answer["status"], flush=True)
 time.sleep(600)
 """

@@ -112,7 +112,7 @@ def test_a_profile_takes_the_steps_apart(
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 1)
     profile = profile_training(spec, alloy_store, device, seconds=0.2)
-    assert sum(profile.shares.values()) == pytest.approx(profile.timings["real data"].seconds)
+    assert sum(profile.breakdown.values()) == pytest.approx(profile.timings["real data"].seconds)
     assert 0 < profile.peak_memory_gib < 4
 
 

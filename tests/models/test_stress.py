@@ -249,7 +249,7 @@ def test_labels_of_a_source_reach_training(
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=250)
     for _ in range(250):
-        loss = loss_of.total(loss_of.parts(model(batch), batch, counts))
+        loss = loss_of.total(loss_of.term_means(model(batch), batch, counts))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

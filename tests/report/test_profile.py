@@ -32,7 +32,7 @@ def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
     # Reading a batch is a part of training on it.
     assert profile.timings[LOADER].seconds < profile.timings[REAL].seconds
     assert all(timing.cpu_seconds > 0 for timing in profile.timings.values())
-    assert min(profile.shares.values()) >= 0
+    assert min(profile.breakdown.values()) >= 0
     assert profile.peak_memory_gib > 0 and profile.flops_per_second > 0
 
     text = StringIO()

@@ -15,9 +15,9 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, joined
+from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Stopped
 
 STEPS = 20
 

@@ -58,13 +58,13 @@ def test_it_is_torchs(alloy_store: GraphStore, name: str) -> None:
     assert spread is not None
     forces = (batch.forces + spread * torch.randn_like(batch.forces)).requires_grad_()
     outputs = {"forces": forces, "energy": torch.zeros(3, 1)}
-    parts = loss.parts(outputs, batch, Counts(3, batch.num_nodes))
-    share = loss.share(parts, World())
+    means = loss.term_means(outputs, batch, Counts(3, batch.num_nodes))
+    mine = loss.of_rank(means, World())
     expected = TORCHS[name](forces / spread, batch.forces / spread)
-    torch.testing.assert_close(share.float(), expected)
-    torch.testing.assert_close(loss.total(parts).float(), expected)
+    torch.testing.assert_close(mine.float(), expected)
+    torch.testing.assert_close(loss.total(means).float(), expected)
     slopes = [
-        torch.autograd.grad(value, forces, retain_graph=True)[0] for value in (share, expected)
+        torch.autograd.grad(value, forces, retain_graph=True)[0] for value in (mine, expected)
     ]
     torch.testing.assert_close(*slopes)
 
@@ -76,9 +76,9 @@ def test_a_root_has_a_slope_where_nothing_is_wrong(alloy_store: GraphStore) -> N
         "forces": batch.forces.clone().requires_grad_(),
         "energy": batch.energy.view(1, 1).clone().requires_grad_(),
     }
-    share = loss.share(loss.parts(outputs, batch, Counts(1, batch.num_nodes)), World())
-    share.backward()
-    assert share == 0
+    mine = loss.of_rank(loss.term_means(outputs, batch, Counts(1, batch.num_nodes)), World())
+    mine.backward()
+    assert mine == 0
     assert all(torch.isfinite(value.grad).all() for value in outputs.values())
 
 
@@ -118,7 +118,9 @@ def test_noise_is_learnt_and_judged_alike(
     with torch.no_grad():
         outputs = trainer.average.model()(batch)
     assert (outputs["energy_aleatoric_std"] > 0).all()
-    expected = plain.total(plain.parts(outputs, batch, Counts(batch.num_graphs, batch.num_nodes)))
+    expected = plain.total(
+        plain.term_means(outputs, batch, Counts(batch.num_graphs, batch.num_nodes))
+    )
     assert trainer.evaluate(trainer.val)[0] == pytest.approx(float(expected), rel=1e-6)
     trainer.run()
     first, *_, last = (loss for _, loss, _ in trainer.progress.history)
@@ -209,15 +211,15 @@ def test_what_has_no_weight_costs_no_gradient(
     for name, value in outputs.items():
         value.register_hook(lambda gradient, name=name: asked.append(name))
     counts = Counts(2, batch.num_nodes)
-    trainer.loss.share(trainer.loss.parts(outputs, batch, counts), World()).backward()
+    trainer.loss.of_rank(trainer.loss.term_means(outputs, batch, counts), World()).backward()
     assert set(asked) == ({"energy"} if energy else {"energy", "forces"})
     assert all(parameter.grad is not None for parameter in trainer.model.parameters())
     if energy:
         found = [parameter.grad.clone() for parameter in trainer.model.parameters()]
         trainer.model.zero_grad()
         outputs = trainer.model(batch)
-        parts = trainer.loss.parts(outputs, batch, counts) + 0.0 * outputs["forces"].sum()
-        trainer.loss.share(parts, World()).backward()
+        means = trainer.loss.term_means(outputs, batch, counts) + 0.0 * outputs["forces"].sum()
+        trainer.loss.of_rank(means, World()).backward()
         for parameter, gradient in zip(trainer.model.parameters(), found, strict=True):
             torch.testing.assert_close(parameter.grad, gradient)
 
@@ -226,28 +228,31 @@ def test_what_has_no_weight_costs_no_gradient(
 def test_parts_of_a_step_add_up(tmp_path: Path, alloy_store: GraphStore, name: str) -> None:
     changes = HEADS | {"Training__loss_function_type": name, "Training__precision": "fp64"}
     losses = {}
-    for parts in (1, 2, 3, 9):
+    for micro_batches in (1, 2, 3, 9):
         trainer = make_trainer(
-            tmp_path / str(parts), alloy_store, Training__accumulation_steps=parts, **changes
+            tmp_path / str(micro_batches),
+            alloy_store,
+            Training__accumulation_steps=micro_batches,
+            **changes,
         )
         steps = trainer.plan(0)
         pieces = list(trainer.micro_batches(steps))
-        assert max(map(len, pieces)) == min(parts, max(step.graphs for step in steps))
-        losses[parts] = [
+        assert max(map(len, pieces)) == min(micro_batches, max(step.graphs for step in steps))
+        losses[micro_batches] = [
             float(trainer.train_step(step, piece))
             for step, piece in zip(steps, pieces, strict=True)
         ]
-    for parts in (2, 3, 9):
-        np.testing.assert_allclose(losses[parts], losses[1], rtol=1e-9)
+    for micro_batches in (2, 3, 9):
+        np.testing.assert_allclose(losses[micro_batches], losses[1], rtol=1e-9)
 
 
 def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStore) -> None:
     saved = {}
-    for parts in (1, 4):
+    for micro_batches in (1, 4):
         trainer = make_trainer(
-            tmp_path / str(parts),
+            tmp_path / str(micro_batches),
             alloy_store,
-            Training__accumulation_steps=parts,
+            Training__accumulation_steps=micro_batches,
             Training__batch_size=12,
         )
         (step, *_) = trainer.plan(0)
@@ -264,7 +269,7 @@ def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStor
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 trainer._backward(step, piece)
             most = max(most, held)
-        saved[parts] = most
+        saved[micro_batches] = most
     assert saved[4] < 0.4 * saved[1]
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.training import watch as watching
+from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Stopped
 
 EPOCHS = 4
 PLATEAU = {"type": "ReduceLROnPlateau", "patience": 0, "factor": 0.3, "min_lr": 1e-4}
@@ -139,9 +139,9 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long epochs are saved within: nothing was said to this one before it was gone."""
-    monkeypatch.setattr(watching, "SECONDS_UNSAVED", 0.0)
-    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(watching, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(monitoring, "SECONDS_UNSAVED", 0.0)
+    monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(monitoring, "CHECKPOINT_FRACTION", 1e9)
     steps = 0
 
     def die() -> bool:

@@ -18,12 +18,12 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.training import watch as watching
+from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Diverged, TrainingMonitor
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.watch import Diverged, Watch
 
 
 def steps_saved(folder: Path) -> tuple[int, int]:
@@ -34,7 +34,7 @@ def steps_saved(folder: Path) -> tuple[int, int]:
 def test_a_segment_ends_before_its_deadline(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "SPARE_SECONDS", 0.5)
+    monkeypatch.setattr(monitoring, "SPARE_SECONDS", 0.5)
     spec = make_spec(tmp_path / "t", alloy_store, 10_000, deadline=time.time() + 2)
     result = run_segment(spec)
     assert result.status == "interrupted"
@@ -72,7 +72,7 @@ trainer = TrainerProcess({})
 print(trainer._process.pid, flush=True)
 spec = json.loads(sys.argv[1])
 request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
-trainer.call({**request, "energy_share": 1.0})
+trainer.call({**request, "energy_fraction": 1.0})
 """
 
 
@@ -125,7 +125,7 @@ class Poisoned(Trainer):
     [("loss", "training loss is nan"), ("norm", "training gradient's norm is (nan|inf)")],
 )
 @pytest.mark.parametrize("clip", [10.0, 0.0], ids=["clipped", "not clipped"])
-@pytest.mark.parametrize(("look", "most"), [(0.0, 6), (1e9, 8)])
+@pytest.mark.parametrize(("interval", "most"), [(0.0, 6), (1e9, 8)])
 def test_divergence_is_named_by_its_step(
     tmp_path: Path,
     alloy_store: GraphStore,
@@ -133,11 +133,11 @@ def test_divergence_is_named_by_its_step(
     what: str,
     said: str,
     clip: float,
-    look: float,
+    interval: float,
     most: int,
 ) -> None:
-    """Found at the next look, within the epoch where looks are frequent, it names the step."""
-    monkeypatch.setattr(watching, "SECONDS_BETWEEN_LOOKS", look)
+    """Found at the next synchronisation, within the epoch where that is soon, it names the step."""
+    monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", interval)
     network = network_with(Training__gradient_clip=clip)
     spec = make_spec(tmp_path / "t", alloy_store, 5, network=network)
     trainer = Poisoned(spec, alloy_store, torch.device("cpu"), World())
@@ -162,21 +162,21 @@ def test_atoms_that_leave_for_nowhere_diverge(
     assert result.status == "diverged", result.reason
 
 
-def test_looks_are_far_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a wait for the device; a step that takes a millisecond has none of its own."""
+def test_the_host_rarely_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that takes a millisecond is not followed by a wait of its own."""
     now = 0.0
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now))
-    watch = Watch(World(), torch.device("cpu"), None, lambda: False)
-    loss, looks, read = torch.ones((), dtype=torch.float64), 0, 0.0
+    monkeypatch.setattr(monitoring, "time", SimpleNamespace(monotonic=lambda: now))
+    monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
+    loss, syncs, read = torch.ones((), dtype=torch.float64), 0, 0.0
     for step in range(1, 501):
         now += 0.001
-        watch.note(loss, loss)
-        if watch.should_look:
-            read += sum(watch.look(1, step))
-            looks += 1
-    read += sum(watch.look(1, 500))
+        monitor.record(loss, loss)
+        if monitor.sync_is_due:
+            read += sum(monitor.sync(1, step))
+            syncs += 1
+    read += sum(monitor.sync(1, 500))
     assert read == 500
-    assert looks <= 5
+    assert syncs <= 5
 
 
 def test_lack_of_memory_is_a_result(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -220,7 +220,7 @@ class _Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("hydragnn_flow.training.watch.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("hydragnn_flow.training.monitor.time.monotonic", lambda: self.now)
 
 
 class _Alike(World):
@@ -230,14 +230,14 @@ class _Alike(World):
         return values * self.size
 
 
-def _take_steps(watch: Watch, clock: _Clock, seconds: float) -> int:
-    """Steps of so many seconds each, until it is time for a look; returns how many."""
+def _take_steps(monitor: TrainingMonitor, clock: _Clock, seconds: float) -> int:
+    """Steps of so many seconds each, until a synchronisation is due; returns how many."""
     number = 0
-    while not watch.should_look:
+    while not monitor.sync_is_due:
         clock.now += seconds
-        watch.note(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0))
+        monitor.record(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0))
         number += 1
-    watch.look(1, number)
+    monitor.sync(1, number)
     return number
 
 
@@ -245,26 +245,28 @@ def test_the_mean_step_is_neither_the_first_nor_what_lies_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = _Clock(monkeypatch)
-    watch = Watch(World(), torch.device("cpu"), None, lambda: False)
-    assert watch.step_seconds == 0.0
-    assert _take_steps(watch, clock, 5.0) == 1
-    assert watch.step_seconds == 5.0
+    monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
+    assert monitor.step_seconds == 0.0
+    assert _take_steps(monitor, clock, 5.0) == 1
+    assert monitor.step_seconds == 5.0
     steps = 1
     for _ in range(3):
-        steps += _take_steps(watch, clock, 0.25)
+        steps += _take_steps(monitor, clock, 0.25)
         clock.now += 100.0
-        watch.evaluated(100.0)
+        monitor.evaluated(100.0)
     clock.now += 30.0
-    watch.saved(30.0)
-    steps += _take_steps(watch, clock, 0.25)
-    assert watch.step_seconds == pytest.approx(0.25)
-    assert watch.steps == steps
+    monitor.saved(30.0)
+    steps += _take_steps(monitor, clock, 0.25)
+    assert monitor.step_seconds == pytest.approx(0.25)
+    assert monitor.steps == steps
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_several_ranks_look_as_often_as_one(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """About every second; each look makes them all wait for each other."""
+def test_several_ranks_synchronise_as_often_as_one(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About every second; each synchronisation makes them all wait for each other."""
     clock = _Clock(monkeypatch)
-    watch = Watch(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)
-    _take_steps(watch, clock, 0.05)
-    assert _take_steps(watch, clock, 0.05) == 20
+    monitor = TrainingMonitor(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)
+    _take_steps(monitor, clock, 0.05)
+    assert _take_steps(monitor, clock, 0.05) == 20

@@ -57,7 +57,7 @@ class LocalRanks:
         Rank group to run.
     positions, trainers
         GCD, by its position on the node, and process of each rank.
-    energy_shares
+    energy_fractions
         Fraction of what each rank's energy counters see that is the segment's.
     """
 
@@ -67,11 +67,11 @@ class LocalRanks:
         group: RankGroup,
         positions: Sequence[int],
         trainers: Sequence[TrainerProcess],
-        energy_shares: Sequence[float],
+        energy_fractions: Sequence[float],
     ) -> None:
         self._node, self._group, self._spec = node, group, group.spec
         self._gcds = [node.gcds[position] for position in positions]
-        self._trainers, self._energy_shares = trainers, energy_shares
+        self._trainers, self._energy_fractions = trainers, energy_fractions
         self._in_gang = group.world is not None and group.world > len(trainers)
         self._over = threading.Event()
         self._end_by = float("inf")
@@ -139,7 +139,7 @@ class LocalRanks:
             "spec": self._spec.to_dict(),
             "rank": self._group.first_rank + rank,
             "world": world,
-            "energy_share": self._energy_shares[rank],
+            "energy_fraction": self._energy_fractions[rank],
             "rendezvous": rendezvous if world > 1 else None,
             "device": "cuda" if self._node.device == "hip" else self._node.device,
         }

@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import Store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import LOOPBACK, address_of
 from hydragnn_flow.files import write_json
-from hydragnn_flow.training.watch import Stopped
+from hydragnn_flow.training.monitor import Stopped
 
 FILE = "rendezvous.json"
 _SECONDS_BETWEEN_CHECKS = 0.2

@@ -38,8 +38,8 @@ from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training import checkpoint, predictions
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
+from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.watch import Stopped
 
 # Time to write a checkpoint once the worker is gone [s]; schedulers kill 30 s after their warning.
 SECONDS_TO_SAVE = 20.0
@@ -161,7 +161,7 @@ def _train(
                 world=world,
                 should_stop=should_stop,
                 may_write=fence.may_write,
-                energy_share=request["energy_share"],
+                energy_fraction=request["energy_fraction"],
                 alive=alive,
             )
         return vars(outcome) | ({LAST: True} if world.is_joined else {})

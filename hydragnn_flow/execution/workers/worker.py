@@ -74,7 +74,7 @@ def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentRe
         for position in positions:
             trainers.append(trainer_for(node, position, taken[position]))
             taken[position] += 1
-        shares = [_energy_share(node, together[position]) for position in positions]
+        shares = [_energy_fraction(node, together[position]) for position in positions]
         local.append(
             LocalRanks(node, replace(group, spec=_in_time(group.spec)), positions, trainers, shares)
         )
@@ -90,7 +90,7 @@ def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentRe
     return results
 
 
-def _energy_share(node: Node, segments: int) -> float:
+def _energy_fraction(node: Node, segments: int) -> float:
     """Share of a GCD's energy counters that each of its segments is charged with.
 
     The sockets' counters see all CPU slots. A slot is charged with its share of them whatever runs

@@ -20,7 +20,7 @@ EDGES_AT_A_TIME = 2048
 Form = Callable[[int, list[Any]], Tensor]
 """Derivative of a form with respect to the operand of a number, whose place holds None."""
 
-# Not among what torch promises; without it some gradients are computed for nothing.
+# Not a public function of torch; without it some gradients are computed for nothing.
 _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 

@@ -46,7 +46,7 @@ class GATConvolution(nn.Module):
     features
         Width of the edge features; 0 for a layer that sees connections only.
     dropout
-        Share of attention weights left out in training.
+        Fraction of attention weights left out in training.
     fades
         Whether attention fades with the length.
     """
@@ -77,9 +77,9 @@ class GATConvolution(nn.Module):
         own = torch.exp(own_logits - peak)
         if self.fades:
             weights = weights * geometry.envelope
-        share = (geometry.sum_at_receiver(weights) + own).reciprocal()
-        weights = self.dropout(weights * geometry.of_receiver(share))
-        own = self.dropout(own * share)
+        inverse = (geometry.sum_at_receiver(weights) + own).reciprocal()
+        weights = self.dropout(weights * geometry.of_receiver(inverse))
+        own = self.dropout(own * inverse)
         by_head = values.view(-1, *self.attention.shape)
         averaged = own[:, :, None] * by_head + edges.neighbours.weighted_sum(by_head, weights)
         new: Tensor = self.join(averaged.flatten(1))

@@ -90,7 +90,7 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
     for order, possible in zip(reversed(orders), reversed(reached[:-1]), strict=True):
         products = min(outputs, order * max_ell)
         # The square of any sum has a scalar part; a sum that stays alone must be of a degree that
-        # is wanted itself.
+        # is needed itself.
         sums = max_ell if order > 1 else products
         nodes = min(possible, max(sums + max_ell, outputs))
         layers.insert(0, Degrees(nodes, max_ell, sums, products, outputs))

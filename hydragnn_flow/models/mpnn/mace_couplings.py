@@ -67,7 +67,7 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
 
 
 def couple_to(first: int, second: int, degree: int) -> bool:
-    """Whether a product of two degrees has a part of the third, with the parity of harmonics."""
+    """Whether a product of two degrees has one of the third, with the parity of harmonics."""
     return abs(first - second) <= degree <= first + second and _even(first, second, degree)
 
 

@@ -18,7 +18,7 @@ class SAGEEdges(NamedTuple):
     """Sums over the neighbours, and a neighbour's weight in the mean [n_atoms, 1]."""
 
     neighbours: NeighbourSums
-    share: Tensor
+    weight: Tensor
 
 
 class SAGEConvolution(nn.Module):
@@ -30,7 +30,7 @@ class SAGEConvolution(nn.Module):
 
     def forward(self, nodes: Tensor, features: SAGEEdges, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
-        mean = features.neighbours.sum(nodes) * features.share.to(nodes.dtype)
+        mean = features.neighbours.sum(nodes) * features.weight.to(nodes.dtype)
         new: Tensor = self.mix(torch.cat([mean, nodes], dim=1))
         return new
 

@@ -1,8 +1,8 @@
-"""Whether to go on: stop requests, the deadline and the health of the losses.
+"""Monitor of a training: stop requests, the deadline and the health of the losses.
 
-A loss stays on the device until somebody reads it, and reading makes the host wait. So the losses
-of about a second are read together, at a *look*; on a device a step itself never waits. Where there
-are several ranks they agree at a look, since one that stopped alone would leave the others waiting.
+A loss stays on the device until the host reads it, and reading makes the host wait. So the losses
+of about a second are read together, in a *synchronisation*; a step itself never waits. Several
+ranks agree there, since one that stopped alone would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from hydragnn_flow.training.distributed import World
 
-SECONDS_BETWEEN_LOOKS = 1.0
-# A checkpoint may cost this share of the training time it protects.
-CHECKPOINT_SHARE = 0.05
+SECONDS_BETWEEN_SYNCS = 1.0
+# A checkpoint may cost this fraction of the training time it protects.
+CHECKPOINT_FRACTION = 0.05
 # A long epoch is saved within as well, or a lost node would cost all of it.
 SECONDS_UNSAVED = 300.0
 # Kept free before the deadline, for what takes longer than ever before.
@@ -35,8 +35,8 @@ class Stopped(Exception):
     """The segment is to end before its rung; the message says why."""
 
 
-class Watch:
-    """Watches one run of the training loop.
+class TrainingMonitor:
+    """Monitors one run of the training loop.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class Watch:
         Unix time [s] by which the last checkpoint must be written.
     should_stop
         Whether somebody wants the segment to end; asked before every step, with several ranks at
-        every look.
+        every synchronisation.
     alive
         Told before every step, and every batch of an evaluation, how long the longest step has
-        taken [s]: by then it does not hang. 0 before the first look.
+        taken [s]: by then it does not hang. 0 before the first synchronisation.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Watch:
         self.should_stop, self.alive = should_stop, alive
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self._looked = self._saved = time.monotonic()
-        self._steps_between_looks = 1
+        self._synced = self._saved = time.monotonic()
+        self._steps_between_syncs = 1
         self._slowest_step = self._slowest_evaluation = self._save_seconds = 0.0
         self._save_is_worth_it = self._save_is_urgent = False
         self._agreed = ""
         self.steps = 0
-        """Steps that were looked at."""
+        """Steps whose losses were read."""
         self._first = self._stepping = (0, 0.0)
 
     @property
@@ -82,22 +82,22 @@ class Watch:
         return seconds / n if n else 0.0
 
     def reason_to_stop(self) -> str:
-        """Why to stop here, or nothing; costs the device nothing."""
+        """Why to stop here, or nothing; the device does not wait for it."""
         self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
-    def note(self, loss: Tensor, norm: Tensor) -> None:
-        """Take a step's loss, this rank's share of it, and the norm of its gradient."""
+    def record(self, loss: Tensor, norm: Tensor) -> None:
+        """Keep this rank's loss of a step and the norm of the gradient, to be read later."""
         self._losses.append(loss)
         self._norms.append(norm)
 
     @property
-    def should_look(self) -> bool:
-        """Whether it is time for a look; the same on every rank."""
-        return len(self._losses) >= self._steps_between_looks
+    def sync_is_due(self) -> bool:
+        """Whether it is time to synchronise; the same on every rank."""
+        return len(self._losses) >= self._steps_between_syncs
 
-    def look(self, epoch: int, step: int) -> list[float]:
-        """Read the losses since the last look; every rank calls this after the same step.
+    def sync(self, epoch: int, step: int) -> list[float]:
+        """Read the losses since the last call; every rank calls this after the same step.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Watch:
         Returns
         -------
         list of float
-            The losses of the steps since the last look.
+            The losses of the steps since then.
 
         Raises
         ------
@@ -120,10 +120,10 @@ class Watch:
         read = torch.stack([*self._losses, *(norm.double() for norm in self._norms)])
         float(read[-1])  # waits for the device, or the time would not be that of the steps
         now = time.monotonic()
-        self._count(n, now - self._looked)
+        self._count(n, now - self._synced)
         reason = self._reason() if self.world.size > 1 else ""
         mine = [
-            (now - self._looked) / (n * self.world.size),
+            (now - self._synced) / (n * self.world.size),
             float(reason == _ASKED),
             float(reason == _LATE),
             *((now - self._saved, self._save_seconds) if self.world.is_first else (0.0, 0.0)),
@@ -131,30 +131,30 @@ class Watch:
         shared = torch.tensor(mine, dtype=torch.float64, device=self.device)
         together = self.world.sum(torch.cat([read, shared])).tolist()
         values, (seconds, asked, late, unsaved, save) = together[:-5], together[-5:]
-        self._save_is_worth_it = save <= CHECKPOINT_SHARE * unsaved
+        self._save_is_worth_it = save <= CHECKPOINT_FRACTION * unsaved
         self._save_is_urgent = unsaved >= SECONDS_UNSAVED
         self._agreed = _ASKED if asked else _LATE if late else ""
         self._slowest_step = max(self._slowest_step, seconds)
-        self._steps_between_looks = max(1, int(SECONDS_BETWEEN_LOOKS / max(seconds, 1e-6)))
-        self._looked = time.monotonic()
+        self._steps_between_syncs = max(1, int(SECONDS_BETWEEN_SYNCS / max(seconds, 1e-6)))
+        self._synced = time.monotonic()
         self._losses, self._norms = [], []
         losses, norms = values[:n], values[n:]
         self._check(losses, norms, epoch, step)
         return losses
 
     def save_is_due(self, *, within_epoch: bool) -> bool:
-        """Whether to write a checkpoint, as of the last look; the same on every rank."""
+        """Whether to write a checkpoint, as of the last synchronisation."""
         return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 
     def evaluated(self, seconds: float) -> None:
-        """Take note of how long an evaluation took; the next step's time begins now."""
+        """Record how long an evaluation took; the next step's time begins now."""
         self._slowest_evaluation = max(self._slowest_evaluation, seconds)
-        self._looked = time.monotonic()
+        self._synced = time.monotonic()
 
     def saved(self, seconds: float) -> None:
-        """Take note of how long writing the checkpoint took."""
+        """Record how long writing the checkpoint took."""
         self._save_seconds = max(self._save_seconds, seconds)
-        self._looked = self._saved = time.monotonic()
+        self._synced = self._saved = time.monotonic()
 
     def _count(self, steps: int, seconds: float) -> None:
         self.steps += steps
@@ -169,11 +169,11 @@ class Watch:
         return _LATE if self._is_late() else ""
 
     def _is_late(self) -> bool:
-        # Before the first look nothing is known, and a segment is to get at least so far.
+        # Before the first synchronisation nothing is known; a segment is to get at least so far.
         if self.deadline is None or self._slowest_step == 0.0:
             return False
-        # Several ranks do not ask again until a look's worth of steps later.
-        step = self._slowest_step * (self._steps_between_looks if self.world.size > 1 else 1)
+        # Several ranks do not ask again before their next synchronisation.
+        step = self._slowest_step * (self._steps_between_syncs if self.world.size > 1 else 1)
         ahead = step + self._slowest_evaluation + self._save_seconds + SPARE_SECONDS
         return time.time() + ahead > self.deadline
 
