@@ -88,7 +88,7 @@ def _show_versions(asked: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[
-        bool, typer.Option(_DEBUG, help="Show tracebacks; may stand anywhere in the command.")
+        bool, typer.Option(_DEBUG, help="Show tracebacks; may be anywhere in the command.")
     ] = False,
     version: Annotated[
         bool,
@@ -100,7 +100,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    # Both are here for --help. main() takes --debug out of the arguments, wherever it stands.
+    # Both are here for --help. main() takes --debug out of the arguments, wherever it is.
     del debug, version
 
 
@@ -115,7 +115,7 @@ def prepare(
 ) -> None:
     """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
 
-    The same command goes on with a preparation that was stopped.
+    The same command continues a preparation that was stopped.
     """
     from hydragnn_flow.campaign import check_paths
     from hydragnn_flow.campaign import prepare as build
@@ -140,7 +140,7 @@ def run(
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
-    The same command goes on with a run that was stopped.
+    The same command continues a run that was stopped.
     """
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config import load_config
@@ -239,7 +239,7 @@ def predict(
 
     Rows are in the order of the input; files of a directory in natural order (run-2 before run-10),
     with a column `file`. Files without structures are left out and named. Units are those of the
-    training data; they are printed, and stand in the metadata of Parquet files.
+    training data; they are printed, and written to the metadata of Parquet files.
     """
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.predict_files import predict_path
@@ -259,9 +259,7 @@ def profile(
     run_dir: RunDir,
     trial: Annotated[
         int | None,
-        typer.Option(
-            "--trial", help="Whose network; without it the one of the run's configuration.", min=0
-        ),
+        typer.Option("--trial", help="Trial whose network to use, not the configuration's.", min=0),
     ] = None,
     ranks: Annotated[
         int, typer.Option("--ranks", help="Processes that train together by DDP.", min=1)
@@ -367,8 +365,8 @@ def store_check(path: Store) -> None:
 
 _RUNS = Path("runs")
 _LINES_OF_LOG = 20
-_STOPPED = "stopped; the same command goes on from here"
-# Bytes from which on to check a store takes long enough for a progress bar.
+_STOPPED = "stopped; the same command continues from here"
+# Size [bytes] of a store whose check takes long enough for a progress bar.
 _LONG = 1 << 30
 
 
@@ -378,7 +376,7 @@ def _counted(n: int, thing: str) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Say that what Ctrl-C or another signal stopped can be gone on with."""
+    """Say that a command stopped by Ctrl-C or another signal can be continued."""
     try:
         yield
     except KeyboardInterrupt:
@@ -392,7 +390,7 @@ def _interruptible() -> Iterator[None]:
 def main() -> None:
     """Run the command line.
 
-    Whatever goes wrong is told in one sentence; exit code 2 says that the input is at fault, 1 that
+    Every failure is reported in one sentence. Exit code 2 says that the input is at fault, 1 that
     anything else is. ``--debug`` shows the traceback too.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]

@@ -21,5 +21,5 @@ class SelectionError(StoreError, IndexError):
 class CampaignStopped(RuntimeError):
     """Something around the campaign keeps its work from being done: a full disk, a broken node.
 
-    Nothing is lost. When it is cured, the same command goes on.
+    Nothing is lost. When it is cured, the same command continues.
     """

@@ -59,7 +59,7 @@ def replacing(path: Path, may_write: Callable[[], bool] = lambda: True) -> Itera
 
 
 def sweep(path: Path) -> None:
-    """Delete the temporary files that killed writers of ``path`` left; nobody may be writing it."""
+    """Delete temporary files left by killed writers of ``path``; no process may be writing it."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink(missing_ok=True)
 
@@ -186,7 +186,7 @@ def patiently(
     tell
         Called once, with the first error.
     seconds
-        How long to go on trying.
+        How long to keep trying.
 
     Returns
     -------
@@ -214,7 +214,7 @@ def patiently(
 def same_file(descriptor: int, path: Path) -> bool:
     """Whether an open file is the one that is at ``path`` now.
 
-    Whoever has waited for a lock on a file that its holder may delete asks this.
+    A process that has waited for a lock on a file that its holder may delete has to ask this.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -35,7 +35,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     Parameters
     ----------
     path
-        The file; made where there is none.
+        The file; made if it is missing.
     seconds
         How long to wait for another holder.
 
@@ -88,9 +88,9 @@ def local_locks(path: Path) -> str:
 
 
 def take(lock: int) -> bool:
-    """Lock an open file for this process alone; returns whether nobody else has it.
+    """Lock an open file for this process alone; returns whether no other process has it.
 
-    A lock that was :func:`share`-d before is lost where somebody has.
+    A lock that was :func:`share`-d before is lost if another process has it.
 
     Raises
     ------

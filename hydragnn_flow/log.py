@@ -18,7 +18,7 @@ from pathlib import Path
 
 FILE = "driver.log"
 NOTICE = 25
-"""Level of what the user is to read too; between INFO and WARNING."""
+"""Level of messages that the user reads too; between INFO and WARNING."""
 MOST_CHARACTERS = 1000
 """Longest message of a line, so that a page of a scheduler's output does not fill the file."""
 _LAST_BYTES = 1 << 16

@@ -127,7 +127,7 @@ class JsonProcess:
             self.kill()
 
     def close(self) -> None:
-        """Kill the process and close its pipes, which nobody may be using any more."""
+        """Kill the process and close its pipes, which no thread may be using any more."""
         self.kill()
         for pipe in (self._requests, self._answers):
             with suppress(BrokenPipeError):
@@ -137,7 +137,7 @@ class JsonProcess:
 def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
     """Keep standard output for messages to the parent; returns the function that sends one.
 
-    Whatever else prints to standard output goes to standard error from then on.
+    Everything else printed to standard output goes to standard error from then on.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -152,7 +152,7 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
 def end_with_parent(parent: int, seconds: float = 1.0) -> None:
     """Have this process end when its parent does, however that ends.
 
-    A parent that is killed tells nobody, and its pipes may be held open by other children.
+    A parent that is killed sends no message, and its pipes may be held open by other children.
 
     Parameters
     ----------

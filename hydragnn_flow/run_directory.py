@@ -88,7 +88,7 @@ class RunDirectory:
         elif self.has_begun:
             free = {"data.path", "search.trials", "search.warm_start", "ensemble"}
         elif self.store.exists():
-            # Of the network the store has the neighbour lists; prepare_store compares them.
+            # The store has the network's neighbour lists; prepare_store compares them.
             free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}
         else:
             return  # its driver was stopped before it had done anything
@@ -152,7 +152,7 @@ class RunDirectory:
     def clear(self, remove: bool) -> None:
         """Take away what a driver puts into a new directory, and the directory itself on request.
 
-        Only for a run that has not begun its search. Where its store is prepared, or some of it,
+        Only for a run that has not begun its search. If its store is prepared, even in part,
         everything stays.
         """
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():

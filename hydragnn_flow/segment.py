@@ -62,7 +62,7 @@ class SegmentSpec(Segment):
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
     run_directory: str = ""
-    """Where the driver's token is kept."""
+    """File of the driver's token."""
     token: str = ""
     """Identifies the driver that sent this segment; a newer driver's token ends it."""
     attempt: str = ""
@@ -127,8 +127,8 @@ class TrainingOutcome:
     """Energy of all ranks [J]: the fraction of what each one's counters saw that is the segment's;
     None where a rank has none."""
     spent_seconds: float = 0.0
-    """What it took, before this segment, to get to the checkpoint it began with: seconds of each
-    GCD, those of segments included that were lost and so have none in their records."""
+    """Time of each GCD [s] that led to the checkpoint the segment began with, including the work of
+    lost segments, which have no ``seconds``."""
     spent_joules: float = 0.0
     started: float = 0.0
     """Unix time [s]."""
@@ -154,7 +154,7 @@ class TrainingOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a segment ran, as its worker knows."""
+    """Node and GCDs of a segment, as its worker knows them."""
 
     node: str = ""
     gcds: list[str] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the driver planned and expected of a segment."""
+    """Plan and estimate of a segment by the driver."""
 
     bundle: str = ""
     """Name of the segments that were sent to one worker together."""
@@ -181,11 +181,10 @@ class Forecast:
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
     uncorrected_seconds: float | None = None
-    """What the network alone said of the training steps, on all GCDs, before experience corrected
-    it."""
+    """Time predicted for the training steps on all GCDs, before corrections [s]."""
     predicted_memory_gib: float | None = None
     uncorrected_memory_gib: float | None = None
-    """What the network alone said, without a margin."""
+    """Prediction from the network alone, without a margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +207,7 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         )
 
     def expected(self, forecast: Forecast) -> SegmentResult:
-        """The result beside what the driver expected."""
+        """The result beside the driver's forecast."""
         return replace(self, **vars(forecast))
 
     def to_dict(self) -> dict[str, Any]:

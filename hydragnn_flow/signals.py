@@ -23,7 +23,7 @@ def leaving_in_order() -> Iterator[None]:
     """Leave a ``with`` block by `SystemExit` on SIGTERM and SIGHUP, as on Ctrl-C by its exception.
 
     Left alone, both end the process at once. The exit status is a shell's: 128 and the number of
-    the signal. A signal that somebody handles, or ignores as nohup does, stays theirs.
+    the signal. A signal that has a handler, or is ignored as nohup does, is left as it is.
 
     Signals that come together raise one exception: systemd ends a session by SIGTERM and SIGHUP at
     once, and a user whose Ctrl-C has to wait for a long computation may close the terminal.

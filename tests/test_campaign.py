@@ -80,7 +80,7 @@ def finished(interrupted: Started) -> Path:
 
 def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted: Started) -> None:
     assert interrupted.code == 130
-    assert "goes on from here" in interrupted.log.read_text()
+    assert "continues from here" in interrupted.log.read_text()
     assert not still_there(interrupted.family, seconds=30)
 
 

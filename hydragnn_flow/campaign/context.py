@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Context:
-    """What both phases of a campaign work with."""
+    """Objects that both phases of a campaign use."""
 
     config: RunConfig
     site: Site
@@ -125,7 +125,7 @@ class Context:
     def _divided(
         self, spec: SegmentSpec, epochs: int, width: int, results: Sequence[SegmentResult]
     ) -> tuple[SegmentSpec, Estimate]:
-        """A segment with as many micro-batches as its memory needs, and what it takes."""
+        """A segment with as many micro-batches as its memory needs, and its estimated cost."""
         network, estimate = self.estimator.divide(spec.network, epochs, width, results)
         if network is not spec.network:
             _logger.info(

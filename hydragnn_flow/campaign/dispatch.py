@@ -49,7 +49,7 @@ class _Sending:
 
 @dataclass(frozen=True)
 class _End:
-    """The end of what one worker ran of a sending."""
+    """The end of a worker's part of a bundle that was sent."""
 
     sending: _Sending
     position: int

@@ -45,7 +45,7 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 
 
 def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> dict[str, Any]:
-    """Run a campaign from where it stands to its end; returns the content of `ensemble.json`."""
+    """Continue a campaign to its end; returns the content of `ensemble.json`."""
     with _driving(directory, config, view) as token:
         with _started(site, directory) as pools:
             store = _prepare(config, site, directory, view, pools)
@@ -53,7 +53,7 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
             chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
             for member, trial in enumerate(chosen):
                 value = math.nan if trial.value is None else trial.value
-                _logger.info("member %d goes on from trial %d: %.6g", member, trial.number, value)
+                _logger.info("member %d continues trial %d: %.6g", member, trial.number, value)
             members = MemberPhase(context, chosen).run(pools())
         return _finish(context, members)
 
@@ -62,7 +62,7 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
 def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
     """Own the run directory; where the input turns out wrong, what was new is taken away again.
 
-    What was prepared of the store stays: it has nothing to do with mistakes elsewhere.
+    A store that was prepared stays, since the mistakes are elsewhere.
     """
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()

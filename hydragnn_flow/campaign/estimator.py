@@ -74,8 +74,8 @@ class Estimator:
     ) -> tuple[NetworkConfig, Estimate]:
         """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
-        Those are the fewest with which a step is expected to fit, and twice as many for each time
-        that it did not fit all the same.
+        Their number is the smallest with which a step is expected to fit, doubled for each time
+        that it did not fit.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Estimator:
         Returns
         -------
         network, estimate
-            The network with its `accumulation_steps` set, and what it takes.
+            The network with its `accumulation_steps` set, and the estimate of its cost.
         """
         failures = self._config.search.failures
         own = self._own(results)
@@ -154,7 +154,7 @@ class Estimator:
         """Measured over counted memory, where the measured is not mostly that of the process."""
         process = self.gcd.process_gib
         counted = (result.uncorrected_memory_gib or 0.0) - process
-        # Of an accelerator the libraries' own memory is not in what torch has allocated.
+        # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
         return measured / counted if counted > 0 and measured > process else None
 
@@ -227,7 +227,7 @@ def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
     node = site.node
     if node.device != "cpu" or config.data.mode != "memory":
         return node.gcd
-    # What is larger than half of a node's memory lies on its disk.
+    # A store larger than half of a node's memory is on its disk.
     share = store.manifest.bytes / 2**30 / len(node.gcds)
     left = node.gcd.memory_gib - min(share, node.gcd.memory_gib / 2)
     if left <= node.gcd.process_gib:

@@ -1,4 +1,4 @@
-"""Failures of segments, and what follows from them."""
+"""Failures of segments, and their consequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import Failures
 from hydragnn_flow.segment import SegmentResult
 
-# Where a step's size is a budget of atoms or edges, which says nothing of its number of graphs.
+# A step's size may be a budget of atoms or edges, which says nothing about its number of graphs.
 _MOST_MICRO_BATCHES = 64
 
 
@@ -19,7 +19,7 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
     Parameters
     ----------
     config
-        Says what becomes of failures.
+        Says how failures are treated.
     parameters
         Of the trial.
     end

@@ -1,4 +1,4 @@
-"""What a campaign runs on: a clock, and workers. Those of a machine, or simulated ones."""
+"""Clock and workers of a campaign: those of a machine, or simulated ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
     """Time, as the campaign sees it pass."""
 
     def monotonic(self) -> float:
-        """Time since some moment [s], by a clock that nobody sets."""
+        """Time since some moment [s], by a monotonic clock."""
         ...
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
@@ -30,7 +30,7 @@ class WallClock:
     """Time as it passes on this machine."""
 
     def monotonic(self) -> float:
-        """Time since some moment [s], by a clock that nobody sets."""
+        """Time since some moment [s], by a monotonic clock."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
@@ -64,7 +64,7 @@ class Workers(Protocol):
         ...
 
     def waiting(self) -> str:
-        """What the campaign waits for while it has no workers, in a sentence; or nothing."""
+        """Sentence that says what the campaign waits for while it has no workers; or empty."""
         ...
 
     def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:

@@ -176,7 +176,7 @@ class MemberPhase:
         )
 
     def _has_ended(self, result: SegmentResult) -> bool:
-        """Whether a member is trained, or ended for what lies in itself and would come again."""
+        """Whether a member is trained, or ended for a reason of its own that would recur."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
@@ -187,7 +187,7 @@ class MemberPhase:
         trial, last = self.trials[member], self._ended[member]
         folder = self._folder(member)
         if not checkpoint_time(folder):
-            # It failed before its first checkpoint, so what its trial had learnt stands.
+            # It failed before its first checkpoint, so its trial's checkpoint is still the latest.
             source = self.context.directory.trial(trial.number) / FILE
             self.context.ledger.write(lambda: copy_file(source, folder / FILE))
         mine = self._of("member", member)

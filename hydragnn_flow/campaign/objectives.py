@@ -77,7 +77,7 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         return next((row[1] for row in curve if row[0] == last.best_epoch), curve[-1][1])
     if name.startswith(_ON_VALIDATION):
         target = name.removeprefix(_ON_VALIDATION)
-        # Where a target is extensive, and only there, training has measured its error per atom.
+        # Training has measured the error per atom of extensive targets only.
         per_atom = last.metrics.get(f"{target}_mae_per_atom")
         return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
     if name == "peak_memory_gib":

@@ -33,8 +33,8 @@ def rebuild_study(
     """Make a missing study anew, where the run has left traces of its trials.
 
     The reports are judged again in the order they came, so every trial is as it was after its last
-    recorded segment. Trials in flight run on, and so does one that was given up because its
-    segments came back unfinished again and again. The caller holds the run directory's lock.
+    recorded segment. Trials in flight run on, also one that was given up because its segments came
+    back unfinished again and again. The caller holds the run directory's lock.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def rebuild_study(
 
 
 class _SecondJudgement(Search):
-    """A search that is told what the first one decided, where that is known."""
+    """A search that repeats the decisions of the first one, where they are known."""
 
     def went_on(self, number: int, rung: int, value: float) -> None:
         """A trial reported a value and was sent on."""
@@ -153,12 +153,12 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
 def _at(network: Any, path: str) -> Any:
     for key in path.split("."):
         network = network.get(key) if isinstance(network, dict) else None
-    # One width may stand for that of every layer.
+    # One width may be given for all layers.
     return network[0] if isinstance(network, list) and network else network
 
 
 def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -> None:
-    """Report again what was reported, and what the ledger shows was decided."""
+    """Repeat the reports, and the decisions that the ledger shows."""
     reached: dict[int, int] = {}
     for result in results:
         reached[result.number] = max(result.rung, reached.get(result.number, 0))

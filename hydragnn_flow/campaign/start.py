@@ -1,7 +1,7 @@
 """Start of a campaign: the user's input is checked first, then the driver is imported.
 
 The driver needs torch and Parsl, which take seconds to import, on a file system that many use a
-minute. A wrong path is told before.
+minute. A wrong path is reported before.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def run_campaign(
     run_directory: str | Path | None = None,
     view: View | None = None,
 ) -> CampaignSummary:
-    """Run a campaign to its end, or go on with one that was stopped.
+    """Run a campaign to its end, or continue one that was stopped.
 
     Parameters
     ----------
     config
-        What to do.
+        The campaign.
     site
-        Where to do it.
+        The machine.
     run_directory
         Where to keep everything; ``runs/<name>`` where not given.
     view
@@ -108,11 +108,11 @@ def run_campaign(
     InputError
         If something the user gave is wrong; nearly all of that is found before a trial starts.
     StoreError
-        If the store is damaged, now or while trials read it; with it restored, the same call goes
-        on.
+        If the store is damaged, now or while trials read it; once it is restored, the same call
+        continues.
     CampaignStopped
-        If something around the campaign keeps its work from being done; that cured, the same call
-        goes on.
+        If something around the campaign keeps its work from being done; once that is cured, the
+        same call continues.
     """
     directory = check_paths(config, run_directory)
     was_complete = directory.is_complete(config)

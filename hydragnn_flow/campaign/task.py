@@ -1,4 +1,4 @@
-"""Task: a segment to run, and what is expected of it."""
+"""Task: a segment to run, and its estimated cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A segment to run, and what is expected of it."""
+    """A segment to run, and its estimated cost."""
 
     spec: SegmentSpec
     estimate: Estimate
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it was cut short: its progress is of no use before it goes on."""
+        """Whether it was cut short: its progress is of no use before it continues."""
         return self.retries.total > 0
 
     def sent(self) -> SegmentSpec:
@@ -46,7 +46,7 @@ class Task:
         return replace(self.spec, attempt=uuid.uuid4().hex)
 
     def forecast(self, bundle: str) -> Forecast:
-        """What is planned and expected of it, sent with a bundle."""
+        """Plan and estimate of the segment, sent with a bundle."""
         estimate = self.estimate
         return Forecast(
             bundle=bundle,

@@ -42,8 +42,8 @@ class TrialPhase:
     Parameters
     ----------
     context
-        Of the campaign. What its run directory records but the study does not know yet is reported
-        first, so that a restart goes on where the last driver stopped.
+        Of the campaign. Results that are in the run directory but not yet in the study are reported
+        first, so that a restart continues where the last driver stopped.
     """
 
     def __init__(self, context: Context) -> None:
@@ -123,8 +123,8 @@ class TrialPhase:
     def _gather(self, dispatch: Dispatch, free: int) -> None:
         """Make segments ready until they fill the free GCDs.
 
-        No more than that: a trial that is asked for later is chosen with more results. Where
-        nothing runs one is kept ready: it says that there is work for a machine to come.
+        No more than that: a trial that is asked for later is chosen with more results. If nothing
+        runs, one trial is kept ready, so that a machine is asked for.
         """
         filling, seen = Filling(self.context.gcd, free), 0
         while True:
@@ -168,7 +168,7 @@ class TrialPhase:
         return True
 
     def _promote(self, dispatch: Dispatch) -> bool:
-        """Have a trial go on that has waited at a rung, where one may."""
+        """Continue a trial that has waited at a rung, if one may."""
         nothing_left = self.search.asked >= self.context.config.search.trials
         promoted = self.search.promote(
             closing=nothing_left and not dispatch.running and not self._ready

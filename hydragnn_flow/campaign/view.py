@@ -1,4 +1,4 @@
-"""What a campaign shows to its user while it runs."""
+"""Display of a running campaign to its user."""
 
 from __future__ import annotations
 

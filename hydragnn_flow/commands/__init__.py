@@ -1,1 +1,1 @@
-"""The commands of the command line, by what they are for."""
+"""The commands of the command line, by purpose."""

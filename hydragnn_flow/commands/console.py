@@ -88,7 +88,7 @@ def say(text: str) -> None:
 
 
 def short(path: Path) -> str:
-    """A path relative to where the user stands, where it is below."""
+    """A path relative to the working directory, if it is below."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Commands that look at a search: its trials, what mattered, optuna-dashboard."""
+"""Commands that show a search: its trials, importance of parameters, optuna-dashboard."""
 
 from __future__ import annotations
 

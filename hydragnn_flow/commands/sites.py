@@ -1,4 +1,4 @@
-"""Commands about sites, and the options by which every command is told of one."""
+"""Commands about sites, and the options by which every command takes one."""
 
 from __future__ import annotations
 

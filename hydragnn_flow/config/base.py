@@ -1,4 +1,4 @@
-"""What every section of a configuration has in common: unknown keys are refused with the nearest
+"""Base class of every section of a configuration: unknown keys are refused with the nearest
 right one, and a pydantic report becomes one sentence naming file and key."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LARGEST = 2**53
 _TELLING = 4
 # Pydantic's names of the members of unions.
 _TYPES = {"bool", "constrained-int", "tuple[constrained-int, ...]"}
-# Pydantic's words for what a YAML or JSON file has.
+# Pydantic's words for the types of a YAML or JSON file.
 _IN_PLAIN_WORDS = {
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
@@ -44,7 +44,7 @@ class Section(BaseModel):
     )
 
     unused: ClassVar[Mapping[str, str]] = {}
-    """Further keys that may stand and change nothing, and why that is so."""
+    """Further keys that are accepted and change nothing, and the reason."""
 
     @model_validator(mode="before")
     @classmethod
@@ -74,7 +74,7 @@ def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | N
     known
         Keys that are read.
     unused
-        Keys that may stand as well but change nothing, and why.
+        Keys that are accepted too but change nothing, and the reason.
     """
     unused = unused or {}
     names, given = list(known), _bare(str(key))
@@ -87,7 +87,7 @@ def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | N
         return f"unknown key {key!r}; known keys: {', '.join(sorted(names))}"
     said = f"unknown key {key!r}; did you mean {near[0]!r}?"
     if near[0] in unused:
-        said += f" It may stand, and changes nothing: {unused[near[0]]}"
+        said += f" It is accepted and changes nothing: {unused[near[0]]}"
     return said
 
 

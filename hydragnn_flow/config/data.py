@@ -1,4 +1,4 @@
-"""Where the structures come from, how they are split, and how they are kept and read."""
+"""Data of a run: where structures come from, how they are split, stored and read."""
 
 from __future__ import annotations
 

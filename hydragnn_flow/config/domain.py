@@ -97,7 +97,7 @@ class Parameter(Section):
         return (bounds[0], type(bounds[1])(reached))
 
     def contains(self, value: object) -> bool:
-        """Whether a value lies in the domain."""
+        """Whether a value is in the domain."""
         if self.choices is not None:
             return any(_same(value, choice) for choice in self.choices)
         kinds = int if self.int is not None else (int, float)

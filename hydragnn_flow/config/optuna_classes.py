@@ -83,7 +83,7 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
     options
         ``type`` and arguments.
     supplied
-        Arguments for every class that has them, which nobody may give.
+        Arguments that are supplied to every class that has them, and that a user may not give.
     """
     kind = _found(key, base, options)
     name, signature = kind.__name__, inspect.signature(kind)

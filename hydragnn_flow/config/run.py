@@ -86,7 +86,7 @@ class RunConfig(Section):
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
-        Where it holds a list, a single value is put in each of its places: one width of all layers.
+        If it holds a list, a single value is put in each of its places: one width of all layers.
         `Resources` are no part of a network and passed over.
         """
         section: dict[str, Any] = _copy(self.network)

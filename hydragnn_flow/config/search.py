@@ -134,7 +134,7 @@ class SearchConfig(Section):
                 hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, val.TARGET"
                 raise ValueError(f"{name!r} is not an objective{hint}")
             if name in objectives[:i]:
-                raise ValueError(f"{name!r} stands twice; remove one")
+                raise ValueError(f"{name!r} is given twice; remove one")
         if objectives[0] in COSTS:
             raise ValueError(
                 f"the first is {objectives[0]!r}, but rungs judge by the first; begin with an "

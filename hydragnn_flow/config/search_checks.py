@@ -15,7 +15,7 @@ from hydragnn_flow.errors import InputError
 Space = Mapping[str, Parameter]
 NetworkWith = Callable[[Mapping[str, Any]], NetworkConfig]
 
-# What a trial runs on is searched like its network, though it is no part of it.
+# A trial's resources are searched like its network, though they are no part of it.
 RESOURCES = "Resources"
 GCDS = f"{RESOURCES}.gcds"
 

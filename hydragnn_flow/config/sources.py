@@ -69,11 +69,11 @@ class SourceSection(Section):
         Raises
         ------
         InputError
-            If the section asks for what cannot be.
+            If the section asks for something impossible.
         """
 
     def check_files(self, folder: Path) -> None:
-        """Check quickly that file names stand for files, before any is opened.
+        """Check quickly that file names match files, before any is opened.
 
         Raises
         ------

@@ -25,7 +25,7 @@ _TAKEN = frozenset(
     | {"ptr", "face", "num_nodes"}
     | {BRANCH, "graph_attr", "pe", "rel_pe"}
 )
-# PyG adds numbers of nodes or graphs to what has one of these in its name.
+# PyG adds numbers of nodes or graphs to keys with one of these in their names.
 _TAKEN_WORDS = ("index", "batch")
 DIVIDED_BY_ATOMS = "_scaled_num_nodes"
 """HydraGNN's mark in the name of a quantity that is divided by the number of atoms."""

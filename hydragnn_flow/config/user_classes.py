@@ -29,5 +29,5 @@ def import_class(name: str) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without line breaks, or its type where it has none."""
+    """The message of an error without line breaks, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

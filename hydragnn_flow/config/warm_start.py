@@ -19,7 +19,7 @@ def absolute(names: Sequence[Any], source: Path) -> list[Any]:
     Parameters
     ----------
     names
-        What stands in ``search.warm_start``; what is not text is left for the schema to refuse.
+        Value of ``search.warm_start``; anything but text is left for the schema to refuse.
     source
         The configuration file, which they are relative to.
     """
@@ -34,7 +34,7 @@ def check_earlier(paths: Sequence[Path]) -> None:
     Parameters
     ----------
     paths
-        Absolute; what stands in ``search.warm_start``.
+        Value of ``search.warm_start``, absolute.
 
     Raises
     ------

@@ -90,7 +90,7 @@ def truncation_of(
     atoms
         The structure.
     graph
-        What :func:`atoms_to_graph` made of it, with the same ``cutoff`` and ``max_neighbours``.
+        Result of :func:`atoms_to_graph`, with the same ``cutoff`` and ``max_neighbours``.
     cutoff, max_neighbours
         How its edges were found.
     """

@@ -43,7 +43,7 @@ def neighbour_list(
     Parameters
     ----------
     positions
-        Cartesian positions [Å], [n_atoms, 3]; they need not lie inside the cell.
+        Cartesian positions [Å], [n_atoms, 3]; they need not be inside the cell.
     cell
         Lattice vectors in rows [Å], [3, 3]; rows of directions that are not periodic are ignored.
     pbc
@@ -51,7 +51,7 @@ def neighbour_list(
     cutoff
         Longest edge [Å].
     max_neighbours
-        Keep only so many nearest neighbours of each receiver. Neighbours as near as the last one
+        Number of nearest neighbours to keep of each receiver. Neighbours as near as the last one
         kept are kept too, otherwise the graph would depend on the order of the atoms.
     """
     n_atoms = len(positions)

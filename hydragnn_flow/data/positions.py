@@ -1,6 +1,6 @@
 """Positions near the origin, where single precision resolves them best.
 
-What a network sees of positions are the vectors of edges, differences of two of them. Single
+A network sees only the vectors of edges, differences of two positions. Single
 precision resolves 6e-8 of the larger one: 0.001 Å at 10,000 Å, which atoms of a molecular dynamics
 that is not wrapped drift away in time.
 """
@@ -28,7 +28,7 @@ _FAR = 4
 def near_origin(
     positions: Vectors, cell: NDArray[np.float64], pbc: NDArray[np.bool_]
 ) -> tuple[Vectors, Vectors]:
-    """Wrap atoms into the cell, and bring a structure that lies far away to the origin.
+    """Wrap atoms into the cell, and bring a distant structure to the origin.
 
     Parameters
     ----------
@@ -43,15 +43,15 @@ def near_origin(
     -------
     positions
         [n_atoms, 3] Å. Along periodic directions each atom is in the cell. Along the others the
-        structure is moved as a whole where it lies several times as far from the origin as it is
-        long, by a multiple of a power of two, so that its coordinates keep their digits. What is
-        near already stays as it is.
+        structure is moved as a whole if it is several times as far from the origin as it is long,
+        by a multiple of a power of two, so that its coordinates keep their digits. A structure near
+        the origin stays as it is.
     wrapped
         Lattice vector that was taken off each atom's position, [n_atoms, 3] Å.
     """
     lattice = cell[pbc]
     inverse = np.linalg.pinv(lattice)
-    # Of its place along periodic directions a structure has none to speak of.
+    # A structure's place along periodic directions has no meaning.
     open_part = positions - (positions @ inverse) @ lattice
     low, high = open_part.min(axis=0), open_part.max(axis=0)
     centre, extent = (low + high) / 2, float((high - low).max())

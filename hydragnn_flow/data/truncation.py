@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What single precision may add to a length, relative.
+# Relative error of a length in single precision.
 _ROUNDING = 1e-4
 
 
@@ -64,7 +64,7 @@ class Truncation:
     def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
         """Why a potential must not learn from such lists, and what to do.
 
-        ``so_far`` says that there are more structures than those that were counted.
+        ``so_far`` says that there are more structures than were counted.
         """
         more = " (so far)" if so_far else ""
         remedies = []
@@ -88,7 +88,7 @@ def count_truncation(
     distances: NDArray[np.float64],
     n_atoms: int,
 ) -> Truncation:
-    """Compare neighbour lists with all that there is within the cutoff.
+    """Compare neighbour lists with all neighbours within the cutoff.
 
     The lists need not hold the nearest neighbours: other programs end them with others.
 

@@ -161,7 +161,7 @@ class Ensemble:
     def _graph(self, atoms: Atoms, number: int, name: str) -> Data:
         cutoff, counted = self.manifest.cutoff, self.manifest.truncation
         assert cutoff is not None  # every store this package writes has one
-        # Where all lists were whole in training, those of denser structures must be so too.
+        # If all lists were whole in training, those of denser structures must be whole too.
         whole = counted is not None and not counted.atoms
         kept = None if whole else self.manifest.max_neighbours
         try:
@@ -177,8 +177,8 @@ class Ensemble:
         Parameters
         ----------
         store
-            Made with the ensemble's cutoff and `max_neighbours`. Labels it has stand beside the
-            predictions.
+            Made with the ensemble's cutoff and `max_neighbours`. Its labels, if it has any, are
+            shown beside the predictions.
         split
             Name of the split to predict; all of them, in the order of the store, where not given.
         members
@@ -317,7 +317,7 @@ def _formula(atoms: Atoms) -> str:
 
 
 def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """What all members predict: output -> ``[n_members, n, d]``.
+    """Predictions of all members: output -> ``[n_members, n, d]``.
 
     Members of different trials may differ in whether they predict a noise.
     """
@@ -340,7 +340,7 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Modul
 
 
 def member_folder(folder: Path, member: int) -> Path:
-    """Where a member keeps its files."""
+    """The folder of a member's files."""
     return folder / "members" / str(member)
 
 

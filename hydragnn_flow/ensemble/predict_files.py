@@ -75,14 +75,14 @@ def predict_path(
 
 @dataclass
 class _Found:
-    """Structures, and the names of their files and of those that have none."""
+    """Structures, the names of their files, and the names of files without structures."""
 
     structures: list[Atoms] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     """Files that are hidden, broken links, or of a format ASE does not know."""
     unreadable: list[str] = field(default_factory=list)
-    """What is wrong with each of the other files that cannot be read or predicted."""
+    """Error of each of the other files that cannot be read or predicted."""
 
     def add(self, file: Path, structures: Sequence[Atoms]) -> None:
         self.structures += structures

@@ -19,7 +19,7 @@ from hydragnn_flow.models.stress import STRESS, VOIGT
 
 @dataclass(frozen=True)
 class Predictions:
-    """What an ensemble says about some structures, in their order.
+    """Predictions of an ensemble for some structures, in their order.
 
     Units of the columns and the level of the intervals are in ``DataFrame.attrs``.
     """

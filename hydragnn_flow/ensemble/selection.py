@@ -12,8 +12,8 @@ from hydragnn_flow.search.records import best_first
 def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
     """The trials with the smallest value of the first objective, best first.
 
-    A trial that a rung ended has finished too: it may be better than one that went on earlier in
-    the search, and training it further is what a member gets anyway. One that broke a limit of
+    A trial that a rung ended has finished too: it may be better than one that was continued earlier
+    in the search, and a member is trained further anyway. One that broke a limit of
     `search.constraints` is chosen only where there are too few others.
 
     Raises

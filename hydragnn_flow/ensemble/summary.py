@@ -1,4 +1,4 @@
-"""What a run directory says of its finished ensemble, without loading the models."""
+"""Summary of a finished ensemble in its run directory, without loading the models."""
 
 from __future__ import annotations
 

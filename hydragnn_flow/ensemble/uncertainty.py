@@ -17,9 +17,9 @@ Floats = NDArray[np.float64]
 class Calibration:
     """How one target's spread between members becomes a standard deviation and an interval.
 
-    The total variance is ``(scale * spread)² + (floor * size)²``: what the members disagree about,
-    and what they all miss. The size is the noise the members' heads predict, where they do; else it
-    is the number of atoms where ``per_atom``, and one where not. An interval is the mean ±
+    The total variance is ``(scale * spread)² + (floor * size)²``: the members' disagreement, and
+    the error that they share. The size is the noise that the members' heads predict, if they do;
+    otherwise the number of atoms with ``per_atom``, and one without. An interval is the mean ±
     ``quantile`` total standard deviations.
     """
 
@@ -30,7 +30,7 @@ class Calibration:
     level: float
     """Fraction of true values the interval is to hold."""
     per_atom: bool
-    """The target is a sum over atoms, and so are its errors."""
+    """The target is a sum over atoms, like its errors."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -76,7 +76,7 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
-    """Standard deviation of the noise from what each member predicts, ``[n_members, ...]``.
+    """Standard deviation of the noise that each member predicts, ``[n_members, ...]``.
 
     The variance of a mixture is the mean of its components' variances and the variance of their
     means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
@@ -195,7 +195,7 @@ def distribution(
 
 
 def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
-    """What errors that all members share grow with."""
+    """Quantity with which the errors that all members share grow."""
     if noise is not None:
         return noise
     return atoms if per_atom and atoms is not None else np.ones((1, 1))

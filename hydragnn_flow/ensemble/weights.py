@@ -49,7 +49,7 @@ def stacking_weights(products: Floats) -> Floats:
     """Convex weights with which the members' mean fits the validation data best.
 
     Stacked regression (Breiman, Mach. Learn. 24, 49 (1996)) with the squared residuals of the
-    training loss. Equal weights are among the candidates, and so is almost the best member alone.
+    training loss. Equal weights and, almost, the best member alone are among the candidates.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
     if node.device == "cpu":
         return variables | {"CUDA_VISIBLE_DEVICES": ""}
     # NCCL and RCCL read this once in a process and would otherwise take, and listen on, whichever
-    # interface they find first. `=` asks for this very name; the user's own choice stands.
+    # interface they find first. `=` asks for this very name; the user's own choice is kept.
     if "NCCL_SOCKET_IFNAME" not in os.environ:
         variables["NCCL_SOCKET_IFNAME"] = f"={node.interface or LOOPBACK}"
     device = _device(node, position)

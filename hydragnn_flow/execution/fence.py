@@ -30,7 +30,7 @@ ATTEMPT_FILE = "attempt"
 # Thousands of processes check, on one shared file system. Before a write into a folder that may no
 # longer be its own, a process checks at once.
 SECONDS_BETWEEN_CHECKS = 5.0
-# `hydragnn-flow status` holds a driver's lock for an instant, to see whether somebody has it.
+# `hydragnn-flow status` holds a driver's lock for an instant, to see whether a driver has it.
 SECONDS_TO_BECOME_DRIVER = 1.0
 
 
@@ -183,7 +183,7 @@ def _driver(run_directory: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
-    """A file's text; empty where there is none, or it is none."""
+    """A file's text; empty if there is no file or it is not text."""
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):

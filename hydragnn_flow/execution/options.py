@@ -19,7 +19,7 @@ from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.errors import InputError
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
-# Options that stand on the command line too.
+# Options that are on the command line too.
 _FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
 
 

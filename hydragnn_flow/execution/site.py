@@ -21,7 +21,7 @@ from hydragnn_flow.placement import Gcd
 
 Scheduler = Literal["slurm", "pbs"]
 PoolName = Literal["gcd", "node"]
-"""Pools of a site, by what each of their workers has."""
+"""Pools of a site, by the resources of each worker."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Site:
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
-    """A GCD nobody has measured.
+    """A GCD that has not been measured.
 
     The rates decide only how the first trials are placed; every finished trial corrects them.
 

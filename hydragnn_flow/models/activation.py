@@ -1,4 +1,4 @@
-"""Activation functions by HydraGNN's names, and the multi-layer perceptrons made of them."""
+"""Activation functions by HydraGNN's names, and the multi-layer perceptrons with them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class PerformerAttention(GlobalAttention):
         """Average the values by attention; see :meth:`GlobalAttention.average`."""
         of_query = self._exponents(query)
         of_key = self._exponents(key).masked_fill(~present, -math.inf)
-        # Whatever is taken away here cancels in the average; it keeps exponentials from
+        # The value that is subtracted cancels in the average; it keeps exponentials from
         # overflowing, for each graph by itself.
         of_query = torch.exp(of_query - of_query.detach().amax(dim=3, keepdim=True))
         of_key = torch.exp(of_key - of_key.detach().amax(dim=(2, 3), keepdim=True))

@@ -61,7 +61,7 @@ def _initialise(model: nn.Module) -> None:
     """Draw the weights of linear layers with variance 1 / inputs (LeCun et al. 1998).
 
     torch's default has a third of that, so a signal shrinks from layer to layer. Forces are slopes
-    of what is left, and learning them took epochs to begin.
+    of the remaining signal, and learning them took epochs to begin.
     """
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
@@ -79,9 +79,9 @@ def _initialise(model: nn.Module) -> None:
 def _mirror(weight: Tensor) -> None:
     """Make the second half of the rows the negative of the first.
 
-    Of each pair of units a ReLU then lets one pass, whatever comes in (Balduzzi et al.,
-    arXiv:1702.08591). A narrow layer whose inputs hardly differ, such as pooled features, else
-    begins with all its units off about once in ten, and never learns.
+    A ReLU then lets one unit of each pair pass, whatever the input is (Balduzzi et al.,
+    arXiv:1702.08591). A narrow layer whose inputs hardly differ, such as pooled features, would
+    otherwise begin with all its units off about once in ten, and never learn.
     """
     half = weight.shape[0] // 2
     weight[half : 2 * half] = -weight[:half]

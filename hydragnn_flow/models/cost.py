@@ -73,7 +73,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         n_written = sum(map(_size, written))
         self.launches += 1
-        # Of the rows it selects from, a gather reads only those it returns.
+        # A gather reads only the rows that it returns.
         gathers = name in ("index_select", "embedding", "index")
         self.bytes += n_written + (n_written if gathers else sum(map(_size, read)))
         if name in _PRODUCTS:

@@ -50,7 +50,7 @@ class EdgeReader(nn.Module):
         self.basis = basis
         self.attributes = attributes
         self.size = attributes if basis is None else basis_size + attributes
-        """Number of input features of the functions; 0 if edges have none."""
+        """Number of input features of the functions; 0 if edges have no features."""
         # Attributes differ from edge to edge of equal length, so knots would not do.
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 

@@ -71,7 +71,7 @@ class PotentialModel(HydraModel):
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
-        Where asked for, ``stress`` [n_graphs, 6] in eV/Å³, in Voigt's order and with ASE's sign:
+        On request ``stress`` [n_graphs, 6] in eV/Å³, in Voigt's order and with ASE's sign:
         see :func:`~hydragnn_flow.models.stress.stress_of`.
 
         While training, gradients flow through all. In evaluation mode, or where the caller has

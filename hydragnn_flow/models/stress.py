@@ -54,5 +54,5 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     first, second, third = cell.view(-1, 3, 3).to(vectors.dtype).unbind(dim=1)
     volume = (first * torch.linalg.cross(second, third)).sum(dim=1, keepdim=True).abs()
     periodic = volume > 0
-    # Not a division by zero that is thrown away afterwards: its slope would be NaN all the same.
+    # Not a division by zero that is thrown away afterwards: its slope would still be NaN.
     return torch.where(periodic, virial / torch.where(periodic, volume, 1.0), math.nan)

@@ -165,7 +165,7 @@ class CostModel:
             self._memory.add(kind, math.log(taken.memory))
 
     def _log_ratio(self, kind: str, width: int, own: Taken | None) -> float:
-        """Of the time of training steps, on a GCD that is not shared."""
+        """Correction of the time of training steps, on a GCD that is not shared."""
         expected = self._steps.expected(kind, _conditions(1, width))
         if own is None or own.steps <= 0:
             return expected

@@ -132,7 +132,7 @@ class _Fit:
 
 
 def _apart(shape: Any) -> tuple[str, list[float]]:
-    """What makes the family of a shape, and the logarithms of its sizes."""
+    """Family of a shape, and the logarithms of its sizes."""
     sizes: list[float] = []
 
     def family(value: Any) -> Any:

@@ -37,7 +37,7 @@ class Placeable(Protocol):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it was cut short: its progress is of no use before it goes on."""
+        """Whether it was cut short: its progress is of no use before it continues."""
         ...
 
     @property
@@ -68,8 +68,8 @@ def next_bundles(
     than free GCDs, and while memory, computing time and similar length allow; a segment that fills
     a GCD keeps it to itself.
 
-    Of the segments of several GCDs the one that has waited longest goes before all that were not
-    cut short. Where too few GCDs are free it has a reservation for the moment when enough will be;
+    Among the segments of several GCDs, the one that has waited longest goes before all that were
+    not cut short. If too few GCDs are free it has a reservation for the moment when enough will be;
     segments that would not delay it start before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949,
     295).
 

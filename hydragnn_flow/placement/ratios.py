@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 # The last segments of a kind that count, so that a change of the machine is followed.
 WINDOW = 16
-# Of the powers of the conditions, for which the segments of all kinds speak.
+# Strength of the prior on the powers of the conditions, which segments of all kinds inform.
 _POWER_SHRINKAGE = 1.0
 
 
@@ -19,8 +19,8 @@ class Ratios:
     """Expects the logarithm of measured over predicted, by kind and conditions.
 
     A ridge regression: one constant for all, which is free, and constants of the kinds and powers
-    of the conditions, which are drawn towards nothing. A kind that nobody has measured gets what
-    the others have in common; constants of kinds of their own would raise those that were measured
+    of the conditions, which are drawn towards nothing. A kind that has not been measured gets the
+    common part of the others; constants of kinds of their own would raise those that were measured
     first above all others, and spoil the order that the predictions had.
 
     Parameters

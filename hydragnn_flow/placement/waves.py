@@ -23,8 +23,8 @@ def plan_members(
     """Give members GCDs in proportion to their cost, so that they end together.
 
     Members are dealt to groups of equal cost, longest first; a group shares one node. Within it
-    every member has one GCD and each further GCD goes to the member that would end last. Where
-    there are more nodes than members, each further node goes to the member that would end last.
+    every member has one GCD and each further GCD goes to the member that would end last. If there
+    are more nodes than members, each further node goes to the member that would end last.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ def plan_members(
     Returns
     -------
     list of Wave
-        Every member in exactly one wave; waves are independent and may run in any order. Of a
-        member on several nodes all but the last are full.
+        Every member in exactly one wave; waves are independent and may run in any order. All nodes
+        of a member on several nodes but the last are full.
     """
     narrowest = min(2, gcds_per_node)
     per_wave = max(1, gcds_per_node // narrowest)

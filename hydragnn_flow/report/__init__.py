@@ -1,4 +1,4 @@
-"""What a person sees of a campaign: tables, figures and one HTML report."""
+"""Tables, figures and the HTML report of a campaign."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def accuracies(summary: Mapping[str, Any]) -> list[Accuracy]:
 
 
 def closing_table(summary: Mapping[str, Any]) -> Table:
-    """What the terminal shows when a campaign is over.
+    """Tables that the terminal shows when a campaign is over.
 
     Parameters
     ----------

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 HOST = "127.0.0.1"
-"""Only this machine: the dashboard asks nobody who they are."""
+"""Only this machine: the dashboard has no authentication."""
 PORT = 8080
-"""Where people look first; another is taken where it is in use."""
+"""Usual port; another is taken if it is in use."""
 _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
@@ -58,14 +58,14 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
 
 
 def addresses(server: WSGIServer) -> tuple[str, str]:
-    """Where a browser on this machine finds the dashboard, and how one elsewhere gets there."""
+    """Address of the dashboard for a browser on this machine, and the way to it from elsewhere."""
     port = server.server_port
     tunnel = f"ssh -N -L {port}:{HOST}:{port} {socket.gethostname()}"
     return f"http://{HOST}:{port}/dashboard", tunnel
 
 
 class _Following(BaseJournalBackend):
-    """The complete records of a journal that somebody else appends to; never written or locked."""
+    """Complete records of a journal to which another process appends; read without a lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class _Following(BaseJournalBackend):
             self._offset, skipped = 0, log_number_from
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            # What has no end yet is still being written.
+            # A line without an end is still being written.
             whole = file.read().rpartition(b"\n")[0]
         records = [json.loads(line) for line in whole.splitlines()[skipped:]]
         self._offset += len(whole) + 1 if whole else 0

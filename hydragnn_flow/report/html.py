@@ -27,7 +27,7 @@ from hydragnn_flow.report.trials_frame import study_frame_of
 from hydragnn_flow.search.records import best_first
 
 REPORT = "report.html"
-# Beyond so many drawn elements a picture of pixels is smaller and opens faster.
+# Number of drawn elements above which a picture of pixels is smaller and opens faster.
 _MOST_SVG_ELEMENTS = 2000
 _MOST_TABLE_ROWS = 500
 
@@ -41,7 +41,7 @@ class Picture:
     width: int
     """In CSS pixels."""
     text: str
-    """What it shows, for those who cannot see it."""
+    """Description of the picture, for readers who cannot see it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Cells:
 
 
 def write_report(run_directory: Path) -> Path:
-    """Write `report.html` from what a run directory holds so far.
+    """Write `report.html` from the present content of a run directory.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def write_report(run_directory: Path) -> Path:
     Returns
     -------
     pathlib.Path
-        The page. It stands by itself: no other file, no network.
+        The page. It needs no other file and no network.
 
     Raises
     ------
@@ -143,14 +143,14 @@ def test_targets(run: RunFiles) -> list[TargetValues]:
     nodes = targets_of(run.nodes, names) if run.nodes is not None else []
     sums = {name for name, row in names.items() if "mae_per_atom_ensemble" in row}
     if run.nodes is not None:
-        # Total energies of cells of many sizes lie on the diagonal whatever the model does.
+        # Total energies of cells of many sizes are near the diagonal for any model.
         n_atoms = run.nodes.groupby("graph_id").size()
         graphs = [t.per_atom(n_atoms) if t.name in sums else t for t in graphs]
     return graphs + nodes
 
 
 def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
-    """Sentences about what the run has not produced yet."""
+    """Sentences about results that the run has not produced yet."""
     planned = run.config.search.trials
     ended = sum(trial.state != "running" for trial in run.trials)
     sentences = []
@@ -175,7 +175,7 @@ def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
 
 
 def facts(run: RunFiles) -> list[tuple[str, str]]:
-    """The few numbers that stand at the top of the page."""
+    """The few numbers at the top of the page."""
     states = [trial.state for trial in run.trials]
     counts = {s: states.count(s) for s in ("complete", "pruned", "failed", "running")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -194,7 +194,7 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def cost(run: RunFiles) -> str:
-    """What the run took, in one sentence; empty before the first segment ended."""
+    """Segments and time of the run, in one sentence; empty before the first segment ended."""
     if not run.segments:
         return ""
     kinds = [segment.kind for segment in run.segments]

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from optuna.trial import TrialState
 
 FEWEST = 10
-"""Trials without which nothing can be said."""
+"""Smallest number of trials for a statement."""
 MANY = 50
-"""Trials from which on the best tenth are five; Optuna advises no fewer."""
+"""Number of trials at which the best tenth are five; Optuna advises at least as many."""
 FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
-# The good trials are compared with all: the best tenth, but so many that they are no accident.
+# The good trials are compared with all: the best tenth, but enough of them to be no accident.
 _BEST, _FEWEST_BEST = 0.1, 5
 # Shapley values of a deep forest cost about a millisecond a trial.
 _MOST_EXPLAINED = 1000
@@ -155,7 +155,7 @@ def _numbers(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Inputs [n_trials, n_columns] for a forest, and the position in ``names`` of each column.
 
-    Categories are one column each; a gap lies below every value, so that one split sets it apart.
+    Categories are one column each; a gap is below every value, so that one split sets it apart.
     """
     columns: list[NDArray[np.float64]] = []
     owners: list[int] = []

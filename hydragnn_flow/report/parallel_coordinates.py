@@ -21,9 +21,9 @@ from hydragnn_flow.report.trials_frame import ranking
 
 _MOST_AXES = 12
 _STRONG_LINES = 12
-# Where a parameter is that a trial does not have, below the axis from 0 to 1.
+# Place of a parameter that a trial does not have, below the axis from 0 to 1.
 _ABSENT = -0.15
-# So few integers are drawn like categories; of more, the lines lie apart by themselves.
+# Up to this number integers are drawn like categories; the lines of more are apart anyway.
 _FEW_INTEGERS = 10
 
 Ticks = list[tuple[float, str]]

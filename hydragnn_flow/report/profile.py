@@ -1,4 +1,4 @@
-"""Where a trial's time goes, for the terminal: measured by as many processes as asked for."""
+"""Profile of a trial for the terminal, measured by the requested number of processes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _measure(
 
 
 def profile_tables(profile: TrainingProfile) -> RenderableType:
-    """The modes, and what they say about a step."""
+    """The modes, and their meaning for a step."""
     modes = Table("mode", "steps", "ms/step", "CPU ms/step", "graphs/s")
     for timing in profile.timings.values():
         modes.add_row(

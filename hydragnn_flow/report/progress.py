@@ -1,4 +1,4 @@
-"""What a person sees while a campaign runs."""
+"""Progress of a campaign in the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Where output goes to a file there is no bar to redraw; a line appears after each such share.
+# In a file there is no bar to redraw; a line appears after each such share.
 _LOG_SHARE = 0.1
 
 

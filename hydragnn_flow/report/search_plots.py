@@ -84,7 +84,7 @@ def rung_curves(
     epochs = [epoch for number in shown for epoch in curves[number]]
     _value_axis(axes, "y", losses[np.isfinite(losses)])
     if rungs and max(epochs, default=0) >= 9 * rungs[0]:
-        # Rungs lie at equal distances, and the many short curves are not a heap at the edge.
+        # Rungs are at equal distances, so that the many short curves are not a heap at the edge.
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(mpl.ticker.FixedLocator([1, *rungs]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -143,7 +143,7 @@ def importance_bars(importance: pd.DataFrame) -> Figure:
                 for value, count in zip(told, shown["trials"], strict=True)
             ]
         axes.bar_label(bars, told, padding=5, fontsize=9, color=SOFT)
-        # Room for what stands beside the longest bar, and beside any that has a longer text.
+        # Room for the text beside the longest bar, and beside any with a longer text.
         axes.set_xlim(0, max(shown[column].max(), 1e-6) * (1.3 if most == least else 1.55))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:g} %"))
@@ -260,7 +260,7 @@ def tell(figure: Figure, notes: Collection[str]) -> None:
 
 
 def crowded(count: int) -> float:
-    """What marks and lines shrink by when there are too many to stand apart."""
+    """Factor by which marks and lines shrink when there are too many to be told apart."""
     return float(min(1.0, (60 / max(count, 1)) ** 0.5))
 
 

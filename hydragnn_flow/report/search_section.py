@@ -1,4 +1,4 @@
-"""What the report shows of a search."""
+"""Section of the report about the search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def search_figures(
     segments: Sequence[SegmentResult],
     rungs: Sequence[int] = (),
 ) -> dict[str, tuple[Figure, str]]:
-    """The figures there is data for, and what each shows in words.
+    """The figures that there is data for, and a description of each.
 
     Parameters
     ----------

@@ -139,7 +139,7 @@ def short_names(paths: list[str]) -> list[str]:
 
 
 def cell(value: Any) -> str:
-    """A value of a frame as text; empty where there is none."""
+    """A value of a frame as text; empty if it is missing."""
     if value is None or value is pd.NA:
         return ""
     return number(value) if isinstance(value, float) else str(value)

@@ -58,9 +58,9 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
 
 
 def _driver(run_directory: Path) -> Iterator[str]:
-    """Who works on a run that is not finished, and on what."""
+    """Driver of a run that is not finished, and its work."""
     if not is_driven(run_directory):
-        yield "no driver is at work on it; `hydragnn-flow run` goes on"
+        yield "no driver is at work on it; `hydragnn-flow run` continues it"
         return
     driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
     yield f"driver: process {driver['pid']} on {driver['host']}"

@@ -70,7 +70,8 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
     table
         As an ensemble writes it.
     names
-        Of targets, as far as they are known; else components are told by their endings alone.
+        Of targets, as far as they are known; otherwise components are recognised by their endings
+        alone.
     """
 
     def base_of(column: str) -> str:

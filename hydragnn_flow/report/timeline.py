@@ -12,7 +12,7 @@ from hydragnn_flow.segment import SegmentResult
 # than this share of the time in which something ran: a campaign killed at night and started again
 # in the morning would otherwise be two specks at the ends of an empty chart.
 _PAUSE_SECONDS, _PAUSE_SHARE = 60.0, 0.25
-# What is left of it, as a share of the time shown.
+# Its remaining width, as a share of the time shown.
 _CUT_SHARE = 0.03
 
 
@@ -36,7 +36,7 @@ class Pause:
     """A stretch cut out of the axis because nothing ran."""
 
     at: float
-    """Middle of what is left of it on the axis [s]."""
+    """Middle of its shortened image on the axis [s]."""
     seconds: float
 
 
@@ -48,12 +48,12 @@ class Timeline:
     """(node, GCD) of each row."""
     bars: tuple[Bar, ...]
     idle: tuple[float, ...]
-    """Share of the time, pauses left out, in which each row's GCD ran nothing."""
+    """Idle share of each row's GCD, pauses left out."""
     pauses: tuple[Pause, ...]
     length: float
     """Of the axis [s]."""
     untimed: int
-    """Segments of which is not known where or when they ran: they were lost with their worker."""
+    """Segments whose place and time are not known: they were lost with their worker."""
 
 
 def lay_out(segments: Sequence[SegmentResult]) -> Timeline:

@@ -19,20 +19,19 @@ from hydragnn_flow.search.storage import read_journal
 BEGUN = "begun"
 """User attribute of a study that has all earlier trials: the names of its objectives."""
 LIMITS = "limits"
-"""User attribute of a study: the limits that its trials' excesses are told from."""
+"""User attribute of a study: the limits from which its trials' excesses are computed."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     """Add the trials of the studies named in `search.warm_start`, and say that all are there.
 
     They have numbers before those of the study's own trials, are shown as trials of their origin,
-    and never become members. They are held to the limits of this search.
+    and never become members. The limits of this search apply to them.
 
     Raises
     ------
     InputError
-        If a study has other objectives, limits that it does not tell, or no trial that lies in the
-        space.
+        If a study has other objectives, limits that it does not tell, or no trial in the space.
     """
     study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
@@ -40,7 +39,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
         found = [trial for trial in _trials_of(earlier) if _fits(trial, config)]
         if not found:
             raise InputError(
-                f"search.warm_start: no trial of {name} lies in search.space; remove it or widen "
+                f"search.warm_start: no trial of {name} is in search.space; remove it or widen "
                 f"the space"
             )
         for trial in found:

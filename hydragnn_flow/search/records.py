@@ -15,7 +15,7 @@ FIXED = "fixed_params"
 ORIGIN = "origin"
 """User attribute of a trial that another study has made: where it was read."""
 PASSED = "passed"
-"""User attribute: the last rung from which the trial went on."""
+"""User attribute: the last rung from which the trial continued."""
 PROMOTES = "promotes"
 """User attribute of a study whose trials wait at each rung to be promoted."""
 

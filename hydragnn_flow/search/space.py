@@ -19,7 +19,7 @@ from hydragnn_flow.config import Parameter
 def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
     """Ask Optuna for a value of every parameter that exists in this trial.
 
-    A value that the study already holds for the trial is returned as it is, so a trial whose
+    A value that the study already has for the trial is returned as it is, so a trial whose
     suggestion was cut short by a crash is completed rather than repeated.
 
     Parameters

@@ -106,8 +106,8 @@ class GroupCommitBackend(BaseJournalBackend):
 class StudyStorage(JournalStorage):
     """Optuna's journal storage for one writer, whose changes are on disk after :meth:`commit`.
 
-    Every change is seen at once. What is acted on must be committed before. Who opens it holds the
-    run directory's lock.
+    Every change is seen at once. Commit changes before you act on them. The process that opens it
+    holds the run directory's lock.
 
     Parameters
     ----------
@@ -176,9 +176,9 @@ class StudyStorage(JournalStorage):
 
 
 def read_journal(path: Path) -> JournalStorage:
-    """What a journal holds at this moment; somebody else may be appending to it.
+    """Content of a journal at this moment; another process may be appending to it.
 
-    Changes to what is returned stay in memory.
+    Changes to the returned storage stay in memory.
 
     Raises
     ------

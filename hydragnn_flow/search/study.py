@@ -45,7 +45,7 @@ class Search:
     num_epoch
         Epochs of a trial that no rung ends.
     seed
-        Decides the suggestions, together with what the study already holds.
+        Decides the suggestions, together with the content of the study.
     ensemble_size
         Trials that the search is to find.
 
@@ -168,8 +168,8 @@ class Search:
         -------
         Verdict
             Whether the trial ``goes_on``, ``waits`` to be promoted, or has ended: ``complete`` or
-            because it ``stops`` here. A verdict that was committed stands: asked again after a
-            restart, a trial that went on still does.
+            because it ``stops`` here. A committed verdict is final: asked again after a restart, a
+            trial that continued still does.
         """
         trial = self._trial(number)
         if trial.user_attrs.get(PASSED, -1) >= rung:
@@ -192,7 +192,7 @@ class Search:
         return verdict
 
     def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """A trial that waited at a rung and may now go on, and that rung; None if there is none.
+        """A trial that waited at a rung and may now continue, and that rung; or None.
 
         Parameters
         ----------
@@ -224,8 +224,7 @@ class Search:
         Raises
         ------
         OSError
-            If the disk does not take it. What was to be written is kept, and the next call tries
-            again.
+            If the disk does not take it. The changes are kept, and the next call tries again.
         """
         self._storage.commit()
 

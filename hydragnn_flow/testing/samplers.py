@@ -49,7 +49,7 @@ class SamplerSuite:
 
     @pytest.fixture
     def sampler(self) -> str | dict[str, Any]:
-        """What stands in ``search.sampler``; a subclass says."""
+        """Value of ``search.sampler``; defined by a subclass."""
         raise NotImplementedError
 
     @contextmanager

@@ -106,7 +106,7 @@ def example_options(name: str | Path) -> dict[str, Any]:
 
 
 def executors_of(site: Site, directory: Path) -> dict[str, Any]:
-    """Parsl's executors of a site, by label; this host need have none of its networks."""
+    """Parsl's executors of a site, by label; this host need not have any of its networks."""
     from hydragnn_flow.execution.sites.batch import Executors
 
     parsl = site.parsl_config

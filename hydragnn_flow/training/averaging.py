@@ -1,4 +1,4 @@
-"""The moving average of a model's weights, which is what is judged and kept."""
+"""The moving average of a model's weights, which is validated and kept."""
 
 from __future__ import annotations
 

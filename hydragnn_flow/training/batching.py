@@ -91,7 +91,7 @@ class Step:
     order: Ints
     """Indices of the graphs, those of the first rank first, [graphs]."""
     bounds: Ints
-    """Where each rank's graphs begin and end in ``order``, [n_ranks + 1]."""
+    """Boundaries of the ranks' graphs in ``order``, [n_ranks + 1]."""
     atoms: int
     """Atoms over all ranks."""
 
@@ -275,7 +275,7 @@ def _side_by_side(costs: _Costs, order: Ints, owner: Ints, world: int) -> tuple[
 
 
 def _steps(index: Sizes, costs: _Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
-    """Cut a sequence of graphs into steps; deal them to the ranks where they have none yet."""
+    """Cut a sequence of graphs into steps; deal them to the ranks if that is not done yet."""
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
     ordinary = order[places]

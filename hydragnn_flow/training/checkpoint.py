@@ -31,7 +31,7 @@ def save_checkpoint(
         Tensors and plain Python values only.
     may_write
         Asked right before the old file is replaced, each time that is tried: while a disk was
-        away, another node may have got further. Where it says no, the old file stays.
+        away, another node may have got further. If it says no, the old file stays.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") ->
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
-        # It goes on with advice about torch, of which the first sentence is enough.
+        # The first sentence is enough; the rest is advice about torch.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
         raise InputError(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None

@@ -1,4 +1,4 @@
-"""What this machine computes on where nobody says."""
+"""Default device of this machine."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import Store
 PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 _kept: list[object] = []
-# What their messages about a broken connection name.
+# Words in their messages about a broken connection.
 _TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
 
 
@@ -65,7 +65,7 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
     rank, size
         This process's number, and how many there are.
     store
-        Which all ranks share and nobody has used before; a rank that is alone needs none.
+        A fresh key-value store that all ranks share; a single rank needs none.
     device
         What they compute on: `cpu`, `cuda` or `xpu`.
     """

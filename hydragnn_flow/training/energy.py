@@ -17,7 +17,7 @@ Counter = Callable[[], float]
 """Joules since some moment; only differences mean something."""
 
 _POWERCAP = Path("/sys/class/powercap")
-# A processor's counter begins anew every few minutes; a turn that nobody saw would be lost.
+# A processor's counter begins anew every few minutes; a turn between two readings would be lost.
 _SECONDS_BETWEEN_READINGS = 10.0
 
 
@@ -56,7 +56,7 @@ class EnergyMeter:
         Returns
         -------
         bool
-            False always, so that it can stand before what is asked as often.
+            Always False, so that it can be combined with a condition that is asked as often.
         """
         if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
             self.joules()
@@ -73,7 +73,7 @@ class EnergyMeter:
 
 
 def rapl_counters(root: Path = _POWERCAP) -> list[Counter]:
-    """A counter for each socket; none where the kernel has none or does not let us read them."""
+    """A counter for each socket; none if the kernel has none or does not let us read them."""
     counters: list[Counter] = []
     for zone in sorted(root.glob("intel-rapl:[0-9]*")):
         if zone.name.count(":") > 1:  # within a socket, counted in it already
@@ -156,7 +156,8 @@ def _amd(properties: Any) -> Counter:
 def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
     """The die that counts the energy of a die's package, and how many dies the package has.
 
-    Of an MI250X's two dies the driver lets one count the energy of both, and shows 0 for the other.
+    On an MI250X the driver lets one of the two dies count the energy of both, and shows 0 for the
+    other.
 
     Parameters
     ----------

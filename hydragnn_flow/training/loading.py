@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 AHEAD = 2
 """Batches made before they are asked for: one that is read while another is copied."""
 THREAD = "batches"
-"""What the thread's name begins with."""
+"""Beginning of the thread's name."""
 
 
 def reads_ahead(device: torch.device) -> bool:
@@ -35,13 +35,13 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
     """The batches in their order, on the device.
 
     Left before its end it is to be closed; then its thread is gone, and ``batches`` is closed too.
-    What ``batches`` raises is raised here in the place of the batch.
+    An exception of ``batches`` is raised here in the place of the batch.
 
     Parameters
     ----------
     batches
-        On the host. For an accelerator they are made in another thread, :data:`AHEAD` of what is
-        asked for.
+        On the host. For an accelerator they are made in another thread, :data:`AHEAD` of the
+        request.
     device
         Where they are wanted.
     """

@@ -1,4 +1,4 @@
-"""How much memory a process has needed, and what becomes of what it frees."""
+"""Peak memory of a process, and the use of memory that it frees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_MEMORY = re.compile(
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed for what is allocated next.
+    """Have the C library keep freed memory for the next allocation.
 
     By default glibc gives memory back to the system, and it is faulted in again, as empty pages,
     at each step or not at all, as chance has laid out the heap. Large networks spent up to a third

@@ -47,7 +47,7 @@ class TrainingMonitor:
     deadline
         Unix time [s] by which the last checkpoint must be written.
     should_stop
-        Whether somebody wants the segment to end; asked before every step, with several ranks at
+        Whether the segment is asked to end; asked before every step, with several ranks at
         every synchronisation.
     alive
         Told before every step, and every batch of an evaluation, how long the longest step has

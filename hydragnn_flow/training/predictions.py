@@ -29,7 +29,7 @@ _MADE_BY = "made by"  # no name of an output
 
 
 def made_by(progress: Mapping[str, Any]) -> str:
-    """What tells a checkpoint's best weights from all others that its folder has had.
+    """Identifier of a checkpoint's best weights, different from all others that its folder has had.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def save_predictions(
 ) -> None:
     """Write predictions for a split; a crash leaves the old file or the new one, never a part.
 
-    What there is one of for each atom is kept in float32, as networks compute it; energies of
+    Values of atoms are kept in float32, as networks compute them; energies of
     structures in the precision they come in, as they may be large. Nothing is compressed: the last
     bits of a number are as good as random, and zlib makes a twelfth of it at a hundredth of a
     disk's speed.
@@ -89,7 +89,7 @@ def save_predictions(
 
 
 def load_predictions(folder: Path, split: str, by: str) -> dict[str, NDArray[np.float64]] | None:
-    """What :func:`save_predictions` kept; None where there is nothing of just these weights."""
+    """Predictions kept by :func:`save_predictions`; None if there are none by these weights."""
     try:
         with np.load(folder / FILES[split], allow_pickle=False) as file:
             if str(file[_MADE_BY]) != by:
@@ -116,7 +116,7 @@ def gathered(
     world: World,
     device: torch.device,
 ) -> Predicted | None:
-    """What all ranks together predicted of a split, in its order, on each of them; all call this.
+    """Predictions of all ranks for a split, in its order, on each of them; all ranks call this.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the time of a trial goes: reading, computing, exchanging gradients."""
+"""Time of a trial's step by its parts: reading, computing, exchanging gradients."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class TrainingProfile:
 
     @property
     def breakdown(self) -> dict[str, float]:
-        """Seconds of a step by what they are spent on; they add up to those of real data.
+        """Seconds of a step by activity; they add up to those of real data.
 
-        Reading that goes on beside computing costs nothing, so waiting is what real data take
-        longer than a cached batch, and no longer than reading alone takes.
+        Reading beside computing costs nothing, so waiting is the time that real data take longer
+        than a cached batch, and no longer than reading alone takes.
         """
         real, cached = self.timings[REAL].seconds, self.timings[CACHED].seconds
         alone = self.timings[ALONE].seconds if ALONE in self.timings else cached

@@ -55,11 +55,11 @@ def run_segment(
         This process's place among the ranks of the segment.
     should_stop
         Asked before every step, with several ranks about every second; a yes ends the segment with
-        a checkpoint of what it has done.
+        a checkpoint.
     may_write
         Asked by the first rank right before it replaces a file in the segment's folder.
     energy_fraction
-        Part of what this rank's counters of energy see that is the segment's.
+        The segment's part of the energy that this rank's counters see.
     alive
         Told before every step and every batch that is predicted how long the longest step has
         taken [s], 0 where that is not known.
@@ -126,7 +126,7 @@ def run_segment(
 
 
 def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """The outcome with what a trainer has learned."""
+    """The outcome with the losses and times of a trainer."""
     progress = trainer.progress
     outcome = replace(
         outcome,
@@ -159,7 +159,7 @@ def _keep_missing(trainer: Trainer, split: GraphSplit, should_stop: Callable[[],
     """Predict a split with the best weights, unless what they predict is kept.
 
     Of the validation split that is so but where the best weights are those of a process that was
-    killed, or of the trial that a member goes on from.
+    killed, or of the trial that a member continues.
     """
     by = made_by(vars(trainer.progress))
     if are_kept(trainer.spec.folder, split.name, by):

@@ -18,7 +18,7 @@ _PROGRESS = 1e-4
 
 
 class Schedule:
-    """What `Training.Scheduler` asks for, or where it is not given the default.
+    """Schedule of `Training.Scheduler`, or the default without one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Everything a training needs to go on as if it had never stopped."""
+"""State that a training needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @dataclass
 class Progress:
-    """What a trial or member has been through so far."""
+    """History of a trial or member so far."""
 
     epoch: int = 0
     """Epochs trained and evaluated."""
@@ -29,7 +29,7 @@ class Progress:
 
 
 class Spent(NamedTuple):
-    """What it took to come to where a checkpoint is, segments included that nobody heard of."""
+    """Cost of a checkpoint, including segments whose results never arrived."""
 
     seconds: float = 0.0
     """Of each GCD [s]."""

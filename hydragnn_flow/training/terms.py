@@ -24,7 +24,7 @@ class Term:
     level: str
     weight: float
     scale: tuple[float, ...]
-    """What the residual of each component is divided by."""
+    """Scale by which the residual of each component is divided."""
     per_atom: bool = False
     """Divide the residual of a graph by its number of atoms first."""
 
@@ -32,7 +32,7 @@ class Term:
 def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     """The terms of the loss; their weights add up to one.
 
-    Of a potential those with a weight above zero. Otherwise every task has its term: one of no
+    A potential has those with a weight above zero. Otherwise every task has its term: one of no
     weight is not trained on, but its errors are reported.
 
     Parameters

@@ -41,15 +41,15 @@ from hydragnn_flow.training.terms import check_cells
 class Trainer:
     """Trains one network on one store; resumable at every step.
 
-    On a CPU a training that is stopped and goes on ends with the same bits as one that never
+    On a CPU a training that is stopped and continued ends with the same bits as one that never
     stopped; an accelerator adds up in no fixed order, and its last bits differ from run to run.
-    Several ranks that leave out features at random (`dropout`) go on with other random numbers:
+    Several ranks that leave out features at random (`dropout`) continue with other random numbers:
     the checkpoint holds those of the first rank alone.
 
     Parameters
     ----------
     spec
-        What to train and where its checkpoint lies.
+        What to train and where its checkpoint is.
     store
         The graphs.
     device
@@ -60,7 +60,7 @@ class Trainer:
         Asked by the first rank right before it replaces a checkpoint.
     spent
         What the segment has taken so far, on all ranks, each of which asks; kept in the checkpoint
-        with what was spent before.
+        together with earlier costs.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Trainer:
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network)
         self.reading = _smaller(self.budget, self.settings.accumulation_steps)
-        """What a batch may hold that is only predicted."""
+        """Limits of a batch that is only predicted."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if self.settings.precision == "fp64":
@@ -112,7 +112,7 @@ class Trainer:
         self.stand_in: Batch | None = None
         if world.size > 1:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
-            # DDP waits for every rank, so one without graphs in a step computes this all the same.
+            # DDDP waits for every rank, so one without graphs in a step computes this too.
             smallest = int(self.train.n_atoms.argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
 
@@ -127,7 +127,7 @@ class Trainer:
         ----------
         should_stop
             Asked before every step, with several ranks about every second; when it says yes the
-            segment ends with a checkpoint of what it has done.
+            segment ends with a checkpoint.
         alive
             As :class:`TrainingMonitor` takes it.
 
@@ -168,7 +168,7 @@ class Trainer:
             self.predicted = gathered(mine, self.val, steps, self.world, self.device)
 
     def leave(self) -> None:
-        """End what the ranks do together; each can go on alone with what it has."""
+        """End the ranks' process group; each rank can continue alone."""
         self.parallel = self.model
         self.world.leave()
 
@@ -192,7 +192,7 @@ class Trainer:
     ) -> Generator[Batch | None, None, None]:
         """This rank's graphs of each step, on the device; None where the step has none for it.
 
-        Left before its end it is to be closed.
+        Close the generator if you leave it before its end.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))
@@ -203,7 +203,7 @@ class Trainer:
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """This rank's graphs of each training step, in `accumulation_steps` batches or fewer.
 
-        Left before its end it is to be closed.
+        Close the generator if you leave it before its end.
         """
         most = self.settings.accumulation_steps
         mine = [

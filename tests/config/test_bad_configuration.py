@@ -294,7 +294,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("{", "is not valid JSON"),
         ('{"NeuralNetwork": {},}', "is not valid JSON"),
         ("[]", "must hold a mapping"),
-        ('{"NeuralNetwork": {"a": 1, "a": 2}}', "the key 'a' stands twice"),
+        ('{"NeuralNetwork": {"a": 1, "a": 2}}', "the key 'a' is given twice"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ("{}", "'NeuralNetwork' is required"),
         ('{"NeuralNetwork": {"Architecture": {"mpnn_type": "MAC"}}}', "mpnn_type"),

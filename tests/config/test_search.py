@@ -122,7 +122,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     ((*SEARCH, "objectives"), [], ("search.objectives: must be one to 3",)),
     ((*SEARCH, "objectives"), ["val_los"], ("search.objectives", "did you mean 'val_loss'")),
     ((*SEARCH, "objectives"), ["val_loss", "zzz"], ("objectives", "known are val_loss", "TARGET")),
-    ((*SEARCH, "objectives"), ["val_loss", "val_loss"], ("stands twice; remove one",)),
+    ((*SEARCH, "objectives"), ["val_loss", "val_loss"], ("is given twice; remove one",)),
     ((*SEARCH, "objectives"), ["seconds", "val_loss"], ("'seconds'", "rungs judge by the first")),
     (
         (*SEARCH, "objectives"),

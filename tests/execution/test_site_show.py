@@ -63,7 +63,7 @@ def test_a_network_that_this_host_lacks_is_no_hindrance() -> None:
     with pytest.raises(InputError, match="hsn9"):
         site.parsl_config(Path())
     shown = preview(site)
-    assert shown.note.startswith("ADDRESS stands for")
+    assert shown.note.startswith("ADDRESS is the address")
     assert " -a ADDRESS " in shown.blocks["gcd"].script
 
 

@@ -237,9 +237,7 @@ def test_a_study_learns_from_an_earlier_one(tmp_path: Path) -> None:
     assert numbers(open_search(path, config).records) == list(range(40, 50))
     assert numbers(read_trials(tmp_path)) == list(range(40, 50))
     narrow = {**CONFIG.space, "Architecture.hidden_dim": Parameter(int=(100, 200))}
-    with pytest.raises(
-        InputError, match=r"search\.warm_start: no trial of .* lies in search\.space"
-    ):
+    with pytest.raises(InputError, match=r"search\.warm_start: no trial of .* is in search\.space"):
         open_search(tmp_path / "other", config.model_copy(update={"space": narrow}))
 
 

@@ -59,7 +59,7 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
     assert "(Resources)" in status or "(Priority)" in status
     campaign.wait_for("a word", lambda: "in the queue since" in campaign.log.read_text())
     assert campaign.interrupt() == 130
-    assert "goes on from here" in campaign.log.read_text()
+    assert "continues from here" in campaign.log.read_text()
     assert cluster.wait_until(lambda: [job.number for job in cluster.squeue()] == [other])
     assert "no driver is at work" in campaign.status()
     cluster.scancel(other)

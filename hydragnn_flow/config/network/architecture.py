@@ -166,7 +166,7 @@ class Architecture(Section):
         return tuple(column for column, name in enumerate(names) if name not in LENGTHS)
 
     def unread(self) -> set[str]:
-        """Keys that, as the others stand, change nothing."""
+        """Keys that change nothing with these values of the others."""
         properties = properties_of(self.mpnn_type)
         unread = READ_BY.keys() - set(properties.keys)
         if properties.options is None:
@@ -198,7 +198,7 @@ class Architecture(Section):
         values = drop_unused("Architecture", values)
         if not isinstance(values, dict):
             return values
-        # HydraGNN writes null, and some of its files an empty word, for what is not given.
+        # HydraGNN writes null for keys that are not given; some of its files have an empty word.
         values = {key: value for key, value in values.items() if value is not None and value != ""}
         engine = values.get("global_attn_engine")
         if engine is None and values.get("global_attn_heads") == 0:

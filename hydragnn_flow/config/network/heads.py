@@ -25,7 +25,7 @@ class _HeadLayers(Section):
     num_headlayers: int = Field(default=2, ge=1, le=1000)
     """Number of hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
-    """Width of each hidden layer. Of a longer list the first ``num_headlayers`` count."""
+    """Width of each hidden layer. If the list is longer, its first ``num_headlayers`` count."""
 
     @model_validator(mode="after")
     def _one_width_per_layer(self) -> _HeadLayers:

@@ -140,7 +140,7 @@ READ_BY_HYDRAGNN: dict[str, frozenset[str]] = {
 }
 
 
-# Where the sections above are in a file.
+# Paths of the sections above in a file.
 _PLACES = {
     "NeuralNetwork": "",
     "Architecture": "Architecture",

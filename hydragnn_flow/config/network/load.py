@@ -87,7 +87,7 @@ class NetworkConfig(Section):
         return self.model_copy(update={"Training": training})
 
     def effective(self) -> NetworkConfig:
-        """The same network with what it does not read at its default."""
+        """The same network, with the default for every key that it does not read."""
         unread = self.Architecture.unread()
         if "graph" not in self.Variables_of_interest.type:
             unread |= {"graph_pooling"}
@@ -192,7 +192,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise ValueError(f"the key {key!r} stands twice in a mapping")
+            raise ValueError(f"the key {key!r} is given twice in a mapping")
         mapping[key] = value
     return mapping
 

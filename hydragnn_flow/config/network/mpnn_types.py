@@ -1,8 +1,8 @@
 """Message-passing types: the table of those that ship, and types of a user's own.
 
-What a configuration is checked against stands here, not beside the layers, because it must be
-known before torch is imported. A type that ships is a file of ``hydragnn_flow/models/mpnn`` and an
-entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``, a subclass of
+The properties that a configuration is checked against are here, not beside the layers, because they
+must be known before torch is imported. A type that ships is a file of ``hydragnn_flow/models/mpnn``
+and an entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``, a subclass of
 :class:`~hydragnn_flow.models.mpnn.MessagePassing` with an attribute ``properties``.
 """
 
@@ -210,7 +210,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
     key: tuple(name for name, kind in MPNN_TYPES.items() if key in kind.properties.keys)
     for key in dict.fromkeys(key for kind in MPNN_TYPES.values() for key in kind.properties.keys)
 }
-"""Keys that only some types read, and which types do; they may stand with every type."""
+"""Keys that only some types read, and which types do; they are accepted with every type."""
 
 
 def class_of(name: str) -> Any:

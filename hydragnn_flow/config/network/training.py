@@ -110,7 +110,7 @@ class BatchLimits(Section):
                 "remove the key"
             )
         values = drop_unused("Batching", values)
-        # In this mode HydraGNN reads none of the others, and neither do we.
+        # In this mode HydraGNN reads none of the others; nor do we.
         if values.get("mode", "fixed") == "fixed":
             values = {key: value for key, value in values.items() if key not in NODE_BUDGET}
         return values
@@ -152,7 +152,7 @@ class Training(Section):
     gradient_clip: float = Field(default=10.0, ge=0)
     """Largest norm of a step's gradient. 0 switches clipping off."""
     ema_decay: float = Field(default=0.99, ge=0, lt=1)
-    """Decay per step of the moving average of the weights, which is what is validated and kept. 0
+    """Decay per step of the moving average of the weights. The average is validated and kept. 0
     switches the average off."""
     EarlyStopping: bool = False
     """Whether training stops after ``patience`` epochs without improvement."""
@@ -186,7 +186,7 @@ class Training(Section):
 
 
 def _given(values: Any) -> Any:
-    """HydraGNN writes null for what is not given."""
+    """HydraGNN writes null for keys that are not given."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None}

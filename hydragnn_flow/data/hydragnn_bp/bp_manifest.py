@@ -40,7 +40,7 @@ def bp_manifest(path: Path) -> Manifest:
     except InputError as error:
         raise damaged(path, f"cannot be used ({error})") from error
     except (ValueError, TypeError, LookupError, RuntimeError, MemoryError) as error:
-        # Whatever impossible numbers run into.
+        # Errors that impossible numbers lead to.
         said = " ".join(str(error).split())
         raise damaged(path / "md.0", f"contradicts itself ({said})") from error
 

@@ -96,7 +96,7 @@ def _extremes(
     dtype = np.dtype(_DTYPES[variable.Type()])
     least, most = math.inf, -math.inf
     for start, count in selections(tuple(map(int, variable.Shape())), dtype.itemsize):
-        # What ADIOS2 does not fill, as happens without an error, keeps this and is noticed.
+        # Values that ADIOS2 does not fill, as happens without an error, keep this and are noticed.
         values = np.full(count, np.nan if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
         variable.SetSelection((list(start), list(count)))
         engine.Get(variable, values, adios.Mode.Sync)
@@ -130,8 +130,8 @@ def _alike(found: float, stated: float) -> bool:
 def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
     """Starts and counts that cover an array in slices of about 4 MB.
 
-    A longer row is taken alone: a selection over parts of several rows makes ADIOS2 read all that
-    lies between them.
+    A longer row is taken alone: a selection over parts of several rows makes ADIOS2 read everything
+    between them.
     """
     if 0 in shape or not shape:
         return
@@ -148,9 +148,9 @@ def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
 
 def main() -> None:
     """Read the file named on the command line."""
-    # Crashing is what this process is for.
+    # This process exists to crash in the driver's place.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What ADIOS2 may print is no part of the answer.
+    # ADIOS2's own output is no part of the answer.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     found: dict[str, Any] = {}

@@ -39,7 +39,7 @@ from hydragnn_flow.locks import Held, Unlockable, locked
 _SPLITS = (TRAIN, VALIDATION, TEST)
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits."""
-# Counted up when a task records something new: those finished before are not gone on with.
+# Counted up when a task records something new: those finished before are not continued.
 _RECORDS = 2
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
 _TASKS = 64
@@ -67,7 +67,7 @@ def prepare_store(
 
     First the structures are read and their graphs made, in tasks of some hundred; then, when it is
     known which of them are duplicates, they are divided into splits and written to the shards.
-    Finished tasks stay when the process ends early, and the same call goes on from there.
+    Finished tasks stay when the process ends early, and the same call continues from there.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance)
-        # What workers wrote that outlived their driver, and the end of this preparation.
+        # Files of workers that outlived their driver, and the end of this preparation.
         shutil.rmtree(_building(path), ignore_errors=True)
         return store
     show = progress or (lambda what, done, total: None)
@@ -150,7 +150,7 @@ def prepare_store(
 def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
-    """All that determines the content; files by what is in them, not by where they are."""
+    """Everything that determines the content; files count by their content, not by their place."""
     return {
         "source": config.source.model_dump(mode="json"),
         "split": config.split.model_dump(mode="json"),
@@ -229,7 +229,7 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
     """The directory of the tasks; those for other data or settings are forgotten.
 
     Each combination has a directory of its own: a worker that outlives its driver may still finish
-    a task for what was wanted before.
+    a task of an earlier configuration.
     """
     text = json.dumps([_RECORDS, provenance], sort_keys=True)
     tasks = building / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

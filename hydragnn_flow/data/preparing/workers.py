@@ -12,7 +12,7 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.retries import MOST_TRIES, Retries
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many are done, and of how many."""
+"""Called with the kind of work, the number done, and the number in all."""
 
 _CHECK_SECONDS = 1.0
 
@@ -22,7 +22,7 @@ class NoWorkers(InputError):
 
 
 class TaskFailed(RuntimeError):
-    """A task has not come to its end, and its input need not be at fault.
+    """A task was cut short, and its input need not be at fault.
 
     Parameters
     ----------

@@ -125,8 +125,8 @@ class DiskReader:
     def _visit(self, graphs: NDArray[np.int64]) -> None:
         """Verify the blocks of some graphs, each before it is first read, and keep what is small.
 
-        What whole graphs have is a few bytes each; one read per graph would cost far more, and
-        more than a block at a time would read what nobody may ever want.
+        Keys of whole graphs are a few bytes each. One read per graph would cost far more, and
+        reading more than a block at a time would read values that may never be used.
         """
         if self._all_visited:
             return

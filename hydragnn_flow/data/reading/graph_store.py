@@ -137,7 +137,7 @@ class GraphStore:
         self.close()
 
     def close(self) -> None:
-        """Let go of files and of what is shared with other processes."""
+        """Release the files, and the memory shared with other processes."""
         for split in self._splits.values():
             split.close()
         for shard in self._shards:

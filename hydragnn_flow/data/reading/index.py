@@ -17,7 +17,7 @@ _STREAM_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class GraphRows:
-    """Which rows belong to which graph, for all keys that share the same numbers of rows."""
+    """Rows of each graph, for all keys that share the same numbers of rows."""
 
     pointer: NDArray[np.int64] | None
     """First row of each graph and the end of the last, [n_graphs + 1]; None where all are alike."""

@@ -37,7 +37,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
         with words for numbers that differ between graphs), ``units`` (by key), ``elements``
         (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
-        ``max_neighbours``, ``truncation`` (numbers by name, None where nobody has counted),
+        ``max_neighbours``, ``truncation`` (numbers by name, None if they were not counted),
         ``truncated`` (sentences), ``avg_num_neighbors``, ``bytes`` on disk, ``left_out``
         (sentences), ``duplicates`` (by split), ``provenance``.
     """
@@ -184,7 +184,7 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
 
 
 def _compare(store: GraphStore, split: str) -> None:
-    """Compare the keys of a split with what the manifest says of them; raise ValueError."""
+    """Compare the keys of a split with the manifest; raise ValueError."""
     counts: dict[str, list[NDArray[np.int64]]] = {key: [] for key in store.manifest.keys}
     for shard in store.manifest.shards:
         if not shard.splits[split].graphs:

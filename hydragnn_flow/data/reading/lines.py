@@ -33,7 +33,7 @@ Lines = list[memoryview]
 
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
-    """The lines of an array: itself, or each of its rows where graphs lie beside each other."""
+    """The lines of an array: itself, or each of its rows if graphs are side by side."""
     if dim == 0:
         return [array.data]
     lines = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])

@@ -1,9 +1,9 @@
 """Files on fast local storage that all processes of a node share, made once and cleaned up.
 
-An entry is a directory under a base directory of this user's. Whoever uses it holds a shared lock
-on a file beside it, which the system drops however the process ends; whoever finds nobody holding
-one may delete the entry. While it is made, and again while it is deleted, its directory is called
-``.unfinished``, so that what bears the entry's name is complete.
+An entry is a directory under a base directory of this user's. A process that uses it holds a shared
+lock on a file beside it, which the system drops however the process ends. A process that finds no
+such lock may delete the entry. While it is made, and again while it is deleted, its directory is
+called ``.unfinished``, so that what bears the entry's name is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
 
 
 class NodeEntry:
-    """One entry in use, until :meth:`release`, or nobody holds this object, or the process ends.
+    """One entry in use, until :meth:`release`, or until this object or the process is gone.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ def _usable(directories: Sequence[Path]) -> list[Path]:
 
 
 def _own(base: Path) -> Path:
-    """This user's directory under ``base``, which nobody else can have put there."""
+    """This user's directory under ``base``, which no other user can have put there."""
     own = base / f"hydragnn_flow-{os.getuid()}"
     try:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)

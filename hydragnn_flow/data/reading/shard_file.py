@@ -136,13 +136,13 @@ class ShardFile:
 
 
 def _most_open() -> int:
-    """Files to keep open at a time: half of what the system allows a process."""
+    """Number of files to keep open at a time: half of the system's limit for a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else _MANY
 
 
 def _line_by_line(variable: Bp5Variable) -> ReadInto:
-    """For graphs that lie beside each other: one read for each row of the array."""
+    """For graphs side by side: one read for each row of the array."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         for row, line in enumerate(out):
@@ -152,7 +152,7 @@ def _line_by_line(variable: Bp5Variable) -> ReadInto:
 
 
 def _from_rows(variable: Bp5Variable) -> ReadInto:
-    """For an ``edge_index`` whose graphs, of equally many edges, lie below one another."""
+    """For an ``edge_index`` whose graphs, of equally many edges, are stacked."""
     n_edges = variable.shape[1]
 
     def read_into(out: NDArray[Any], start: int) -> None:

@@ -114,7 +114,7 @@ def read_structures(file: Path) -> list[ase.Atoms]:
 
 
 def _format(file: Path) -> str:
-    """ASE's name for the format of a file, by its name where that is enough, else by its content.
+    """ASE's name for the format of a file, by its name if that is enough, otherwise by its content.
 
     Raises
     ------

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hydragnn_flow.data.neighbours import Neighbours
 
-# What single precision may add to a length, relative.
+# Relative error of a length in single precision.
 _ROUNDING = 1e-4
 
 
@@ -199,8 +199,8 @@ class Source(Protocol):
     def found_targets(self) -> Mapping[str, Target]:
         """The targets as the records read so far have them; empty before the first.
 
-        Records of one source object agree. Whoever reads chunks in several processes compares what
-        each has found.
+        Records of one source object agree. If several processes read chunks, the caller compares
+        their findings.
         """
         ...
 
@@ -228,7 +228,7 @@ class Source(Protocol):
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """The structures of a chunk, in order, each checked as it comes.
 
-        Any range of a file that lies within one of its chunks can be read, by itself and again.
+        Any range of a file within one of its chunks can be read, alone and repeatedly.
 
         Raises
         ------

@@ -26,7 +26,7 @@ FileName = Annotated[str, Field(min_length=1), AfterValidator(_without_nul)]
 
 
 class FilesSection(SourceSection):
-    """Files of training, validation and test data, and what is to be learnt from them."""
+    """Files of training, validation and test data, and their targets."""
 
     train: FileName
     """File, glob or directory for training. Splits without files of their own are drawn from it."""
@@ -38,7 +38,7 @@ class FilesSection(SourceSection):
     """Name of each target -> its unit, or its unit and its key in the files."""
 
     def check_files(self, folder: Path) -> None:
-        """Refuse a name that stands for no file; one file of a directory or pattern will do."""
+        """Refuse a name that matches no file; one file of a directory or pattern is enough."""
         for role, name in _names(self).items():
             first = next(_candidates(name, folder), None)
             if first is None:
@@ -82,7 +82,7 @@ def files_by_role(
 
 
 def find_files(name: str, folder: Path, key: str) -> list[Path]:
-    """The files that a file name, a glob or a directory stands for.
+    """The files that a file name, a glob or a directory names.
 
     Hidden files are left out, unless they are named. Files come in the order a person would put
     them: ``run-2`` before ``run-10``.
@@ -90,7 +90,7 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     Parameters
     ----------
     name
-        Relative to ``folder``, or absolute. ``**`` stands for any folders between.
+        Relative to ``folder``, or absolute. ``**`` matches any folders between.
     folder
         Directory of the data.
     key
@@ -146,7 +146,7 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
 
 
 def no_file(name: str, folder: Path, key: str) -> InputError:
-    """The error for a name, under a key of the configuration, that stands for no file."""
+    """The error for a name, under a key of the configuration, that matches no file."""
     path = folder / name
     if path.is_dir():
         return InputError(f"{path} ({key}) is a directory without files; name one that has some")

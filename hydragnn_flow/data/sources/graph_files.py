@@ -128,7 +128,7 @@ class GraphFiles(ABC, Generic[AnySection]):
     def _read_first(self) -> Sequence[str]:
         """Read the first graph, once, and say what the columns of its ``x`` are.
 
-        What is wrong with all graphs shows in the first, before any others are read.
+        A mistake in all graphs is found in the first, before any others are read.
         """
         if self._features is None:
             self._features = self._read(self._by_role["train"][0], 0)[1]

@@ -60,7 +60,7 @@ class HydragnnSource(SourceSection):
         return StoredGraphs(self, folder)
 
     def check_files(self, folder: Path) -> None:
-        """Refuse a name that stands for nothing."""
+        """Refuse a name that is no file."""
         if not (folder / self.file).exists():
             raise no_file(self.file, folder, "data.source.file")
 
@@ -194,7 +194,7 @@ def _open_current(path: Path) -> GraphStore:
 def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
     """The store; kept for all tasks of this process, as opening a `.bp` means to read it through.
 
-    ``state`` is what its files are, so that others in their place are opened anew.
+    ``state`` identifies its files, so that others in their place are opened anew.
     """
     from hydragnn_flow.data.reading.graph_store import GraphStore
 

@@ -46,10 +46,10 @@ def open_source(config: DataConfig, seed: int) -> Source:
 def fingerprint(config: DataConfig) -> dict[str, Any]:
     """Describe the files a source reads, to notice when they are others.
 
-    Names, relative to the data's directory, and sizes always count. What is in the files counts
-    where all of them together have 1 GiB or less; of larger input the times of the last change
-    count instead, because to read terabytes at every start would cost more than it protects. Large
-    input that is copied without its times is therefore taken for other input.
+    Names, relative to the data's directory, and sizes always count. Their content counts if all
+    files together have 1 GiB or less; of larger input the times of the last change count instead,
+    because to read terabytes at every start would cost more than it protects. Large input that is
+    copied without its times is therefore taken for other input.
 
     Returns
     -------

@@ -25,9 +25,8 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     value
         A number, or numbers in any nesting.
     level
-        What it belongs to. Where it is not known, a number and a plain list belong to the
-        structure, and so does a 3×3 matrix unless there are three atoms; rows of numbers belong to
-        the atoms.
+        What it belongs to. If it is not known, a number, a plain list, and a 3×3 matrix unless
+        there are three atoms, belong to the structure; rows of numbers belong to the atoms.
     n_atoms
         Number of atoms.
 

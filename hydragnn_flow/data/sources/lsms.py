@@ -29,8 +29,8 @@ class LsmsSource(RawSection):
 
     subtract_protons: str | None = None
     """Node feature from which the number of protons is subtracted. LSMS writes the number of
-    electrons of an atom; the difference is what the atom has gained. HydraGNN always subtracts from
-    its second node feature."""
+    electrons of an atom; the difference is the number of electrons that the atom has gained.
+    HydraGNN always subtracts from its second node feature."""
     cell: tuple[tuple[float, float, float], ...] | None = None
     """Lattice vectors [Å] of every structure, periodic in all directions. Without them each
     structure is an isolated cluster."""

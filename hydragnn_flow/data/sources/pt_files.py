@@ -16,7 +16,7 @@ from torch_geometric.data.storage import GlobalStorage
 
 from hydragnn_flow.errors import InputError
 
-# What a pickled Data consists of.
+# Classes that a pickled Data consists of.
 _PARTS_OF_DATA = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 
 
@@ -56,7 +56,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
 
 
 class _Collated(Sequence[Data]):
-    """Graphs that lie in joint arrays, cut out when asked for."""
+    """Graphs in joint arrays, cut out when asked for."""
 
     def __init__(self, data: Data, slices: dict[str, Any]) -> None:
         self._data = data
@@ -82,7 +82,7 @@ def _why_refused(path: Path, error: Exception) -> str:
             "and could run code when loaded; save plain Data instead"
         )
     reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-    # Of what it does not know torch says how to load it all the same, running code that is in it.
+    # For a class it does not know, torch advises a way of loading that runs code from the file.
     if not reason or "weights_only" in str(error):
         reason = "it is no file of torch.save"
     return f"cannot be read as a file of PyG graphs ({reason}); save it again"

@@ -114,7 +114,7 @@ class StructureSource(ABC):
             if file.stat().st_size == 0:
                 raise _empty(file)
             self._branch_of(file)
-        # What is wrong with all structures shows in the first, before any file is counted.
+        # A mistake in all structures is found in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
         chunks, first = [], 0
@@ -226,5 +226,5 @@ def reason(error: Exception) -> str:
     said = next(iter(str(error).splitlines()), "")
     if isinstance(error, AssertionError) and not said:
         return "its content is of another format"
-    # Of a missing key Python says no more than the key.
+    # For a missing key Python's message is only the key.
     return repr(error) if isinstance(error, KeyError) or not said else said

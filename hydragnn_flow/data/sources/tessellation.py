@@ -56,7 +56,8 @@ def tessellate(
     Parameters
     ----------
     points
-        [n_points, d] with d of 2 or 3, anywhere in periodic directions, else between the walls.
+        [n_points, d] with d of 2 or 3, anywhere in periodic directions, otherwise between the
+        walls.
     box
         Lowest and highest coordinate of each direction, [d, 2].
     periodic
@@ -65,14 +66,14 @@ def tessellate(
     Raises
     ------
     InputError
-        Where a point lies on or outside a wall, or two points coincide.
+        If a point is on or outside a wall, or two points coincide.
     """
     low, length = box[:, 0], box[:, 1] - box[:, 0]
     relative = points - low
     outside = ((relative <= 0) | (relative >= length)) & ~periodic
     if outside.any():
         raise InputError(
-            f"point {int(outside.any(axis=1).argmax())} lies on or outside a wall of the box; "
+            f"point {int(outside.any(axis=1).argmax())} is on or outside a wall of the box; "
             "enlarge the box or remove the point"
         )
     turns = np.where(periodic, np.floor(relative / length), 0.0)

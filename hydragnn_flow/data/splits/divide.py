@@ -38,7 +38,7 @@ class Structures:
 
 @dataclass(frozen=True)
 class Division:
-    """Split of each structure, and what was left out."""
+    """Split of each structure, and the structures left out."""
 
     split: list[str]
     """``trainset``, ``valset``, ``testset``, or empty for a structure that is left out."""
@@ -71,7 +71,7 @@ def divide(
 
     Structures of equal hash stay together; by group, so do structures of one group. Given sets
     come first: a structure of the training file that a given set repeats (or whose group occurs
-    there, by group) is left out, and so is one of the given validation set that the given test set
+    there, by group) is left out, as is one of the given validation set that the given test set
     repeats.
 
     Parameters
@@ -130,7 +130,7 @@ def divide(
 def _without_repeats(
     structures: Structures, by_group: bool
 ) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """The structures to keep of each role, and how many are left out for which reason."""
+    """The structures to keep of each role, and how many are left out for each reason."""
     marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
     if by_group:
         marks["group_in"] = structures.group
@@ -224,8 +224,9 @@ def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
 def _of_each_composition(components: list[_Component], fractions: Mapping[str, float]) -> _Draw:
     """Divide each composition in the same fractions.
 
-    Each split first gets what it is due of a composition in whole numbers. What remains, often all
-    there is of a rare composition, goes where most is missing over all compositions so far.
+    Each split first gets the whole part of its due number of a composition. The remainder, often
+    all structures of a rare composition, goes to the split that lacks most over all compositions so
+    far.
     """
     fractions = {TRAIN: 1.0 - sum(fractions.values()), **fractions}
     draw: _Draw = {name: [] for name in fractions}

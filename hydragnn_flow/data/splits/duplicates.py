@@ -35,11 +35,11 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
     and edges nor the place of the graph in the block, and on position, orientation and the choice
     of periodic images only as far as edge features do. Structures with the same hash are the same
     to a network that passes three messages along lengths, and count as duplicates: mirror images
-    do, and so do atoms out of each other's reach wherever they stand. A supercell is another
-    structure than its unit cell. Labels do not count.
+    do, and atoms out of each other's reach do, wherever they are. A supercell is another structure
+    than its unit cell. Labels do not count.
 
     The length of an edge is taken from ``edge_attr`` where one of its columns holds it on all edges
-    of the graph, otherwise from ``pos`` and ``edge_shifts``, and without ``pos`` there is none.
+    of the graph, otherwise from ``pos`` and ``edge_shifts``; without ``pos`` there are no lengths.
 
     Features of edges and lengths are rounded to 12 significant binary digits, whatever their
     unit: lengths of 2 to 4 Å to 1e-3 Å, lengths of 4 to 8 Å to 2e-3 Å. Node features count as
@@ -159,7 +159,7 @@ def _lengths(
 def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
     """The leading 12 binary digits of each value, as an integer.
 
-    The boundaries between rounded values lie at 13 binary digits, where no number of a few decimal
+    The boundaries between rounded values are at 13 binary digits, where no number of a few decimal
     digits is: the lengths of ideal crystals stay clear of them.
     """
     bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)

@@ -125,7 +125,7 @@ class Bp5Writer:
     def abort(self) -> None:
         """Let go of a file that will not be finished."""
         try:
-            # ADIOS2 writes the rest all the same; on a full disk this makes the room for it.
+            # ADIOS2 still writes the rest; on a full disk this makes room for it.
             os.truncate(self.path / "data.0", 0)
             self._engine.Close()
         except (OSError, RuntimeError, ValueError):
@@ -263,7 +263,7 @@ class Bp5Variable:
         self._zeros = [0] * (len(self.shape) - 1)
 
     def read_into(self, out: NDArray[Any], start: int, row: int | None = None) -> None:
-        """Fill ``out`` with what lies from ``start`` on along the first dimension.
+        """Fill ``out`` with the values from ``start`` on along the first dimension.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class Bp5Variable:
             Where to begin.
         row
             Of a variable of two dimensions, take this row alone, and begin at ``start`` within it.
-            A selection over parts of several rows would read all that lies between them.
+            A selection over parts of several rows would read everything between them.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A manifest worked out from what the shards hold."""
+"""A manifest worked out from the content of the shards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sizes and checksums, verified in Python before ADIOS2 opens a file.
 
 BP5 has no checksum of its own, and a damaged file can hang ADIOS2, crash the process or be read as
-wrong numbers; so nothing is opened that differs from what was written.
+wrong numbers; so a file that differs from the one written is not opened.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Statistics(_Record):
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
     energy_per_atom_std: float
-    """Standard deviation of what these leave of the energy, per atom; 1 where nothing is left."""
+    """Standard deviation of the energy less these, per atom; 1 if nothing is left."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
@@ -106,11 +106,11 @@ class Key(_Record):
     """Rows of each graph, where all have the same number."""
 
     def array_shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of an array with so many rows along ``dim``."""
+        """The shape of an array with this number of rows along ``dim``."""
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
-        """Properties that hold of the same key in two shards."""
+        """Properties that the same key has in two shards."""
         return self.model_copy(
             update={
                 "node": self.node and other.node,
@@ -148,8 +148,7 @@ class Manifest(_Record):
     """Longest edge [Å]; None where unknown."""
     max_neighbours: int | None
     truncation: Truncation | None = None
-    """Neighbours within the cutoff that the edges of the structures read leave out; None where
-    nobody has counted."""
+    """Neighbours within the cutoff that the edges leave out; None if they were not counted."""
     elements: list[int]
     """Atomic numbers that occur in any split, ascending."""
     node_features: list[str]
@@ -179,9 +178,9 @@ class Manifest(_Record):
     def is_extensive(self, target: str) -> bool:
         """Whether a target is a sum over the atoms of a graph, and its error one per atom.
 
-        Training, search, ensemble and report all judge a target by this. Where the data do not
-        say, the target ``energy`` is the total energy, unless its unit is one per atom, and no
-        other target is a sum.
+        Training, search, ensemble and report all judge a target by this. If the data do not say,
+        the target ``energy`` is the total energy, unless its unit is one per atom, and no other
+        target is a sum.
         """
         known = self.targets.get(target)
         if known is None or known.level == "node":

@@ -110,7 +110,7 @@ class ShardWriter:
             Names of the store's splits in their order, those without graphs here included.
         """
         file = self._file
-        # A key without a single row, such as the edges of isolated atoms, is there all the same.
+        # A key without a single row, such as the edges of isolated atoms, is written too.
         for split, counts in self._counts.items():
             for key, of_blocks in counts.items():
                 if not any(rows.any() for rows in of_blocks):

@@ -56,7 +56,7 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each component; 1 where there is none to speak of."""
+        """Standard deviation of each component; 1 if it is negligible."""
         std = np.sqrt(self.squares / max(self.n, 1))
         # Relative too: a constant of -9391 eV has a rounding spread far above any absolute floor.
         floor = np.maximum(_NO_SPREAD, self.largest * _NO_SPREAD)
@@ -194,7 +194,7 @@ class _EnergyFit:
         self.factor = np.zeros((0, 1))
         """Triangular but for rows added since, [n, n_elements + 1]; energies in the last column."""
         self.rows = np.zeros(1)
-        """Sum of all rows, for the mean of what is left over."""
+        """Sum of all rows, for the mean of the residuals."""
         self.n = 0
 
     def see(
@@ -213,9 +213,9 @@ class _EnergyFit:
         self._add(other.elements, other.factor, other.rows, other.n)
 
     def solve(self) -> tuple[dict[int, float], float]:
-        """Energy of each element, and the standard deviation of what they leave per atom.
+        """Energy of each element, and the standard deviation of the residuals per atom.
 
-        Where compositions do not determine the elements' energies (one stoichiometry only), the
+        If compositions do not determine the elements' energies (one stoichiometry only), the
         solution of least norm is taken: it shares the energy out instead of inventing differences.
         """
         if self.n == 0:

@@ -1,4 +1,4 @@
-"""Block: one batch job, and what has become of it so far."""
+"""Block: one batch job, and its history so far."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block:
     since: float = field(default_factory=time.time)
     """Unix time it entered the state."""
     entered: float = field(default_factory=time.monotonic)
-    """When that was by the clock that nobody sets."""
+    """When that was, by the monotonic clock [s]."""
     submitted: float = field(default_factory=time.monotonic)
     """When the scheduler took it."""
     managers: list[Manager] = field(default_factory=list)

@@ -264,7 +264,7 @@ class Blocks:
         InputError
             If it refuses, and there is no reason to be patient.
         CampaignStopped
-            If it goes on refusing.
+            If it keeps refusing.
         """
         submitted = [job for job in self._requested if job.done()]
         self._requested = [job for job in self._requested if not job.done()]
@@ -386,7 +386,7 @@ class Blocks:
         self.parsl.exclude(nodes)
 
     def cancel_all(self) -> None:
-        """Cancel every job that there is or may be."""
+        """Cancel every job that exists or may exist."""
         ended = {block.job.number for block in self.ended if block.is_cancelled}
         # Parsl's own list, which has a job that was just being submitted, too.
         jobs = [job for job in self.parsl.submitted() if job not in ended]

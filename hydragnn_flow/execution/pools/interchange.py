@@ -1,11 +1,11 @@
 """Parsl's interchange, ending with the driver that started it.
 
 Parsl's own lives on when its driver is killed, and keeps the worker pools alive with it: processes
-on a shared login node and idle nodes, until somebody notices. Run with the driver as its parent,
+on a shared login node and idle nodes, until a person notices. Run with the driver as its parent,
 this one ends within seconds of it; the pools then miss its heartbeat and end too.
 
-Each worker pool that is connected takes a file descriptor. Where a process has none left, libzmq
-lets no more of them in and says nothing, so this one takes all that it may have.
+Each worker pool that is connected takes a file descriptor. When a process has no descriptor left,
+libzmq lets no more pools in and says nothing, so this one takes all that it may have.
 """
 
 from __future__ import annotations

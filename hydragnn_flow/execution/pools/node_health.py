@@ -105,7 +105,7 @@ class NodeHealth:
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """Whether that is known, or so much has failed there in a row that it is likely."""
+        """Whether that is known, or likely from the number of failures there in a row."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
             blame += 1.0 if len(self._nodes[work]) == 1 else SHARED_BLAME

@@ -66,7 +66,7 @@ class BatchJob(NamedTuple):
 
 
 class Refused(Exception):
-    """A job was not taken; the message is what the scheduler said."""
+    """A job was not taken; the message is the scheduler's."""
 
 
 class ParslExecutor:
@@ -101,7 +101,7 @@ class ParslExecutor:
 
     @property
     def scripts(self) -> str:
-        """Folder of the jobs' scripts and of what they print."""
+        """Folder of the jobs' scripts and of their output."""
         return str(self._provider.script_dir)
 
     @property
@@ -145,7 +145,7 @@ class ParslExecutor:
     def shut_down(self) -> None:
         """End what runs on this host."""
         if self._executor.interchange_proc is not None:
-            # Do not wait for messages that nobody will read.
+            # Do not wait for messages that will not be read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
             self._executor.shutdown()
 
@@ -246,7 +246,7 @@ class ParslExecutor:
         except (CommandClientTimeoutError, CommandClientBadError):
             raise CampaignStopped(
                 f"site {self._site}: Parsl's interchange of pool '{self.label}' does not answer; "
-                "the same command goes on"
+                "the same command continues"
             ) from None
 
     def _check(self) -> None:
@@ -260,12 +260,12 @@ class ParslExecutor:
         if code is not None:
             raise CampaignStopped(
                 f"site {self._site}: Parsl's interchange of pool '{self.label}' has ended (exit "
-                f"code {code}); the same command goes on"
+                f"code {code}); the same command continues"
             )
         if not self._executor._result_queue_thread.is_alive():
             raise CampaignStopped(
                 f"site {self._site}: the thread that receives the results of pool '{self.label}' "
-                "has ended; the same command goes on"
+                "has ended; the same command continues"
             )
 
 

@@ -101,7 +101,7 @@ class Patience:
         InputError
             If there is no reason to try again.
         CampaignStopped
-            If it goes on refusing.
+            If it keeps refusing.
         """
         self._refused += 1
         sentence = (

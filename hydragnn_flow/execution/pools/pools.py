@@ -67,7 +67,7 @@ class Pools:
     site
         The machine.
     directory
-        Where Parsl keeps its logs and certificates; `workers.json` stands beside it.
+        Where Parsl keeps its logs and certificates; `workers.json` is beside it.
 
     Raises
     ------
@@ -183,7 +183,7 @@ class Pools:
             can read the store, or each has fewer devices than the site says.
         CampaignStopped
             If there is no hope for workers: blocks end without having done anything, or the
-            scheduler goes on refusing them.
+            scheduler keeps refusing them.
         """
         for label, wanted in (("gcd", gcd), ("node", node)):
             pool = self._pools[label]
@@ -334,12 +334,12 @@ class Pools:
         return {job: listed.get(number_of(job), JobState("ended")) for job in numbers}
 
     def _cancel_strays(self) -> dict[str, JobState] | None:
-        """Cancel jobs of this run that nobody waits for; returns what the scheduler lists.
+        """Cancel jobs of this run that no driver waits for; returns the scheduler's list.
 
-        A driver that was killed has left some. A scheduler that did not answer in time may have
-        taken a job all the same, or not have cancelled one that was given up. Jobs are told by the
-        places of their scripts: names alone are also those of the run that this directory may be a
-        copy of.
+        A driver that was killed has left some. A scheduler that did not answer in time may still
+        have taken a job, or may not have cancelled one that was given up. Jobs are recognised by
+        the places of their scripts: names alone are also those of the run that this directory may
+        be a copy of.
         """
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
@@ -349,7 +349,7 @@ class Pools:
         known -= {number_of(block.job.number) for pool in pools for block in [*pool.ended]}
         strays = [j for j, job in listed.items() if j not in known and self._is_ours(job.script)]
         if new := {*strays} - self._strays:
-            _logger.info("jobs that nobody waits for are cancelled: %s", " ".join(sorted(new)))
+            _logger.info("jobs that no driver waits for are cancelled: %s", " ".join(sorted(new)))
         self._strays |= new
         self._scheduler.cancel(strays)
         return listed
@@ -408,7 +408,7 @@ def _check_name(site: Site, directory: Path) -> None:
     Raises
     ------
     InputError
-        Naming the first character that does not stand for itself there.
+        Naming the first character that has a special meaning there.
     """
     strange = re.search(rf"[^{_PLAIN}{_ALSO_PLAIN[site.scheduler]}]", str(directory.absolute()))
     if strange is not None:

@@ -18,8 +18,8 @@ def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int
     Returns
     -------
     tuple of int
-        Blocks each is to have: in proportion to what they could use where that is too much, and
-        at least one. A single block stays where it is for as long as it is used.
+        Number of blocks of each: what it can use, reduced in proportion if that is too much, and at
+        least one. A single block stays where it is for as long as it is used.
     """
     first, second = (min(number, most) for number in wanted)
     if first + second <= most:

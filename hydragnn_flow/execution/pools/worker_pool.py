@@ -2,7 +2,7 @@
 
 Started on each node of a block in place of `process_worker_pool.py`. Parsl tells the driver the
 identifiers of the pools that are connected, and not their nodes; with the node in the identifier,
-a node that spoils work can be told apart.
+a node that spoils work can be identified.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run_in_block(task: bytes) -> tuple[str, bytes]:
     Parameters
     ----------
     task
-        The function and its arguments. They travel pickled, and so does the result: Parsl's own
+        The function and its arguments. They and the result travel pickled: Parsl's own
         serialisation, which also takes what cannot be imported, costs twenty times as much.
     """
     function, arguments = pickle.loads(task)

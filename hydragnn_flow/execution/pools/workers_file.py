@@ -22,7 +22,7 @@ SECONDS_TO_REMEMBER = 86_400.0
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
-    """The file's content; empty where there is none."""
+    """The file's content; empty if there is no file."""
     try:
         content = json.loads((run_directory / WORKERS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
     """Nodes that an earlier driver took out of use, and when, as Unix time [s].
 
-    Those of long ago are left out: somebody will have cured them.
+    Old ones are left out, as they have probably been repaired.
     """
     found = read_workers(run_directory).get("bad_nodes")
     if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Try a site: one block, and what each of its GCDs turns out to be."""
+"""Try a site: start one block, and report what each of its GCDs is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _answers(task: Future[Any]) -> list[dict[str, Any]]:
 
 
 def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
-    """Differences between a site and what its GCDs reported, a sentence each.
+    """Differences between a site and its GCDs' reports, a sentence each.
 
     Parameters
     ----------

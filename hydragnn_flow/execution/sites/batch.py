@@ -1,11 +1,11 @@
 """The two Parsl executors of a site, and the batch jobs that start their workers.
 
 A site file says how its scheduler is asked, as a function that makes a Parsl provider; everything
-that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs,
-stands here once.
+that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs, is
+here once.
 
 Parsl is imported where its objects are made. It takes more than a second, and a mistake in an
-option is told without it.
+option is reported without it.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def address_on(interface: str | None, site: str) -> Callable[[], str]:
     Parameters
     ----------
     interface
-        Network interface; None takes the address that the host's name stands for.
+        Network interface; None takes the address to which the host's name resolves.
     site
         Its name, for messages.
     """
@@ -349,7 +349,7 @@ def address_on(interface: str | None, site: str) -> Callable[[], str]:
             ) from error
         if ipaddress.ip_address(named).is_loopback:
             raise InputError(
-                f"site {site}: the name of this host stands for {named}, which no other node can "
+                f"site {site}: the name of this host resolves to {named}, which no other node can "
                 f"reach; {remedy}"
             )
         return named

@@ -61,7 +61,7 @@ def preview(site: Site) -> Preview:
             address = executors.address()
         except InputError:
             address = _ADDRESS
-            note = f"{_ADDRESS} stands for the address of the host the campaign is started on"
+            note = f"{_ADDRESS} is the address of the host the campaign is started on"
         make = partial(executors.config, directory, address)  # packs no environment
     config = make()
     # From a fresh configuration: writing the scripts changes the executors.

@@ -1,9 +1,9 @@
 """The Python environment on the nodes' own disks.
 
-Thousands of processes that import torch from a shared file system wait for it, and so do all other
-users. The driver packs its environment once, into one archive; when a block starts, each node
-unpacks it into its scratch and starts its workers from there. A node that cannot do so says why,
-and starts them from the shared file system.
+Thousands of processes that import torch from a shared file system slow it down for themselves and
+all other users. The driver packs its environment once, into one archive; when a block starts, each
+node unpacks it into its scratch and starts its workers from there. A node that cannot do so says
+why, and starts them from the shared file system.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ fi
 
 
 def place_of(environment: str, scratch: str | None, site: str) -> Path:
-    """Where on a node the copy goes.
+    """Directory of the copy on a node.
 
     Parameters
     ----------

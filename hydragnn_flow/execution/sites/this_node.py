@@ -16,7 +16,7 @@ _USABLE = 0.9
 
 
 def this_node(interface: str | None = None) -> Node:
-    """Every GPU a GCD, or every CPU core where there is none.
+    """Every GPU is a GCD, or every CPU core if there is no GPU.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class LocalRanks:
     positions, trainers
         GCD, by its position on the node, and process of each rank.
     energy_fractions
-        Fraction of what each rank's energy counters see that is the segment's.
+        The segment's fraction of the energy that each rank's counters see.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class LocalRanks:
         }
 
     def _watch_or_end(self) -> None:
-        """Watch; ranks that nobody can watch are ended, or they might not end at all."""
+        """Watch; ranks that cannot be watched are ended, or they might not end at all."""
         try:
             self._watch()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Where the ranks of a segment find each other before they begin.
+"""Rendezvous of the ranks of a segment before they begin.
 
 The first rank opens a key-value store on one address of one network interface and says in a file
 where; the others look for that file. Nobody depends on host names, on ports agreed beforehand, or
@@ -37,7 +37,7 @@ class RanksMissing(RuntimeError):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where and how long ranks wait for each other."""
+    """Place and time limit of ranks that wait for each other."""
 
     folder: str
     """Directory that all ranks see."""
@@ -133,7 +133,7 @@ def _open(address: str) -> TCPStore:
 
 
 def _published(path: Path, key: str) -> dict[str, Any] | None:
-    """Where the first rank is, once it has said so in this rendezvous."""
+    """Address of the first rank, once it has published it in this rendezvous."""
     try:
         place: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -79,7 +79,7 @@ def _serve() -> None:
             if LAST in answer:
                 release_all()
                 os._exit(0)
-            # Now, while nobody waits: others may share the GCD of an idle process.
+            # Now, while no request waits: others may share the GCD of an idle process.
             give_back_memory()
 
 
@@ -114,7 +114,7 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
 
 
 def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
-    """Answer of the function called `module:function`, or the reason why it has none."""
+    """Answer of the function `module:function`, or the reason why there is no answer."""
     module, _, function = name.partition(":")
     try:
         answer: dict[str, Any] = getattr(importlib.import_module(module), function)(argument) or {}
@@ -213,7 +213,7 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Send everything the process prints to a file, whose folder is made where there is none."""
+    """Send everything the process prints to a file, whose folder is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,7 +5,7 @@ whatever happens to the process. Several trainer processes on one GCD share it. 
 are single lines of JSON through pipes; the process ends when its worker does.
 
 While it trains it sends a sign of life about every second. A process that hangs, in a GPU's queue
-or in reading a file system, sends none and is killed; nobody else would ever notice.
+or in reading a file system, sends none and is killed; nothing else would notice.
 """
 
 from __future__ import annotations

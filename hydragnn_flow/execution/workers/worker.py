@@ -125,7 +125,7 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
 
 
 def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:
-    """A trainer process of this worker; started now where there is none, or the last one died.
+    """A trainer process of this worker; started now if there is none, or the last one died.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:
 
 
 def _own_gcd(node: Node) -> int:
-    """Position of the GCD that this worker of the `gcd` pool stands for."""
+    """Position of the GCD of this worker of the `gcd` pool."""
     return int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
 
 
@@ -167,7 +167,8 @@ def _in_time(spec: SegmentSpec) -> SegmentSpec:
 def _end_with_manager() -> None:
     """Have this worker, and with it its trainers, end when its parent does: Parsl's manager.
 
-    A manager that is killed leaves its workers waiting, and their trainers computing, for nobody.
+    A manager that is killed leaves its workers waiting, and their trainers computing, for no
+    purpose.
     """
     global _watches_manager
     manager = multiprocessing.parent_process()

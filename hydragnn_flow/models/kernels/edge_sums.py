@@ -1,7 +1,7 @@
 """Sums over edges of products of atoms' and edges' features, for messages with vectors in them.
 
 Written with torch's gathers, products and sums, such a message exists as a tensor of
-[n_edges, 3, width], and so does every derivative of it. Here it exists for some thousand edges at a
+[n_edges, 3, width], like every derivative of it. Here it exists for some thousand edges at a
 time, which a CPU keeps in its cache: a potential's training step takes two thirds of the time.
 """
 

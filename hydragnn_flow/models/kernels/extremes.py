@@ -60,7 +60,7 @@ class _Extreme(Function):
 
 
 def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
-    """One where a message is the extreme, else zero, and how many there are at each atom."""
+    """One where a message is the extreme and zero elsewhere, and their number at each atom."""
     # In place, because torch compares to booleans eight times as slowly.
     marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
     return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)

@@ -114,7 +114,7 @@ def longest_bag(device: torch.device) -> int | None:
     """Most edges of a bag, where bags of any length are not as good.
 
     One thread of an accelerator adds up a bag, one edge after the other. In an ideal crystal half
-    of all edges may lie in one interval.
+    of all edges may be in one interval.
     """
     return None if device.type == "cpu" else 64
 

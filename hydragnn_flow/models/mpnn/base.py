@@ -80,8 +80,7 @@ class MessagePassing(nn.Module):
     """
 
     properties: ClassVar[Properties]
-    """Properties of a type of a user's own. Those of the types that ship stand in
-    `hydragnn_flow/config/network/mpnn_types.py`."""
+    """Properties of a user's own type; `config/network/mpnn_types.py` has those of ours."""
     layers: nn.ModuleList
     """Each is a :data:`Layer`."""
 
@@ -118,5 +117,5 @@ class MessagePassing(nn.Module):
 
 
 def _afresh(layer: Layer, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-    # What a geometry remembers would be there the second time, and the two passes differ.
+    # A geometry's memory would be there the second time, and the two passes would differ.
     return layer(state, features, replace(geometry))

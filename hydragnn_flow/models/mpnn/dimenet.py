@@ -58,7 +58,7 @@ class AngularEdges(NamedTuple):
 
     def of_length(self, network: nn.Module) -> Tensor:
         """Values of a network of the radial functions at each edge, times the envelope."""
-        # Under autocast a product is less precise than what it is multiplied with.
+        # Under autocast a product is less precise than its operands.
         return self.at_edges(network(self.radial).to(self.radial.dtype))
 
 

@@ -58,7 +58,7 @@ def spherical_bessel(
 
 
 def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
-    """First zeros [degrees, size]: between two of one degree lies one of the next."""
+    """First zeros [degrees, size]: between two of one degree there is one of the next."""
     found = np.arange(1, size + degrees) * math.pi
     zeros = [found[:size]]
     for degree in range(1, degrees):

@@ -205,7 +205,7 @@ class TensorProduct(nn.Module):
 
 
 class MACELayer(nn.Module):
-    """One interaction and product basis, added to what was there."""
+    """One interaction and product basis, added to the input."""
 
     def __init__(
         self, degrees: Degrees, order: int, features: int, elements: int, width: int
@@ -235,7 +235,7 @@ class MACELayer(nn.Module):
         factors = torch.cat(sums, dim=1).transpose(0, 1)
         products = self.contraction(factors, features.elements)
         new = self.after([product.transpose(0, 1) for product in products])
-        # Under autocast these come in bfloat16, and what the layers add up would stay so.
+        # Under autocast these come in bfloat16, and the layers' sums would stay so.
         new = [one.to(state.scalars.dtype) for one in new]
         # A degree that is only in one of them stays as it is.
         both = zip_longest(old[: self.degrees.outputs + 1], new)

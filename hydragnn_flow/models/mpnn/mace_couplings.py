@@ -78,7 +78,7 @@ def _even(*degrees: int) -> bool:
 class SphericalHarmonics(nn.Module):
     """Real spherical harmonics of all degrees up to the highest, of mean square one on the sphere.
 
-    Each degree is the product of the one below with the direction. Of a zero vector only that of
+    Each degree is the product of the one below with the direction. For a zero vector only that of
     degree zero is not zero.
 
     Parameters

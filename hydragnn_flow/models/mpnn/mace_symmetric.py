@@ -67,8 +67,8 @@ class SymmetricContraction(nn.Module):
         factors
             Their components [(highest + 1)², n_atoms, width].
         elements
-            Which weights each atom has, int64 [n_atoms]; the number of elements stands for the mean
-            of all.
+            Which weights each atom has, int64 [n_atoms]; the number of elements means the mean of
+            all.
         """
         monomials = [factors]
         for power in self.powers:

@@ -152,7 +152,7 @@ class PAINNLayer(nn.Module):
         vectors = outer_sum(features.directions, lengths, geometry)
         if self.to_vectors is not None:
             assert state.tensors is not None and self.vector_filter is not None
-            # What is linear in the sender's vectors is multiplied once per atom.
+            # Terms linear in the sender's vectors are multiplied once per atom.
             gated = state.tensors * self.to_vectors(hidden)[:, None]
             turned = filtered_sum(gated, self.vector_filter(radial), geometry)
             vectors = state.tensors + vectors + turned

@@ -27,7 +27,7 @@ class WeightedEdges(NamedTuple):
     functions
         Of the features.
     envelope
-        Weight of an edge [n_edges, 1]: zero at the cutoff where edges have lengths, else one.
+        Weight of an edge [n_edges, 1]: zero at the cutoff if edges have lengths, otherwise one.
     degree
         Sum of these weights at an atom, and one for the atom itself [n_atoms, 1].
     """

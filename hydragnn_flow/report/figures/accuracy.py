@@ -37,7 +37,7 @@ def parity(target: TargetValues) -> Figure:
     """Predicted against reference values with error bars of one standard deviation.
 
     The lower panel shows the differences, where error bars that vanish in the upper one can be
-    read. Of a large table each panel draws some values, picked at even spacing; the printed
+    read. If a table is large, each panel draws some values, picked at even spacing; the printed
     errors are of all.
     """
     figure = new_figure(5.6, 6.6)

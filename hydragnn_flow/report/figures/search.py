@@ -48,7 +48,7 @@ def optimisation_history(
     Parameters
     ----------
     trials
-        Of the study. One that failed without a value stands on the upper edge.
+        Of the study. One that failed without a value is drawn on the upper edge.
     types
         Message-passing type of each trial, by number.
     members
@@ -96,7 +96,7 @@ def optimisation_history(
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, float]]:
     """Trial number -> epoch -> validation loss, epochs in order.
 
-    Where an interrupted segment was repeated, the later one counts.
+    If an interrupted segment was repeated, the later one counts.
     """
     curves: dict[int, dict[int, float]] = {}
     for segment in segments:
@@ -111,7 +111,7 @@ def _finished(trial: TrialRecord, losses: Mapping[int, float]) -> bool:
 
 
 def _crowded(trials: Sequence[TrialRecord]) -> float:
-    """What a mark or line shrinks by when there are too many to stand apart."""
+    """Factor by which a mark or line shrinks when there are too many to be told apart."""
     return float(min(1.0, (100 / max(len(trials), 1)) ** 0.5))
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on trials at the rungs: a trial goes on, waits, stops or is complete.
+"""Verdicts on trials at the rungs: a trial continues, waits, stops or is complete.
 
 Everything is in memory and costs a binary search per report, whatever the number of trials.
 """
@@ -72,8 +72,9 @@ class Rungs:
 
     A trial is judged by asynchronous successive halving, so no trial waits for a rung to fill.
 
-    * **stopping**: a trial goes on if it is in the best ``1 / reduction_factor`` of those reported
-      at the rung so far, its own value included, and stops otherwise. The first to arrive goes on.
+    * **stopping**: a trial continues if it is in the best ``1 / reduction_factor`` of those
+      reported at the rung so far, its own value included, and stops otherwise. The first to arrive
+      continues.
     * **promotion**: every trial waits, and `promote` hands out the waiting ones that have come to
       be in the best ``1 / reduction_factor``. So a poor early arrival goes no further, and a good
       one that came among better ones is taken up later; in between it has to wait.
@@ -141,7 +142,7 @@ class Rungs:
         Returns
         -------
         Verdict
-            At the last rung always ``complete``. A trial that went on already still does.
+            At the last rung always ``complete``. A trial that has continued already still does.
         """
         ranking = self._enter(number, rung, value)
         epochs = self.epochs(number)
@@ -161,14 +162,14 @@ class Rungs:
         return "goes_on"
 
     def promote(self, closing: bool = False) -> tuple[int, int] | None:
-        """Let a waiting trial go on: at the highest rung that has one, the best.
+        """Continue a waiting trial: the best one at the highest rung that has any.
 
         Parameters
         ----------
         closing
-            No report will come any more, for nothing runs and no trial is left to ask for. Then
-            the best waiting trial goes on to a rung that none has reached, so that a search
-            too small for its rungs, or whose best trials failed, still ends with a complete trial.
+            No report will come any more, for nothing runs and no trial is left to ask for. Then the
+            best waiting trial continues to a rung that none has reached, so that a search too small
+            for its rungs, or whose best trials failed, still ends with a complete trial.
 
         Returns
         -------

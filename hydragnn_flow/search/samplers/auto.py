@@ -38,9 +38,9 @@ _logger = logging.getLogger(__name__)
 class AutoSampler(BaseSampler):
     """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
 
-    The Gaussian process works in a process beside the driver, which waits for a proposal only
-    where trials last so long that it does not matter, and otherwise takes one that was made ahead
-    (`Supply`). Where there is none batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of
+    The Gaussian process works in a process beside the driver, which waits for a proposal only if
+    trials last long enough for that not to matter, and otherwise takes one that was made ahead
+    (`Supply`). If there is none, batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of
     several objectives or with constraints, all proposals are batched TPE's.
 
     Parameters
@@ -55,7 +55,7 @@ class AutoSampler(BaseSampler):
         Make every proposal of the Gaussian process when it is asked for, however long it takes. The
         suggestions depend on the seed and the history alone.
     background
-        Makes what proposes beside the driver.
+        Makes the process that proposes beside the driver.
     clock
         Tells the time [s], by which trials are found to be long or short.
     """
@@ -110,7 +110,7 @@ class AutoSampler(BaseSampler):
         """The whole space, or what batched TPE proposes together."""
         if not self._handed_over and _is_beyond(study, trial):
             self.close()
-        # Of a trial with some values given, only batched TPE can propose the others.
+        # If some values of a trial are given, only batched TPE can propose the others.
         if self._handed_over or FIXED in trial.system_attrs:
             return self._batched.infer_relative_search_space(study, trial)
         return self._cube.domains

@@ -12,7 +12,7 @@ from hydragnn_flow.search.samplers.encoding import Space, Values
 
 
 class Proposals(NamedTuple):
-    """What a process proposes, and what it took."""
+    """Proposals of a process, and the time they took."""
 
     values: list[Values]
     seconds: float
@@ -20,7 +20,7 @@ class Proposals(NamedTuple):
 
 
 class Background(Protocol):
-    """What proposes beside the driver."""
+    """The process that proposes beside the driver."""
 
     def propose(
         self,

@@ -19,23 +19,23 @@ from hydragnn_flow.search.samplers.parzen import Lies, Parzen
 Array = NDArray[np.float64]
 
 IN_FLIGHT_PER_BATCH = 32
-"""Larger batches search worse: as large as what is in flight, clearly so."""
+"""Larger batches search worse: clearly so when they are as large as the number in flight."""
 
 
 class BatchedTPESampler(BaseSampler):
     """Optuna's TPE with one fit for a batch of suggestions.
 
-    Multivariate, by groups where the space is conditional, with running trials as lies, as
-    ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials, constraints
+    Multivariate, by groups where the space is conditional, with running trials as constant liars,
+    as ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials, constraints
     and several objectives count as they do for Optuna. The history is kept in columns, a fit serves
-    a batch, each suggestion of which is a lie to those after it, and the density is evaluated by
-    matrix products. Kernels have a larger least width than Optuna's; with Optuna's, a
-    batch of one suggests the same.
+    a batch, each suggestion of which counts as a running trial for those after it, and the density
+    is evaluated by matrix products. Kernels have a larger least width than Optuna's; with Optuna's,
+    a batch of one suggests the same.
 
     Parameters
     ----------
     n_startup_trials
-        Suggestions are random until so many trials have ended.
+        Number of ended trials before which suggestions are random.
     n_ei_candidates
         Candidates drawn for a suggestion.
     batch_size
@@ -159,7 +159,7 @@ class BatchedTPESampler(BaseSampler):
         self._queue = chosen[::-1].tolist()
 
     def _suggest(self, history: History, space: Space, size: int) -> Array:
-        """Suggestions `[size, n_parameters]` of one fit, each a lie to those that follow."""
+        """Suggestions `[size, n_parameters]` of one fit; each counts as running for the next."""
         names = list(space)
         below, above = (history.having(part, names) for part in history.split())
         good = Parzen(

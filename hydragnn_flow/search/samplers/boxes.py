@@ -10,7 +10,7 @@ Index = NDArray[np.intp]
 
 
 class Boxes:
-    """Indices in groups, with the smallest and the largest of what a group has."""
+    """Indices in groups, with the smallest and the largest value in each group."""
 
     def __init__(self, groups: list[Index]) -> None:
         self.groups = groups

@@ -37,7 +37,7 @@ class Branch(NamedTuple):
 class UnitCube:
     """The space as points [n, n_parameters] of the unit cube.
 
-    Each value of an integer or a choice owns an interval, and stands in its middle. A parameter
+    Each value of an integer or a choice owns an interval, and is at its middle. A parameter
     that does not exist in a trial is NaN there.
 
     Parameters
@@ -87,7 +87,7 @@ class UnitCube:
         }
 
     def features(self, points: Floats) -> Floats:
-        """What a Gaussian process sees of points [n, n_features].
+        """Features of points for a Gaussian process, [n, n_features].
 
         A number is a column, a choice one for each of its values. A number that need not exist is
         a point on a quarter of a circle, with its absence in the centre: all values are as far
@@ -147,7 +147,7 @@ class _Axis:
         self._width = (end - self._start) or 1.0  # a range of one value
 
     def unit(self, numbers: Floats) -> Floats:
-        """Where numbers [n] lie, in 0..1."""
+        """Positions of numbers [n] in their range, in 0..1."""
         placed: Floats = ((np.log(numbers) if self._log else numbers) - self._start) / self._width
         return placed
 

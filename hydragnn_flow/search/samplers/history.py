@@ -26,8 +26,8 @@ BELOW_AT_MOST = 25
 class Groups:
     """The largest sets of parameters that trials have all or nothing of.
 
-    The same partition as Optuna's TPE with ``group=True``: a conditional space falls into what all
-    trials share and what each branch adds.
+    The same partition as Optuna's TPE with ``group=True``: a conditional space is divided into the
+    parameters that all trials share and those that each branch adds.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Groups:
 
 
 class History:
-    """What a study knows, in arrays whose row is the number of the trial.
+    """Trials of a study, in arrays whose row is the number of the trial.
 
     Values and parameters are looked at once, when a trial has ended; of a running trial, whenever
     it has got more parameters. One that waits to be promoted counts as pruned where it waits.
@@ -218,7 +218,7 @@ class History:
         self._stored[number] = stored
 
     def _promise_kept(self, trial: FrozenTrial) -> dict[str, float]:
-        """What was suggested to a running trial, less the branches that it seems not to take."""
+        """Suggestions to a running trial, without the branches that it seems not to take."""
         promised = self._promised.get(trial.number, {})
         if not trial.params:
             return promised

@@ -32,7 +32,7 @@ Optuna divides by 100. On smooth mixed functions with 64 trials in flight 30 fin
 and arXiv:2304.11127 finds a least width of 3 % effective.
 """
 COARSE = 0.25
-"""A bin wider than this share of the narrowest kernel is integrated, else taken at its centre."""
+"""A bin wider than this share of the narrowest kernel is integrated, not sampled."""
 LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -42,7 +42,7 @@ class Axis(Protocol):
     width: float
     """A difference on the axis that matters, for cutting points into boxes."""
     weights: Single
-    """What the features of a point count for a kernel, `[n_kernels, n_features]`."""
+    """Weights of a point's features for a kernel, `[n_kernels, n_features]`."""
     highest: float
     """No kernel has a larger logarithm anywhere."""
 
@@ -51,11 +51,11 @@ class Axis(Protocol):
         ...
 
     def place(self, values: Array) -> Array:
-        """Where values lie on the axis on which kernels have a width."""
+        """Positions of values on the axis on which kernels have a width."""
         ...
 
     def features(self, values: Array) -> tuple[Single, Array]:
-        """Features of points `[n_points, n_features]`, and what they leave out `[n_points]`."""
+        """Features of points `[n_points, n_features]`, and the remainder `[n_points]`."""
         ...
 
     def bound_of_boxes(self, values: Array, points: Boxes, kernels: Boxes) -> Array:
@@ -138,7 +138,7 @@ class Numbers:
         m, s = (self._mu - self._centre) / self._scale, self._sigma / self._scale
         constant = -np.log(self._sigma) - LOG_ROOT_2PI - self._mass - 0.5 * (m / s) ** 2
         weights = [np.stack([-0.5 / s**2, m / s**2, constant], axis=1)]
-        # Of a density, and of a bin: its width times the density at its near edge, or all there is.
+        # Bounds for a density, and for a bin: its width times the density at its near edge, or one.
         top = -np.log(self._sigma) - LOG_ROOT_2PI
         if self._step:
             weights.append(self._integrate_coarse_bins())
@@ -164,7 +164,7 @@ class Numbers:
         return sigma
 
     def _integrate_coarse_bins(self) -> Array:
-        """Logarithms of what the kernels hold of coarse bins, `[n_kernels, n_coarse_bins]`."""
+        """Logarithms of the kernels' masses in coarse bins, `[n_kernels, n_coarse_bins]`."""
         steps = round((self._high - self._low) / self._step)
         values = self._low + self._step * np.arange(steps + 1, dtype=np.float64)
         left, right = self._edges(values)

@@ -25,8 +25,7 @@ FLAT = 25
 POINTS, KERNELS = 256, 128
 """Points evaluated together, and kernels looked at together: as many or fewer."""
 NEGLIGIBLE = 4.0
-"""Kernels that all together stay further below the prior than this, in ln, are left out: 2 % of
-what is itself a small part of the density."""
+"""Kernels whose sum is this far below the prior, in ln, are left out: 2 % of a small part."""
 _LARGEST = 80.0
 """In ln: float32 ends at 88."""
 
@@ -65,7 +64,7 @@ class Parzen:
         self._boxes: Boxes | None = None
         if count >= 2 * KERNELS:  # fewer are not worth a search
             boxes = cut(_placed(observations, self._axes), KERNELS)
-            # Kernels of a box are to lie side by side.
+            # Kernels of a box have to be side by side.
             order = np.append(boxes.order, count)
             self._weights = self._weights[order]
             for axis in self._axes:
@@ -117,7 +116,7 @@ class Parzen:
 
     def _noticed(self, points: Array, kernels: Index, least: float) -> Index:
         """Kernels that may come up to that at any of the points."""
-        # What the other parameters can add at most, to drop kernels early.
+        # Upper bound of the other parameters' contribution, to drop kernels early.
         to_come = self._highest
         reached = self._log_weights[kernels]
         for j, axis in enumerate(self._axes):
@@ -136,7 +135,7 @@ class Parzen:
 
 
 class Lies:
-    """What a point adds to the density of the others once it is a trial that runs.
+    """Contribution of a point to the density of the others once it is a running trial.
 
     Parameters
     ----------

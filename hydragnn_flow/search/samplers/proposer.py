@@ -101,7 +101,7 @@ class Proposer:
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
     def _branch(self) -> Branch | None:
-        """Of which branch the next trial is to be; of any where there is none to say.
+        """Branch of the next trial; None if it may be any.
 
         Counted by proposals: by trials, those that end together would always have the same turns.
         """
@@ -154,7 +154,7 @@ class Proposer:
             better = scored[rows, first] > reached
             reached = np.where(better, scored[rows, first], reached)
             parents = np.where(better[:, None], children[rows * _CHILDREN + first], parents)
-        # A small space has only so many points: the same again only if there is no other.
+        # A small space has few points: the same one again only if there is no other.
         ordered = np.concatenate([parents[np.argsort(-reached)], points[np.argsort(-scores)]])
         chosen = _first_new(ordered, taken)
         return ordered[0] if chosen is None else chosen

@@ -34,7 +34,7 @@ class Supply:
     space
         Dotted path -> domain, conditions after the parameters they name.
     background
-        Makes what proposes beside the driver.
+        Makes the process that proposes beside the driver.
     clock
         Tells the time [s].
     """
