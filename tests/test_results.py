@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from results import Line, Number, Result, Run, Table, behind, missed, table_of
-from results.code import REPOSITORY, changed, fingerprint, fingerprints
+from results.code import changed, fingerprint, fingerprints
 from results.machine import command
 from results.result import FOLDER
 
@@ -52,33 +52,6 @@ def test_a_result_says_enough_and_nothing_of_the_place(path: Path) -> None:
     assert found.code and found.versions["Python"] and found.machine["processor"]
     # Paths of a machine begin with a slash; "graphs/CPU-s" and "1/2" do not.
     assert not re.search(r"(?<![\w./])/\w+/", path.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    ("sentence", "what", "peer"),
-    [
-        (
-            r"from memory is ([\d.]+) times faster than PyG's collation of a list of graphs",
-            "memory, batches of 128",
-            "list of Data",
-        ),
-        (
-            r"([\d.]+) times faster than HydraGNN's ADIOS reader with its cache filled",
-            "memory, batches of 128",
-            "HydraGNN, enable_cache=True, second epoch on",
-        ),
-        (
-            r"([\d.]+) times faster than that reader without it",
-            "memory, batches of 128",
-            "HydraGNN, preload=True",
-        ),
-    ],
-)
-def test_readme_says_of_the_store_what_was_measured(sentence: str, what: str, peer: str) -> None:
-    (said,) = re.findall(sentence, " ".join((REPOSITORY / "README.md").read_text("utf-8").split()))
-    lines = Result.read(FOLDER / "store.json").details["lines"]
-    (ratio,) = (line["ratio"] for line in lines if (line["what"], line["peer"]) == (what, peer))
-    assert float(said) == float(f"{ratio:.2g}")
 
 
 def test_a_result_is_shown_between_its_marks(
