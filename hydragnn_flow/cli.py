@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import looking, sites
+from hydragnn_flow.commands import search, sites
 from hydragnn_flow.commands.console import (
     RunDir,
     console,
@@ -32,9 +32,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-store_app = typer.Typer(help="Look at a GraphStore.", no_args_is_help=True)
+store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
-app.add_typer(looking.app)
+app.add_typer(search.app)
 app.add_typer(sites.app, name="site")
 
 Config = Annotated[

@@ -21,7 +21,7 @@ class Accuracy(NamedTuple):
     ensemble: float
     """Mean absolute error of the ensemble, in ``unit``."""
     coverage: float
-    """Share of test values inside the calibrated interval."""
+    """Fraction of test values inside the calibrated interval."""
     noise: float | None = None
     """Mean noise that the heads predict, in ``unit``; None where they predict none."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 """Only this machine: the dashboard has no authentication."""
 PORT = 8080
-"""Usual port; another is taken if it is in use."""
+"""Port of optuna-dashboard's own; another is taken where it is in use."""
 _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
@@ -102,7 +102,7 @@ def _listening(app: WSGIApplication, port: int) -> WSGIServer:
 
 
 def _reading_only(app: WSGIApplication) -> WSGIApplication:
-    """Refuse, in a sentence the page shows, whatever is not a question."""
+    """Reject every request that is not a GET with a message the page displays."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):

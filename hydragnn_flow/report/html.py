@@ -19,14 +19,13 @@ from matplotlib.figure import Figure
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
 from hydragnn_flow.report.run_files import RunFiles, read_run
-from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.target_values import TargetValues, targets_of
-from hydragnn_flow.report.text import number, objective_label, percent
-from hydragnn_flow.report.trials_frame import study_frame_of
-from hydragnn_flow.search.records import best_first
+from hydragnn_flow.report.text import cell, number, objective_label, percent
+from hydragnn_flow.report.trials_frame import value_columns
 
 REPORT = "report.html"
+MPNN_TYPE = "Architecture.mpnn_type"
 # Number of drawn elements above which a picture of pixels is smaller and opens faster.
 _MOST_SVG_ELEMENTS = 2000
 _MOST_TABLE_ROWS = 500
@@ -88,15 +87,13 @@ def render(run: RunFiles) -> str:
     objective = run.config.search.objectives[0]
     level = float(run.ensemble["level"]) if run.ensemble else run.config.ensemble.level
     pictures: dict[str, Picture] = {}
-    if run.trials:
-        drawn = figures.optimisation_history(run.trials, trial_types, members, objective)
+    own = _own(run)
+    if len(own):
+        drawn = figures.optimisation_history(own, trial_types, members)
         text = f"Every trial's {objective_label(objective)} against its number"
         pictures["history"] = embed(drawn, text)
-    if run.trials:
-        study, frame = study_frame_of(run.directory)
-        figures_of = search_figures(study, frame, run.segments, run.config.rungs)
-        for name, (drawn, text) in figures_of.items():
-            pictures[name] = embed(drawn, text)
+    found = figures.search_figures(run.study, run.trials, run.segments, run.config.rungs)
+    pictures |= {name: embed(drawn, text) for name, (drawn, text) in found.items()}
     if run.segments:
         drawn = figures.gcd_occupancy(run.segments, types)
         pictures["occupancy"] = embed(drawn, "Bars of the segments each GCD ran over time")
@@ -118,7 +115,7 @@ def render(run: RunFiles) -> str:
         members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
         parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
         pictures=pictures,
-        trials=as_text(tables.trials_table(run.trials, run.segments, trial_types, objective)),
+        trials=as_text(tables.trials_table(own)),
         cost=cost(run),
         configuration=run.configuration,
     )
@@ -127,9 +124,10 @@ def render(run: RunFiles) -> str:
 def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
     """Message-passing type by (``trial`` or ``member``, number)."""
     fixed = str(run.config.network_with({}).Architecture.mpnn_type)
+    searched = run.trials[MPNN_TYPE] if MPNN_TYPE in run.trials else [None] * len(run.trials)
     types = {
-        ("trial", trial.number): str(trial.parameters.get(tables.MPNN_TYPE, fixed))
-        for trial in run.trials
+        ("trial", trial): str(name or fixed)
+        for trial, name in zip(run.trials["trial"], searched, strict=True)
     }
     for member in (run.ensemble or {}).get("members", ()):
         types["member", member["member"]] = types.get(("trial", member["trial"]), fixed)
@@ -152,9 +150,10 @@ def test_targets(run: RunFiles) -> list[TargetValues]:
 def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
     """Sentences about results that the run has not produced yet."""
     planned = run.config.search.trials
-    ended = sum(trial.state != "running" for trial in run.trials)
+    states = _own(run)["state"]
+    ended = (~states.isin(["running", "waiting"])).sum()
     sentences = []
-    if not run.trials:
+    if states.empty:
         sentences.append("The search has not begun: there is no trial yet.")
     elif ended < planned and run.ensemble is None:
         sentences.append(f"The search is still going: {ended} of {planned} trials have ended.")
@@ -176,15 +175,15 @@ def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
 
 def facts(run: RunFiles) -> list[tuple[str, str]]:
     """The few numbers at the top of the page."""
-    states = [trial.state for trial in run.trials]
-    counts = {s: states.count(s) for s in ("complete", "pruned", "failed", "running")}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    found = [("trials" + (f": {told}" if told else ""), f"{len(states)}")]
-    complete = [trial for trial in run.trials if trial.state == "complete"]
-    best = min(complete, key=best_first, default=None)
-    if best is not None and best.value is not None:
-        label = objective_label(run.config.search.objectives[0])
-        found.append((f"best {label} of a complete trial", number(best.value)))
+    own = _own(run)
+    counts = own["state"].value_counts()
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    found = [("trials" + (f": {states}" if states else ""), f"{len(own)}")]
+    objectives = run.config.search.objectives
+    best = tables.best_first(own[own["state"] == "complete"])[value_columns(objectives)[0]]
+    if best.notna().any():
+        label = f"best {objective_label(objectives[0])} of a complete trial"
+        found.append((label, number(best.iloc[0])))
     if run.ensemble is not None:
         for row in tables.accuracy_table(run.ensemble).to_dict("records"):
             if f"{row['target']} per atom" not in _names(run.ensemble):
@@ -203,6 +202,11 @@ def cost(run: RunFiles) -> str:
         wall, cpu = (number(run.ensemble[k]) for k in ("wall_seconds", "cpu_seconds"))
         return f"{told}; {wall} s wall in all and {cpu} s CPU in these segments."
     return f"{told} so far."
+
+
+def _own(run: RunFiles) -> pd.DataFrame:
+    """The trials that the run's search has asked for itself."""
+    return run.trials[run.trials["origin"] == ""]
 
 
 def embed(figure: Figure, text: str) -> Picture:
@@ -240,13 +244,7 @@ def as_text(table: pd.DataFrame) -> Cells:
 
 
 def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        if column == "interval coverage":
-            return percent(value)
-        return number(value)
-    return str(value)
+    return percent(value) if column == "interval coverage" else cell(value)
 
 
 def _names(summary: Mapping[str, Any]) -> set[str]:

@@ -40,7 +40,7 @@ def parameter_importance(
 
     PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's values in
     the best trials and its values in all of them, each parameter by itself. A
-    conditional parameter is compared among the trials that have it, and counts by their share in
+    conditional parameter is compared among the trials that have it, and counts by their fraction of
     both groups (Hasegawa et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that
     the many that a rung ended are counted too.
 
@@ -58,9 +58,9 @@ def parameter_importance(
     Returns
     -------
     pandas.DataFrame
-        ``parameter``, ``importance`` (shares that add up to 1; all zero where nothing mattered),
+        ``parameter``, ``importance`` (fractions that add up to 1; all zero where nothing mattered),
         ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
-        much the parameter moves a trial's place in the ranking on average, in shares of the
+        much the parameter moves a trial's place in the ranking on average, in fractions of the
         ranking's length; ``attrs["r2"]`` says how much of the ranking the model behind it
         explains, where there are trials enough to tell.
 

@@ -1,4 +1,4 @@
-"""Progress of a campaign in the terminal."""
+"""Progress of a campaign in the terminal, or as lines of a log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# In a file there is no bar to redraw; a line appears after each such share.
-_LOG_SHARE = 0.1
+# A file has no bar to redraw: a line appears each time this fraction of a stage is done.
+_LOG_EVERY = 0.1
 
 
 class CampaignView:
-    """A live progress display on a terminal, a few plain lines elsewhere.
+    """The :class:`~hydragnn_flow.campaign.view.View` of a terminal; elsewhere a few plain lines.
 
     Parameters
     ----------
@@ -62,46 +62,24 @@ class CampaignView:
         self.console.print(text, highlight=False)
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show how far a stage is.
-
-        Parameters
-        ----------
-        stage
-            `prepare`, `search`, `ensemble`, …
-        done, total
-            Of the stage's units.
-        note
-            What else to say beside the bar.
-        """
+        """Show how far a stage is, in a log after each tenth."""
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
-        share, logged = done / total if total else 1.0, self._logged.get(stage, 0.0)
-        worth_a_line = share >= logged + _LOG_SHARE or logged < share == 1.0
+        fraction, logged = done / total if total else 1.0, self._logged.get(stage, 0.0)
+        worth_a_line = fraction >= logged + _LOG_EVERY or logged < fraction == 1.0
         if not self.console.is_terminal and worth_a_line:
-            self._logged[stage] = share
+            self._logged[stage] = fraction
             self.say(f"{stage}: {done}/{total} {note}".rstrip())
 
     def search(
         self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Show the number of trials in each state, and the best value so far.
-
-        Parameters
-        ----------
-        states
-            Trials in each of Optuna's states.
-        ready, waiting
-            Those of the running ones that have no GCD yet, and that wait to be promoted.
-        best
-            Smallest value of the first objective.
-        total
-            Trials the search may have.
-        """
+        """Show the number of trials in each state, and the best value so far."""
         count = dict(states)
-        notes = [f"{count.pop('running', 0) - ready - waiting} running"]
-        notes += [f"{waiting} waiting"] if waiting else []
-        note = "  ".join([*notes, *(f"{n} {state}" for state, n in sorted(count.items()))])
+        words = [f"{count.pop('running', 0) - ready - waiting} running"]
+        words += [f"{waiting} waiting"] if waiting else []
+        note = "  ".join([*words, *(f"{n} {state}" for state, n in sorted(count.items()))])
         if best is not None:
             note += f"  best {best:.4g}"
         self.step("search", sum(count.values()), total, note)

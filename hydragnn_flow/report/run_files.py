@@ -1,4 +1,4 @@
-"""A run directory as the report reads it: plain data, nothing written, parts may be missing."""
+"""A run directory as the report reads it: plain data, nothing written, files may be missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pandas as pd
 import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.trials_frame import find_study, study_frame
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import TrialRecord, read_trials
 from hydragnn_flow.segment import SegmentResult
 
 
@@ -26,7 +27,10 @@ class RunFiles:
     config: RunConfig
     configuration: str
     """`run.yaml` as it is written."""
-    trials: list[TrialRecord]
+    study: optuna.Study
+    """Without trials before the search begins."""
+    trials: pd.DataFrame
+    """Its trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
     segments: list[SegmentResult]
     ensemble: dict[str, Any] | None
     """`ensemble/ensemble.json`; None until the ensemble is finished."""
@@ -55,12 +59,19 @@ def read_run(directory: Path) -> RunFiles:
     if not isinstance(values, dict):
         raise InputError(f"{path}: must hold a mapping; restore it from a copy of the run")
     known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+    config: RunConfig = validate(RunConfig, known, path)
+    objectives = config.search.objectives
+    segments = list(RunDirectory(directory).results())
+    study = find_study(directory)
+    if study is None:
+        study = optuna.create_study(directions=["minimize"] * len(objectives))
     return RunFiles(
         directory=directory,
-        config=validate(RunConfig, known, path),
+        config=config,
         configuration=text,
-        trials=read_trials(directory),
-        segments=list(RunDirectory(directory).results()),
+        study=study,
+        trials=study_frame(study, segments, objectives),
+        segments=segments,
         ensemble=_read_ensemble(directory / "ensemble" / "ensemble.json"),
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),

@@ -1,67 +1,153 @@
-"""The tables of the report."""
+"""Tables of trials, accuracies and members, for the report and the terminal."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from hydragnn_flow.report.closing import accuracies
-from hydragnn_flow.report.text import objective_label, told_state
-from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.search.records import best_first
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.report.importance import FEW_TRIALS, MANY
+from hydragnn_flow.report.text import cell, objective_label, percent
+from hydragnn_flow.report.trials_frame import value_columns
 
-MPNN_TYPE = "Architecture.mpnn_type"
+BEST = 20
+"""Trials the terminal shows."""
+_BAR = 20  # characters
 
 
-def trials_table(
-    trials: Sequence[TrialRecord],
-    segments: Sequence[SegmentResult],
-    types: Mapping[int, str],
-    objective: str = "val_loss",
-) -> pd.DataFrame:
-    """One row per trial: the best first, then those beyond a limit, those without a value last.
+def best_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Trials ranked by value, as members are chosen.
+
+    With several objectives the Pareto front comes first. Trials that broke a constraint come after
+    those that kept it, and last those that failed or have no value yet.
+    """
+    columns = value_columns(frame.attrs["objectives"])
+    keys = pd.DataFrame({"none": frame[columns[0]].isna() | (frame["state"] == "failed")})
+    if "feasible" in frame:
+        keys["feasible"] = ~frame["feasible"]
+    if "pareto" in frame:
+        keys["pareto"] = ~frame["pareto"]
+    keys["value"], keys["trial"] = frame[columns[0]], frame["trial"]
+    return frame.loc[keys.sort_values(list(keys.columns)).index]
+
+
+def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Trials with their parameters and cost, the best first.
 
     Parameters
     ----------
-    trials, segments
-        Of the run.
-    types
-        Message-passing type of each trial, by number.
-    objective
-        The first of the search's.
+    frame
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
 
     Returns
     -------
     pandas.DataFrame
-        ``trial``, ``state``, ``mpnn_type``, a column per other searched parameter named by the
-        last part of its path, ``epochs`` reached, ``best`` and the objective in words,
-        ``seconds``, ``reason``.
+        ``trial``, ``state`` in words, a column per objective, a column per parameter that a trial
+        has, named by the last key of its path, ``epochs`` reached, ``seconds``, and ``reason``
+        where one has failed.
     """
-    short = _short_names({path: None for trial in trials for path in trial.parameters})
-    own: dict[int, list[SegmentResult]] = {trial.number: [] for trial in trials}
-    for segment in segments:
-        if segment.kind == "trial" and segment.number in own:
-            own[segment.number].append(segment)
-    best = f"best {objective_label(objective)}"
-    rows = [
-        {
-            "trial": trial.number,
-            "state": told_state(trial),
-            "mpnn_type": types.get(trial.number, ""),
-            **{short[path]: value for path, value in trial.parameters.items() if path in short},
-            "epochs": max((s.to_epoch for s in own[trial.number]), default=0),
-            best: math.nan if trial.value is None else trial.value,
-            "seconds": sum(s.seconds for s in own[trial.number]),
-            "reason": trial.reason,
-        }
-        for trial in sorted(trials, key=best_first)
-    ]
-    columns = ["trial", "state", "mpnn_type", *short.values()]
-    return pd.DataFrame(rows, columns=[*columns, "epochs", best, "seconds", "reason"])
+    ranked = best_first(frame)
+    objectives = frame.attrs["objectives"]
+    paths = [path for path in frame.attrs["parameters"] if ranked[path].notna().any()]
+    first = ["trial", "state", *map(objective_label, objectives)]
+    last = ["epochs", "seconds", *(["reason"] if ranked["reason"].any() else [])]
+    table = ranked[["trial", "state", *value_columns(objectives), *paths, *last]]
+    # A parameter of a user's own may be called as one of the other columns.
+    names = short_names([*first, *last, *paths])[len(first) + len(last) :]
+    table.columns = pd.Index([*first, *names, *last])
+    return table.assign(state=[_state(row) for row in ranked.to_dict("records")])
+
+
+def best_table(frame: pd.DataFrame, console: Console, rows: int = BEST) -> Table:
+    """The best trials for the terminal.
+
+    Parameters
+    ----------
+    frame
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
+    console
+        Where it is to be shown: a column per parameter if they fit, all in one if not.
+    rows
+        How many trials at most.
+    """
+    shown = trials_table(best_first(frame).head(rows)).drop(columns="reason", errors="ignore")
+    counts = frame["state"].value_counts()
+    states = ", ".join(f"{counts[state]:,} {state}" for state in counts.index)
+    best = "" if len(shown) == len(frame) else f"the best {len(shown):,} of "
+    title = f"{best}{len(frame):,} trials: {states}"
+    table = _terminal_table(shown, title)
+    if console.measure(table, options=console.options.update(max_width=10_000)).maximum > (
+        console.width
+    ):
+        first = 2 + len(frame.attrs["objectives"])
+        parameters = shown.iloc[:, first:-2]
+        shown = shown.drop(columns=parameters.columns)
+        shown.insert(first, "parameters", [_in_words(row) for row in parameters.to_dict("records")])
+        table = _terminal_table(shown, title)
+    if frame["origin"].any():
+        table.caption = "earlier: from a study named in search.warm_start"
+        table.caption_justify = "left"
+    return table
+
+
+def _terminal_table(shown: pd.DataFrame, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in shown.columns:
+        words = name in ("state", "parameters")
+        table.add_column(
+            Text(name), justify="left" if words else "right", no_wrap=name != "parameters"
+        )
+    for row in shown.itertuples(index=False):
+        table.add_row(*(Text(cell(value)) for value in row))
+    return table
+
+
+def _in_words(parameters: Mapping[Hashable, Any]) -> str:
+    values = ((name, cell(value)) for name, value in parameters.items())
+    return ", ".join(f"{name} {value}" for name, value in values if value)
+
+
+def _state(row: Mapping[Hashable, Any]) -> str:
+    words = [row["state"], "" if row.get("feasible", True) else "beyond a limit"]
+    words += ["Pareto front" if row.get("pareto", False) else ""]
+    return ", ".join(filter(None, [*words, "earlier" if row["origin"] else ""]))
+
+
+def importance_table(importance: pd.DataFrame, title: str) -> Table:
+    """Importances as bars.
+
+    Parameters
+    ----------
+    importance
+        See :func:`hydragnn_flow.report.importance.parameter_importance`.
+    title
+        Says which objective.
+    """
+    few = FEW_TRIALS if importance["trials"].max() < MANY else None
+    table = Table(title=title, title_justify="left", caption=few, caption_justify="left")
+    table.add_column("parameter", overflow="fold")
+    table.add_column("importance", justify="right", no_wrap=True)
+    table.add_column(width=_BAR)
+    table.add_column("trials with it", justify="right")
+    if "shap" in importance:
+        table.add_column("SHAP", justify="right")
+    largest = importance["importance"].max() or 1.0
+    names = short_names(list(importance["parameter"]))
+    for name, row in zip(names, importance.to_dict("records"), strict=True):
+        table.add_row(
+            Text(name),
+            percent(row["importance"]),
+            Bar(largest, 0, row["importance"], color="blue"),
+            f"{row['trials']:,}",
+            *([percent(row["shap"])] if "shap" in row else []),
+        )
+    return table
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
@@ -76,7 +162,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``target``, ``unit``, ``best single member`` and ``ensemble`` (mean absolute errors in
-        ``unit``), ``interval coverage`` (share of test values inside the calibrated interval);
+        ``unit``), ``interval coverage`` (fraction of test values inside the calibrated interval);
         where heads predict the noise of a target, ``predicted noise``, its mean in ``unit``.
     """
     columns = ["target", "unit", "best single member", "ensemble", "interval coverage"]
@@ -108,11 +194,7 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _short_names(paths: Mapping[str, None]) -> dict[str, str]:
-    """Last part of each dotted path, or the whole path where two would be the same."""
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Last key of each dotted path, or the whole path where two would be the same."""
     last = [path.rpartition(".")[2] for path in paths]
-    return {
-        path: name if last.count(name) == 1 else path
-        for path, name in zip(paths, last, strict=True)
-        if path != MPNN_TYPE
-    }
+    return [name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)]

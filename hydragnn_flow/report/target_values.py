@@ -86,17 +86,17 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
         components.setdefault(name, []).append(column)
     units = table.attrs.get("units", {})
     found = []
-    for name, parts in components.items():
-        if not all(part in table.columns for part in parts):
+    for name, own in components.items():
+        if not all(component in table.columns for component in own):
             continue
         values = [
-            np.concatenate([table[part + suffix].to_numpy(dtype=float) for part in parts])
+            np.concatenate([table[component + suffix].to_numpy(dtype=float) for component in own])
             for suffix in ("", "_mean", "_std", "_lo", "_hi")
         ]
         keep = np.isfinite(values[0]) & np.isfinite(values[1])
         if keep.any():
-            graph_id = np.tile(table["graph_id"].to_numpy(dtype=np.int64), len(parts))
-            unit = str(units.get(parts[0], ""))
+            graph_id = np.tile(table["graph_id"].to_numpy(dtype=np.int64), len(own))
+            unit = str(units.get(own[0], ""))
             found.append(TargetValues(name, unit, graph_id[keep], *(v[keep] for v in values)))
     return found
 
@@ -122,18 +122,18 @@ def errors_of(target: TargetValues) -> Errors:
     )
 
 
-def gaussian_coverage(target: TargetValues, levels: Floats) -> Floats:
-    """Share of references inside the Gaussian interval mean ± z·std of each level.
+def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
+    """Fraction of references inside the Gaussian intervals mean ± z·std.
 
     Parameters
     ----------
     target
         Predictions with standard deviations.
-    levels
-        Shares between 0 and 1 (exclusive) the intervals claim to hold, [n_levels].
+    nominal
+        Coverage each interval is made for, between 0 and 1 (exclusive), [n_intervals].
     """
-    z = np.array([NormalDist().inv_cdf((1 + level) / 2) for level in levels])
-    # A value is inside from the z on that equals |error| / std: sort once, count for every level.
+    z = np.array([NormalDist().inv_cdf((1 + p) / 2) for p in nominal])
+    # A value is inside from the z on that equals |error| / std: sort once, count for every z.
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.abs(target.errors) / target.std
     needed = np.sort(np.where(target.errors == 0, 0.0, needed))
@@ -141,7 +141,7 @@ def gaussian_coverage(target: TargetValues, levels: Floats) -> Floats:
 
 
 def interval_coverage(target: TargetValues) -> float:
-    """Share of references inside the calibrated interval [lo, hi]."""
+    """Fraction of references inside the calibrated interval [lo, hi]."""
     inside = (target.lo <= target.reference) & (target.reference <= target.hi)
     return float(np.mean(inside))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hydragnn_flow.search import TrialRecord
@@ -18,9 +18,16 @@ def number(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-def percent(value: float) -> str:
-    """A share as a percentage with one decimal."""
-    return f"{value * 100:.1f} %"
+def cell(value: Any) -> str:
+    """A value of a table as text; empty if it is missing."""
+    if isinstance(value, float):
+        return number(value)
+    return "" if value is None or str(value) == "<NA>" else str(value)
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage with one decimal."""
+    return f"{fraction * 100:.1f} %"
 
 
 def objective_label(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which GCD ran what when, as rows, lanes and bars."""
+"""Which GCD ran what when, as rows, tracks and bars."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import pairwise
 from hydragnn_flow.segment import SegmentResult
 
 # A gap in which nothing ran anywhere is cut out of the axis once it is longer than this [s] and
-# than this share of the time in which something ran: a campaign killed at night and started again
-# in the morning would otherwise be two specks at the ends of an empty chart.
-_PAUSE_SECONDS, _PAUSE_SHARE = 60.0, 0.25
-# Its remaining width, as a share of the time shown.
-_CUT_SHARE = 0.03
+# than this fraction of the time in which something ran: a campaign killed at night and started
+# again in the morning would otherwise be two specks at the ends of an empty chart.
+_PAUSE_SECONDS, _PAUSE_FRACTION = 60.0, 0.25
+# Width of a cut, as a fraction of the time shown.
+_CUT_FRACTION = 0.03
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Bar:
 
     segment: SegmentResult
     row: int
-    lane: int
-    """Position among the segments that shared the GCD, from 0."""
-    lanes: int
-    """How many lanes the row has at that time."""
+    track: int
+    """Position among the segments that ran on the GCD at that time, from 0."""
+    tracks: int
+    """Number of tracks of the row at that time."""
     start: float
     """On the axis [s]."""
     end: float
@@ -48,18 +48,18 @@ class Timeline:
     """(node, GCD) of each row."""
     bars: tuple[Bar, ...]
     idle: tuple[float, ...]
-    """Idle share of each row's GCD, pauses left out."""
+    """Fraction of the time, pauses left out, in which each row's GCD ran nothing."""
     pauses: tuple[Pause, ...]
     length: float
     """Of the axis [s]."""
     untimed: int
-    """Segments whose place and time are not known: they were lost with their worker."""
+    """Segments whose place or time is unknown: they were lost with their worker."""
 
 
 def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     """Place every segment on the rows of the GCDs it used.
 
-    Segments that overlap on a GCD are put into lanes of its row, each as wide as the others.
+    Segments that overlap on a GCD are put into tracks of its row, each as wide as the others.
     """
     timed = [s for s in segments if s.gcds and s.started > 0 and s.ended >= s.started]
     untimed = len(segments) - len(timed)
@@ -75,9 +75,9 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     bars: list[Bar] = []
     idle = []
     for index, row in enumerate(rows):
-        for segment, lane, lanes in _lanes(on[row]):
+        for segment, track, tracks in _tracks(on[row]):
             ends = axis.at(segment.started), axis.at(segment.ended)
-            bars.append(Bar(segment, index, lane, lanes, *ends))
+            bars.append(Bar(segment, index, track, tracks, *ends))
         busy = sum(end - start for start, end in _union([(s.started, s.ended) for s in on[row]]))
         idle.append(1 - busy / axis.counted if axis.counted else 0.0)
     pauses = tuple(axis.pauses)
@@ -90,13 +90,13 @@ class _Axis:
     def __init__(self, running: list[tuple[float, float]]) -> None:
         self._first = running[0][0]
         busy = sum(end - start for start, end in running)
-        limit = max(_PAUSE_SECONDS, _PAUSE_SHARE * busy)
+        limit = max(_PAUSE_SECONDS, _PAUSE_FRACTION * busy)
         gaps = [(a[1], b[0]) for a, b in pairwise(running)]
         self._gaps = [(start, end) for start, end in gaps if end - start > limit]
         cut = sum(end - start for start, end in self._gaps)
         self.counted = running[-1][1] - self._first - cut
-        """Time that idle shares refer to [s]."""
-        self._width = _CUT_SHARE * self.counted
+        """Time that idle fractions refer to [s]."""
+        self._width = _CUT_FRACTION * self.counted
         self.pauses = [
             Pause(self.at(start) + self._width / 2, end - start) for start, end in self._gaps
         ]
@@ -117,23 +117,23 @@ def _union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _lanes(segments: list[SegmentResult]) -> list[tuple[SegmentResult, int, int]]:
-    """Give each segment the first lane that is free; count lanes per group of overlaps."""
+def _tracks(segments: list[SegmentResult]) -> list[tuple[SegmentResult, int, int]]:
+    """Give each segment the first free track; count tracks per group of overlaps."""
     placed: list[tuple[SegmentResult, int, int]] = []
     group: list[tuple[SegmentResult, int]] = []
     ends: list[float] = []
 
     def close() -> None:
-        placed.extend((segment, lane, len(ends)) for segment, lane in group)
+        placed.extend((segment, track, len(ends)) for segment, track in group)
         group.clear()
         ends.clear()
 
     for segment in sorted(segments, key=lambda s: (s.started, s.ended, s.kind, s.number)):
         if ends and segment.started >= max(ends):
             close()
-        lane = next((i for i, end in enumerate(ends) if end <= segment.started), len(ends))
-        ends[lane : lane + 1] = [segment.ended]
-        group.append((segment, lane))
+        track = next((i for i, end in enumerate(ends) if end <= segment.started), len(ends))
+        ends[track : track + 1] = [segment.ended]
+        group.append((segment, track))
     close()
     return placed
 

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
-from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
+from hydragnn_flow.search.records import ORIGIN, REASON, WORDS, waits
 from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import SegmentResult
 
@@ -33,9 +33,10 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``trial``, ``state``, ``reason`` of a failure, ``origin`` of a trial that another study
-        made; ``value`` of the objective, smaller being better, and of a trial that did not reach
-        its end that of its last rung; a column per parameter, named by its dotted path, empty where
+        ``trial``; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or ``waiting`` to
+        be promoted; ``reason`` of a failure; ``origin`` of a trial that another study made;
+        ``value`` of the objective, smaller being better, and of a trial that did not reach its end
+        that of its last rung; a column per parameter, named by its dotted path, empty where
         its condition did not hold; from the ledger ``rung`` reached, ``epochs``, ``seconds`` of
         training, the most ``gcds`` that trained it at a time, ``joules`` where they were counted,
         ``started`` and ``ended``.
@@ -76,11 +77,20 @@ def read_study(run_directory: Path) -> optuna.Study:
     InputError
         If the search has not begun, or the journal is damaged.
     """
+    study = find_study(run_directory)
+    if study is None:
+        path = run_directory / JOURNAL
+        raise InputError(f"{path}: has no trials yet; start the search with `hydragnn-flow run`")
+    return study
+
+
+def find_study(run_directory: Path) -> optuna.Study | None:
+    """As :func:`read_study`, but None before the search begins."""
     path = run_directory / JOURNAL
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = read_journal(path) if path.exists() else None
     if storage is None or not storage.get_all_studies():
-        raise InputError(f"{path}: has no trials yet; start the search with `hydragnn-flow run`")
+        return None
     return optuna.load_study(study_name=STUDY, storage=storage)
 
 
@@ -105,7 +115,7 @@ def study_frame(
         names = list(objectives)
     columns: dict[str, Any] = {
         "trial": [trial.number for trial in trials],
-        "state": [WORDS[trial.state] for trial in trials],
+        "state": ["waiting" if waits(trial) else WORDS[trial.state] for trial in trials],
         "reason": [str(trial.user_attrs.get(REASON, "")) for trial in trials],
         "origin": [str(trial.user_attrs.get(ORIGIN, "")) for trial in trials],
     }

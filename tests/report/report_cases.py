@@ -78,7 +78,7 @@ class Made:
         self.states: dict[int, str] = {}
         self.losses: dict[int, float] = {}
         self._study = self._open_study()
-        # Two lanes on each of two GCDs: when the next segment can begin there.
+        # Two segments at a time on each of two GCDs: when the next can begin there.
         self._free = {("0", 0): START, ("0", 1): START, ("1", 0): START, ("1", 1): START}
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION, sort_keys=False))

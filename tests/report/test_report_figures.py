@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pandas as pd
 import pytest
 from report_cases import Made, predictions
 
@@ -12,7 +15,14 @@ from hydragnn_flow.report.html import elements, embed, mpnn_types
 from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.style import colours
 from hydragnn_flow.report.target_values import targets_of
-from hydragnn_flow.search import TrialRecord
+
+
+def trials(states: Sequence[str], values: Sequence[float | None]) -> pd.DataFrame:
+    """The columns that the history reads."""
+    columns = {"trial": range(len(states)), "state": states}
+    frame = pd.DataFrame({**columns, "value": pd.Series(values, dtype="float64")})
+    frame.attrs["objectives"] = ["val_loss"]
+    return frame
 
 
 def shown(figure: object) -> set[str]:
@@ -38,8 +48,8 @@ def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
 def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> None:
     names = sorted(MPNN_TYPES)
     states = ("running", "complete", "pruned", "failed")
-    trials = [TrialRecord(n, states[n % 4], {}, 1.0 + n, "") for n in range(26)]
-    figure = figures.optimisation_history(trials, {n: names[n % 13] for n in range(26)}, {1})
+    frame = trials([states[n % 4] for n in range(26)], [1.0 + n for n in range(26)])
+    figure = figures.optimisation_history(frame, {n: names[n % 13] for n in range(26)}, {1})
     figure.canvas.draw()
     (legend,) = figure.legends
     box, whole = legend.get_window_extent(), figure.bbox
@@ -48,18 +58,16 @@ def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> No
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 0.0, -1.0, 0.3])
-def test_history_of_one_odd_trial(value: float | None) -> None:
-    for state in ("running", "complete", "pruned", "failed"):
-        trial = TrialRecord(0, state, {}, value, "")
-        figure = figures.optimisation_history([trial], {})
-        embed(figure, "")
-        *marks, ring = figure.axes[0].collections
-        has_value = value is not None and np.isfinite(value)
-        # Without a value what has ended stands at the edge, and what runs nowhere yet.
-        drawn = has_value or state != "running"
-        assert sum(len(mark.get_offsets()) for mark in marks) == drawn
-        assert len(ring.get_offsets()) == 0
-        assert len(figure.axes[0].lines) == (has_value and state == "complete")
+def test_history_of_odd_trials(value: float | None) -> None:
+    states = ("running", "waiting", "complete", "pruned", "failed")
+    figure = figures.optimisation_history(trials(states, [value] * 5), {})
+    embed(figure, "")
+    *marks, ring = figure.axes[0].collections
+    has_value = value is not None and np.isfinite(value)
+    # Without a value what has ended stands at the edge, and what runs or waits nowhere yet.
+    assert sum(len(mark.get_offsets()) for mark in marks) == (5 if has_value else 3)
+    assert len(ring.get_offsets()) == 0
+    assert len(figure.axes[0].lines) == has_value
 
 
 def test_parity_of_a_large_table_draws_some_and_tells_of_all() -> None:

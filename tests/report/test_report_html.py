@@ -63,7 +63,6 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
         "Optimisation history",
         "Learning curves of the trials",
         "Which hyper-parameters mattered",
-        "Trials through their hyper-parameters",
         "Trials",
         "Members of the ensemble",
         "What ran where, and when",
@@ -97,7 +96,7 @@ def test_figures_show_sums_alone_per_atom(tmp_path: Path) -> None:
 def test_nothing_is_loaded_from_anywhere(text: str) -> None:
     page = Page(text)
     assert page.tags.isdisjoint({"script", "link", "iframe", "object"})
-    assert len(page.addresses) == 8
+    assert len(page.addresses) == 7
     assert all(address.startswith("data:image/") for address in page.addresses)
     style = re.search(r"<style>(.*)</style>", text, re.S)
     assert style and "url(" not in style[1] and "@import" not in style[1]
@@ -126,7 +125,7 @@ def test_values_are_named_by_the_objective(tmp_path: Path) -> None:
     (made.directory / "run.yaml").write_text(yaml.safe_dump({**CONFIGURATION, "search": search}))
     page = write_report(made.directory).read_text(encoding="utf-8")
     assert "best val.forces of a complete trial" in page
-    assert "best val.forces</th>" in page
+    assert "val.forces</th>" in page
     assert "One mark per trial at\nits val.forces;\nlower is better." in page
     assert "validation loss" not in re.sub('alt="[^"]*"', "", page)  # but the curves are of it
 
@@ -138,8 +137,8 @@ def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> 
         trial.set_constraint("seconds", excess)
         trial.report(value, 20)
         made._study.tell(trial, value)
-    page = write_report(made.directory).read_text(encoding="utf-8")
-    assert "best validation loss of a complete trial</dt><dd>1.00e-07</dd>" in page
+    facts = dict(html.facts(read_run(made.directory)))
+    assert facts["best validation loss of a complete trial"] == "1.00e-07"
 
 
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
@@ -154,9 +153,9 @@ def test_a_missing_table_is_named(tmp_path: Path, lost: str) -> None:
     made = Made(tmp_path / "run")
     made.add_members()
     (made.directory / "predictions" / lost).unlink()
-    page = write_report(made.directory).read_text(encoding="utf-8")
-    name = "energy" if lost == "test.parquet" else "forces"
-    assert f"hold no target &#39;{name}&#39;" in page
+    run = read_run(made.directory)
+    (said,) = html.missing(run, html.test_targets(run))
+    assert f"hold no target '{'energy' if lost == 'test.parquet' else 'forces'}'" in said
 
 
 def test_text_of_users_is_escaped(searching: Made) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
+import optuna
+import pandas as pd
 import pytest
+from optuna.distributions import IntDistribution
+from optuna.trial import TrialState, create_trial
 from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.report import accuracy_table, closing_table, trials_table
 from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.tables import members_table
-from hydragnn_flow.report.text import number
-from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.report.text import cell, number
+from hydragnn_flow.report.trials_frame import study_frame
 
 
 def summary_of(made: Made) -> dict:
@@ -27,12 +32,11 @@ def printed(table: object) -> str:
 
 
 def test_trials_best_first_failed_last(finished: Made) -> None:
-    run = read_run(finished.directory)
-    table = trials_table(run.trials, run.segments, {5: "PNA"})
-    assert list(table.columns)[:3] == ["trial", "state", "mpnn_type"]
-    assert list(table.columns)[-4:] == ["epochs", "best validation loss", "seconds", "reason"]
+    table = trials_table(read_run(finished.directory).trials)
+    assert list(table.columns)[:4] == ["trial", "state", "validation loss", "mpnn_type"]
+    assert list(table.columns)[-3:] == ["epochs", "seconds", "reason"]
     assert {"hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
-    losses = table["best validation loss"].dropna()
+    losses = table["validation loss"].dropna()
     assert losses.is_monotonic_increasing and len(losses) == 15
     last = table.iloc[-1]
     assert (last["trial"], last["state"], last["epochs"]) == (5, "failed", 1)
@@ -41,26 +45,43 @@ def test_trials_best_first_failed_last(finished: Made) -> None:
     assert table["seconds"].sum() == pytest.approx(spent)
 
 
+def frame_of(*trials: dict[str, Any], objectives: int = 1) -> pd.DataFrame:
+    study = optuna.create_study(directions=["minimize"] * objectives)
+    study.add_trials([create_trial(**trial) for trial in trials])
+    return study_frame(study, [], ["val.forces", "seconds"][:objectives])
+
+
 def test_trials_beyond_a_limit_come_after_those_within() -> None:
-    values = [(0.1, False), (0.3, True), (0.2, False), (0.4, True), (None, True)]
-    trials = [
-        TrialRecord(number, "complete", {}, value, feasible=feasible)
-        for number, (value, feasible) in enumerate(values)
-    ]
-    table = trials_table(trials, [], {}, "val.forces")
+    values = [(0.1, 1.0), (0.3, 0.0), (0.2, 2.0), (0.4, -1.0)]
+    trials = [{"value": value, "constraints": {"seconds": above}} for value, above in values]
+    table = trials_table(frame_of(*trials, {"state": TrialState.RUNNING}))
     assert list(table["trial"]) == [1, 3, 0, 2, 4]
-    assert list(table["best val.forces"])[:4] == [0.3, 0.4, 0.1, 0.2]
+    assert list(table["val.forces"])[:4] == [0.3, 0.4, 0.1, 0.2]
     assert list(table["state"])[1:3] == ["complete", "complete, beyond a limit"]
 
 
+def test_the_front_comes_first_and_is_named() -> None:
+    table = trials_table(frame_of({"values": [0.2, 3.0]}, {"values": [0.3, 1.0]},
+                                  {"values": [0.25, 4.0]}, objectives=2))  # fmt: skip
+    assert list(table["trial"]) == [0, 1, 2]
+    assert list(table["state"]) == ["complete, Pareto front"] * 2 + ["complete"]
+    assert list(table["training time [s]"]) == [3.0, 1.0, 4.0]
+
+
 def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
-    parameters = {"Training.rate": 1, "Architecture.rate": 2, "Architecture.hidden_dim": 8}
-    table = trials_table([TrialRecord(0, "running", parameters, None, "")], [], {})
-    assert {"Training.rate", "Architecture.rate", "hidden_dim"} <= set(table.columns)
+    names = ["Training.rate", "Architecture.rate", "Architecture.hidden_dim", "Own.seconds"]
+    domains = {name: IntDistribution(1, 9) for name in names}
+    params = dict.fromkeys(names, 3)
+    table = trials_table(frame_of({"params": params, "distributions": domains, "value": 1.0}))
+    assert list(table.columns) == [
+        *("trial", "state", "val.forces"),
+        *("Training.rate", "Architecture.rate", "hidden_dim", "Own.seconds"),
+        *("epochs", "seconds"),
+    ]
 
 
 def test_no_trials_give_an_empty_table() -> None:
-    assert trials_table([], [], {}).empty
+    assert trials_table(frame_of()).empty
 
 
 def test_accuracy_rows_and_units(finished: Made) -> None:
@@ -123,3 +144,8 @@ def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
 )  # fmt: skip
 def test_numbers(value: float, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize("empty", [None, pd.NA, float("nan")])
+def test_gaps_are_empty(empty: object) -> None:
+    assert cell(empty) == ""

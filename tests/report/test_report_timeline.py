@@ -53,14 +53,14 @@ def test_every_segment_is_on_each_of_its_gcds_and_apart_from_the_others(
     placed = sorted((b.segment.number, *timeline.rows[b.row]) for b in timeline.bars)
     assert placed == sorted((s.number, s.node, gcd) for s in segments for gcd in s.gcds)
     for bar in timeline.bars:
-        assert 0 <= bar.lane < bar.lanes
+        assert 0 <= bar.track < bar.tracks
         assert 0 <= bar.start <= bar.end <= timeline.length + 1e-9
         assert bar.end - bar.start == pytest.approx(bar.segment.seconds)
     for i, a in enumerate(timeline.bars):
         for b in timeline.bars[:i]:
             if a.row == b.row and a.start < b.end and b.start < a.end:
-                assert a.lane != b.lane
-                assert a.lanes == b.lanes
+                assert a.track != b.track
+                assert a.tracks == b.tracks
     assert all(-1e-9 <= idle <= 1 for idle in timeline.idle)
 
 
@@ -70,7 +70,7 @@ def test_idle_share_is_that_of_the_union() -> None:
     )
     assert timeline.rows == (("host", "0"), ("host", "1"))
     assert timeline.idle == pytest.approx((0.2, 0.0))
-    assert [(bar.lane, bar.lanes) for bar in timeline.bars] == [(0, 2), (1, 2), (0, 1)]
+    assert [(bar.track, bar.tracks) for bar in timeline.bars] == [(0, 2), (1, 2), (0, 1)]
 
 
 def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> None:

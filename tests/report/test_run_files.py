@@ -14,7 +14,7 @@ from hydragnn_flow.report.run_files import read_run
 
 def test_reads_all_of_a_finished_run(finished: Made) -> None:
     run = read_run(finished.directory)
-    assert {t.number: t.state for t in run.trials} == finished.states
+    assert run.trials.set_index("trial")["state"].to_dict() == finished.states
     assert [(s.kind, s.number, s.rung) for s in run.segments] == [
         (s["kind"], s["number"], s["rung"]) for s in finished.segments
     ]

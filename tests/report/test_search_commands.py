@@ -27,7 +27,7 @@ from hydragnn_flow import cli
 from hydragnn_flow.commands.console import console
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.dashboard import PORT, dashboard_server
-from hydragnn_flow.report.search_tables import best_first
+from hydragnn_flow.report.tables import best_first
 
 Command = Callable[..., str]
 

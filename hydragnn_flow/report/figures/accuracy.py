@@ -103,24 +103,24 @@ def parity(target: TargetValues) -> Figure:
 
 
 def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
-    """Share of references inside Gaussian intervals against the share they claim to hold.
+    """Observed coverage of Gaussian intervals against their nominal coverage.
 
     Parameters
     ----------
     targets
         Of the test split, at least one.
     level
-        Share the calibrated intervals were made for; each target's is a diamond at it.
+        Nominal coverage of the calibrated intervals; each target's is a diamond at it.
     """
     figure = new_figure(9.4, 5.0)
     axes = figure.add_subplot()
-    levels = np.linspace(0.01, 0.99, 99)
+    nominal = np.linspace(0.01, 0.99, 99)
     graphs = min(target.graphs for target in targets)
-    chance = 1.96 * np.sqrt(levels * (1 - levels) / graphs)
+    chance = 1.96 * np.sqrt(nominal * (1 - nominal) / graphs)
     axes.fill_between(
-        levels,
-        np.clip(levels - chance, 0, 1),
-        np.clip(levels + chance, 0, 1),
+        nominal,
+        np.clip(nominal - chance, 0, 1),
+        np.clip(nominal + chance, 0, 1),
         color=FAINT,
         alpha=0.7,
         lw=0,
@@ -130,8 +130,8 @@ def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
     axes.plot([0, 1], [0, 1], color=SOFT, lw=1.2, zorder=2)
     axes.axvline(level, color=SOFT, lw=1, ls=(0, (4, 3)), zorder=1)
     for target, colour in zip(targets, cycle((BLUE, ORANGE, GREEN, PURPLE, SKY)), strict=False):
-        observed = gaussian_coverage(target, levels)
-        axes.plot(levels, observed, color=colour, lw=2.2, label=f"{target.name}: mean ± z·std")
+        observed = gaussian_coverage(target, nominal)
+        axes.plot(nominal, observed, color=colour, lw=2.2, label=f"{target.name}: mean ± z·std")
         held = interval_coverage(target)
         axes.plot(
             [level],
@@ -146,8 +146,8 @@ def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
             label=f"{target.name}: {level * 100:g} % interval holds {percent(held)}",
         )
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    axes.set_xlabel("share an interval claims to hold")
-    axes.set_ylabel("share of test values it holds")
+    axes.set_xlabel("nominal coverage of an interval")
+    axes.set_ylabel("test values inside it")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     tidy(axes)

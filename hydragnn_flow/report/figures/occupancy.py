@@ -102,8 +102,8 @@ def gcd_occupancy(
 
 
 def _corners(bar: Bar, timeline: Timeline, scale: float) -> list[tuple[float, float]]:
-    height = _ROW_HEIGHT / bar.lanes
-    top = bar.row - _ROW_HEIGHT / 2 + bar.lane * height
+    height = _ROW_HEIGHT / bar.tracks
+    top = bar.row - _ROW_HEIGHT / 2 + bar.track * height
     # However short a segment was, it is there to be seen.
     end = max(bar.end, bar.start + timeline.length / 1000)
     left, right = bar.start / scale, end / scale
@@ -117,14 +117,14 @@ def _name_bars(
     for bar in timeline.bars:
         kind, number = bar.segment.kind, bar.segment.number
         name = f"M{number}" if kind == "member" else str(number)
-        height = _ROW_HEIGHT / bar.lanes
+        height = _ROW_HEIGHT / bar.tracks
         wide = 8 * (bar.end - bar.start) / timeline.length  # [in]
         if wide < 0.07 * len(name) + 0.04 or height * row_height < 0.14:
             continue
         colour = fill.get((kind, number), SOFT)
         axes.text(
             (bar.start + bar.end) / 2 / scale,
-            bar.row - _ROW_HEIGHT / 2 + (bar.lane + 0.5) * height,
+            bar.row - _ROW_HEIGHT / 2 + (bar.track + 0.5) * height,
             name,
             ha="center",
             va="center",

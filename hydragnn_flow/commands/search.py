@@ -1,4 +1,4 @@
-"""Commands that show a search: its trials, importance of parameters, optuna-dashboard."""
+"""Commands that show a search: its trials, what mattered, optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trials(
 
     A pruned trial has the value of its last rung.
     """
-    from hydragnn_flow.report.search_tables import best_table
+    from hydragnn_flow.report.tables import best_table
     from hydragnn_flow.report.trials_frame import trials_frame
 
     with using(out or run_dir, run_dir):
@@ -71,7 +71,7 @@ def importance(
     among the trials that have it; pruned trials count by how far they came.
     """
     from hydragnn_flow.report.importance import parameter_importance
-    from hydragnn_flow.report.search_tables import importance_table
+    from hydragnn_flow.report.tables import importance_table
     from hydragnn_flow.report.trials_frame import study_frame_of
 
     with using(run_dir):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 import optuna
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from optuna.trial import TrialState, create_trial
-from search_cases import RADIAL, RATE, RUNGS, TYPE, WIDTH, made_study
+from search_cases import RADIAL, RUNGS, made_study
 
-from hydragnn_flow.report.figures.search import learning_curves
+from hydragnn_flow.report.figures.search import (
+    importance_bars,
+    learning_curves,
+    pareto_front,
+    rung_curves,
+    search_figures,
+)
 from hydragnn_flow.report.html import elements, embed
 from hydragnn_flow.report.importance import parameter_importance
-from hydragnn_flow.report.parallel_coordinates import _parameter_axis, parallel_coordinates
-from hydragnn_flow.report.search_plots import importance_bars, pareto_front, rung_curves
-from hydragnn_flow.report.search_section import search_figures
 from hydragnn_flow.report.trials_frame import ranking, study_frame
 
 
@@ -28,59 +30,15 @@ def keys(figure: Figure) -> set[str]:
     return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 
 
-def texts(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].texts]
-
-
 def n_curves(figure: Figure) -> int:
     axes = figure.axes[0]
     return len(axes.lines) + sum(len(lines.get_paths()) for lines in axes.collections)
 
 
-def note(figure: Figure) -> str:
-    return figure.get_supxlabel()
-
-
-def test_coordinates_draw_every_trial_through_all_it_has() -> None:
-    frame = frame_of(80)
-    figure = parallel_coordinates(frame, [TYPE, RADIAL, RATE])
-    to_none, others = (
-        [path.vertices for path in lines.get_paths()] for lines in figure.axes[0].collections
-    )
-    assert len(to_none) == len(others) == 80
-    # Worst first, three pieces each, of which a trial without RADIAL has the last only.
-    rows = frame.loc[ranking(frame).sort_values(ascending=False).index]
-    for path, value in zip(others, rows[RADIAL], strict=True):
-        pieces = np.isfinite(path[:, 1]).sum() // 2
-        assert pieces == (1 if pd.isna(value) else 3)
-    heights = np.array([path[np.isfinite(path[:, 1])][-1, 1] for path in others])
-    assert (np.diff(heights) <= 0).all()  # the last axis is the value
-    assert heights.min() == 0
-    assert heights.max() == 1
-    assert {"mpnn_type", "num_gaussians", "learning_rate", "val_loss", "none"} <= set(texts(figure))
-    assert {"SchNet", "EGNN", "PNA"} <= set(texts(figure))
-    assert note(figure) == ""
-
-
-def test_choices_of_zero_and_decimals_meet_their_ticks() -> None:
-    values = pd.Series([0.0, 0.1, 0.2, 0.0, None], dtype="float64")
-    heights, ticks = _parameter_axis(values, {"choices": [0, 0.1, 0.2]})
-    middles = [at for at, _ in ticks]
-    for height, middle in zip(heights[:3], middles, strict=True):
-        assert abs(height - middle) <= 1 / 6
-    assert abs(heights[3] - middles[0]) <= 1 / 6
-    assert heights[4] < 0
-
-
-def test_lines_of_trials_beyond_a_limit_are_the_palest() -> None:
+def test_trials_beyond_a_limit_are_not_among_the_best() -> None:
     frame = frame_of(40)
     frame["violation"] = (frame["value"] < frame["value"].median()).astype(float)
     frame["feasible"] = frame["violation"] == 0
-    lines = parallel_coordinates(frame, [TYPE, RATE]).axes[0].collections[1]
-    light = lines.get_colors()[:, :3].sum(axis=1)
-    assert light[0] == light[19] == light.max()  # worst first
-    heights = np.array([np.nanmin(path.vertices[-2:, 1]) for path in lines.get_paths()])
-    assert heights[:20].max() < heights[20:].min()
     figure = rung_curves(frame, {number: {1: 1.0, 2: 0.5} for number in frame["trial"]})
     kept = frame[frame["feasible"] & (frame["state"] == "complete")]
     best = kept.nsmallest(5, "value")["trial"]
@@ -90,26 +48,13 @@ def test_lines_of_trials_beyond_a_limit_are_the_palest() -> None:
 
 def test_thousands_are_thinned_out_and_it_is_said() -> None:
     frame = frame_of(2000)
-    figure = parallel_coordinates(frame)
-    assert len(figure.axes[0].collections[0].get_paths()) == 600
-    assert note(figure).startswith("600 of 2,000 trials are drawn: the best 100")
     best = {int(number) for number in frame.loc[ranking(frame).index[:5], "trial"]}
     curves = {number: {1: 1.0, 2: 0.5} for number in frame["trial"]}
     figure = rung_curves(frame, curves, RUNGS)
     assert {f"trial {number}" for number in best} <= keys(figure)
-    assert note(figure).startswith("600 of 2,000 trials")
+    assert n_curves(figure) == 600 + len(RUNGS)
+    assert figure.get_supxlabel().startswith("600 of 2,000 trials are drawn: the best 100")
     assert elements(figure) < 2000  # small enough to stay a vector drawing
-
-
-def test_many_parameters_are_cut_after_the_dozen_most_important() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    study.optimize(
-        lambda trial: sum(trial.suggest_float(f"part.p{i}", 0, 1) for i in range(15)), n_trials=9
-    )
-    figure = parallel_coordinates(study_frame(study, []))
-    assert "p11" in texts(figure)
-    assert "p12" not in texts(figure)
-    assert note(figure) == "3 parameters of less importance are left out."
 
 
 def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
@@ -122,7 +67,7 @@ def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
     for line, number in zip((a, b, c, d, e), best, strict=True):
         assert line.get_ydata()[-1] == segments[number].history[-1][2]
         assert line.get_linewidth() > 2
-    drawn = dict.fromkeys(("failed", "pruned", "running", "complete"), 0)
+    drawn = dict.fromkeys(("failed", "pruned", "running", "waiting", "complete"), 0)
     for state, lines in zip(drawn, figure.axes[0].collections, strict=True):
         drawn[state] = len(lines.get_paths())
     assert drawn["pruned"] == (frame["state"] == "pruned").sum()
@@ -138,8 +83,6 @@ def test_bars_are_the_importances_and_say_where_a_condition_holds() -> None:
     assert [bar.get_width() for bar in axes.patches] == list(found["importance"])
     with_it = int(found.set_index("parameter").loc[RADIAL, "trials"])
     assert sum(f"in {with_it} of 100 trials" in text.get_text() for text in axes.texts) == 1
-    found["shap"] = 0.1
-    assert len(importance_bars(found).axes) == 2
 
 
 def test_the_front_stands_out() -> None:
@@ -165,14 +108,10 @@ def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
     values = None if value is None else [value]
     study.add_trial(create_trial(state=TrialState[state], values=values))
     frame = study_frame(study, [])
-    coordinates = parallel_coordinates(frame)
-    curve, nothing = rung_curves(frame, {0: {1: 0.5}}), rung_curves(frame, {})
-    for figure in (coordinates, curve, nothing):
-        embed(figure, "")
-    drawn = [len(lines.get_paths()) for lines in coordinates.axes[0].collections]
-    assert drawn == [len(ranking(frame))] * 2
+    curve = rung_curves(frame, {0: {1: 0.5}})
+    embed(curve, "")
     assert n_curves(curve) == 1  # it has a curve, whatever its value
-    assert n_curves(nothing) == 0
+    assert n_curves(rung_curves(frame, {})) == 0
 
 
 def test_one_trial_of_two_objectives_can_be_drawn() -> None:
@@ -184,22 +123,11 @@ def test_one_trial_of_two_objectives_can_be_drawn() -> None:
         study.add_trial(create_trial(values=[1.0, 0.0]))
 
 
-def test_a_parameter_without_spread_can_be_drawn() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    study.optimize(lambda trial: trial.suggest_float(WIDTH, 2.0, 2.0), n_trials=3)
-    figure = parallel_coordinates(study_frame(study, []))
-    embed(figure, "")
-    _, lines = figure.axes[0].collections
-    heights = np.array([path.vertices[:, 1] for path in lines.get_paths()])
-    assert len(heights) == 3
-    assert len(set(heights[:, 0])) == 1  # all go through the one value that the parameter had
-
-
 def test_the_report_gets_what_there_is_data_for() -> None:
     for count, objectives, names in (
-        (60, 2, ["curves", "coordinates", "importance", "pareto"]),
-        (60, 1, ["curves", "coordinates", "importance"]),
-        (5, 1, ["curves", "coordinates"]),
+        (60, 2, ["curves", "importance", "pareto"]),
+        (60, 1, ["curves", "importance"]),
+        (5, 1, ["curves"]),
         (1, 1, ["curves"]),
     ):
         study, segments = made_study(count, objectives)
