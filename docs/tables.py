@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network import Architecture, NetworkConfig
-from hydragnn_flow.config.network.hydragnn_keys import IGNORED, READ_BY_HYDRAGNN, REFUSED
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.config.run import EnsembleConfig
 from hydragnn_flow.config.samplers import SAMPLERS
@@ -36,6 +36,42 @@ PAGES = [
     Path(__file__).with_name(f"{name}.md")
     for name in ("configuration", "data", "models", "search", "sites")
 ]
+# Every key HydraGNN reads, by section.
+READ_BY_HYDRAGNN: dict[str, str] = {
+    "Architecture": """
+        mpnn_type hidden_dim num_conv_layers max_neighbours output_heads task_weights
+        periodic_boundary_conditions
+        radius edge_features equivariance radial_type distance_transform num_gaussians num_filters
+        envelope_exponent num_after_skip num_before_skip basis_emb_size int_emb_size out_emb_size
+        num_radial num_spherical max_ell node_max_ell correlation
+        global_attn_engine global_attn_type global_attn_heads pe_dim
+        equivariant_attn_lmax equivariant_attn_num_radial equivariant_attn_feedforward_multiplier
+        equivariant_attn_allow_scalar_only equivariant_attn_require_tensor_coupling
+        equivariant_attn_chunk_size equivariant_attn_coupling_mode
+        activation_function graph_pooling enable_interatomic_potential energy_weight
+        energy_peratom_weight force_weight freeze_conv_layers initial_bias SyncBatchNorm
+        use_graph_attr_conditioning graph_attr_conditioning_mode
+        input_dim output_dim output_type num_nodes edge_dim pna_deg avg_num_neighbors
+    """,
+    "Architecture.output_heads": "graph node",
+    "Architecture.output_heads.graph": """
+        num_sharedlayers dim_sharedlayers num_headlayers dim_headlayers
+    """,
+    "Architecture.output_heads.node": "num_headlayers dim_headlayers type",
+    "Variables_of_interest": """
+        input_node_features output_names output_index type output_dim denormalize_output
+        minmax_node_feature minmax_graph_feature x_minmax y_minmax subsample_percentage
+        graph_feature_names graph_feature_dims node_feature_names node_feature_dims
+        input_node_feature_dims
+    """,
+    "Training": """
+        num_epoch batch_size perc_train Optimizer loss_function_type EarlyStopping patience
+        Checkpoint checkpoint_warmup CheckRemainingTime continue startfrom epoch_start
+        conv_checkpointing precision global_attn_redraw_interval Batching
+    """,
+    "Training.Optimizer": "type learning_rate use_zero_redundancy",
+    "Training.Batching": "mode max_nodes max_graphs shuffle seed oversized_sample drop_last",
+}
 _TRAINING = ("Optimizer", "Batching")
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
@@ -58,13 +94,13 @@ def render(page: str) -> str:
 
 def network() -> str:
     """A table for each section of `NeuralNetwork`."""
-    parts = []
+    tables = []
     for path, section in _sections(NetworkConfig, ""):
         if not path:
             continue
-        known = READ_BY_HYDRAGNN.get(path, frozenset())
-        parts.append(f"#### `{path}`\n\n{_rows(section, known)}")
-    return "\n\n".join(parts)
+        known = frozenset(READ_BY_HYDRAGNN.get(path, "").split())
+        tables.append(f"#### `{path}`\n\n{_rows(section, known)}")
+    return "\n\n".join(tables)
 
 
 def ignored() -> str:
@@ -77,7 +113,7 @@ def ignored() -> str:
         f"| `{_path(section)}` | {', '.join(keys)} | {why} |"
         for (section, why), keys in reasons.items()
     ]
-    return "\n".join(["| section | keys | why |", "|---|---|---|", *rows])
+    return _table("section | keys | why", rows)
 
 
 def refused() -> str:
@@ -87,7 +123,7 @@ def refused() -> str:
         for section, keys in REFUSED.items()
         for key, (why, remedy) in keys.items()
     ]
-    return "\n".join(["| section | key | why | instead |", "|---|---|---|---|", *rows])
+    return _table("section | key | why | instead", rows)
 
 
 def formats() -> str:
@@ -97,19 +133,18 @@ def formats() -> str:
         f"| [`{name}`](#{name}) | {section.reads} | {section.labels} |"
         for name, section in sections.items()
     ]
-    return "\n".join(["| `source.format` | reads | targets are |", "|---|---|---|", *rows])
+    return _table("`source.format` | reads | targets are", rows)
 
 
 def source_keys() -> str:
-    """Keys of `data.source`; those that formats share are in one row."""
+    """Keys of `data.source`; equal ones of several formats are in one row."""
     rows: dict[str, list[str]] = {}
     for name in FORMATS:
         for key, field in section_class(name).model_fields.items():
             if key != "format":
                 rows.setdefault(_row(key, field), []).append(f"`{name}`")
     lines = [f"| {', '.join(names)} {row}" for row, names in rows.items()]
-    head = ["| formats | key | values | default | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *lines])
+    return _table("formats | key | values | default | meaning", lines)
 
 
 def message_passing() -> str:
@@ -119,31 +154,31 @@ def message_passing() -> str:
         f"{', '.join(f'`{key}`' for key in kind.properties.keys) or '–'} |"
         for name, kind in MPNN_TYPES.items()
     ]
-    return "\n".join(["| type | what a layer does | source | keys |", "|---|---|---|---|", *rows])
+    return _table("type | what a layer does | source | keys", rows)
 
 
 def properties() -> str:
-    """Message-passing types: what they promise."""
+    """Message-passing types: what they guarantee."""
     words: dict[object, str] = {"request": "on request", True: "yes", False: "no"}
     rows = []
     for name, kind in MPNN_TYPES.items():
-        promised = kind.properties
+        guaranteed = kind.properties
         cells = [
-            promised.lengths,
-            promised.lengths != "never",
-            promised.edge_attributes,
-            promised.sees_angles,
-            promised.vectors,
-            promised.continuous_at_cutoff,
-            promised.smooth_forces,
+            guaranteed.lengths,
+            guaranteed.lengths != "never",
+            guaranteed.edge_attributes,
+            guaranteed.sees_angles,
+            guaranteed.vectors,
+            guaranteed.continuous_at_cutoff,
+            guaranteed.smooth_forces,
         ]
         said = " | ".join(words.get(cell, str(cell)) for cell in cells)
         rows.append(f"| `{name}` | {said} |")
-    head = (
+    return _table(
         "type | lengths | potential | edge attributes | angles | vectors | continuous energy | "
-        "smooth forces"
+        "smooth forces",
+        rows,
     )
-    return "\n".join([f"| {head} |", "|" + "---|" * 8, *rows])
 
 
 def samplers() -> str:
@@ -153,7 +188,7 @@ def samplers() -> str:
         f"| {sampler.about} |"
         for name, sampler in SAMPLERS.items()
     ]
-    return "\n".join(["| `sampler` | |", "|---|---|", *rows])
+    return _table("`sampler` |", rows)
 
 
 def sites() -> str:
@@ -163,7 +198,13 @@ def sites() -> str:
         about, example = about_site(name)
         needs = ", ".join(f"`{key}`" for key in sorted(example.model_fields_set))
         rows.append(f"| `{name}` | {about.rstrip('.')} | {needs or 'nothing'} |")
-    return "\n".join(["| site | machine | needs |", "|---|---|---|", *rows])
+    return _table("site | machine | needs", rows)
+
+
+def _table(head: str, rows: Iterable[str]) -> str:
+    """A table of Markdown: column names between bars, and whole rows."""
+    rule = "|" + "---|" * (head.count("|") + 1)
+    return "\n".join([f"| {head} |", rule, *rows])
 
 
 def _path(section: str) -> str:
@@ -203,18 +244,18 @@ def _inside(annotation: Any) -> Iterator[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     elif get_origin(annotation) is not dict:
-        for part in get_args(annotation):
-            yield from _inside(part)
+        for inner in get_args(annotation):
+            yield from _inside(inner)
 
 
 def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> str:
     """The table of one section; with HydraGNN's keys, a column tells them from ours."""
-    rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
+    rows = []
     for key, field in section.model_fields.items():
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
         read_by = READ_BY.get(key, ()) if section is Architecture else ()
         rows.append(_row(key, field, f" Read by {', '.join(read_by)}.{ours}" if read_by else ours))
-    return "\n".join(rows)
+    return _table("key | values | default | meaning", rows)
 
 
 def _row(key: str, field: FieldInfo, ours: str = "") -> str:
@@ -245,15 +286,15 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inside)
     if origin in (Union, types.UnionType):
-        given = [part for part in inside if part is not type(None)]
+        given = [kind for kind in inside if kind is not type(None)]
         if bool in given:  # any plain value
             return "number, text, `true` or `false`"
-        return " or ".join(_values(part, metadata) for part in given)
+        return " or ".join(_values(kind, metadata) for kind in given)
     if origin is tuple:
         if isinstance(inside[0], type) and issubclass(inside[0], Section):
             return "section, or list of branches"
         if inside[-1] is not Ellipsis:
-            return f"[{', '.join(_values(part, metadata) for part in inside)}]"
+            return f"[{', '.join(_values(kind, metadata) for kind in inside)}]"
         return f"list of: {_values(inside[0], [])}"
     if annotation is bool:
         return "`true`, `false`"

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -62,3 +63,12 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
         return path
 
     return to_file
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script that writes the tables of the documentation."""
+    monkeypatch.syspath_prepend(CONFIGS.parent / "docs")
+    import tables
+
+    return tables

@@ -13,14 +13,6 @@ from hydragnn_flow.config import NetworkConfig
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(DOCS)
-    import tables
-
-    return tables
-
-
 @pytest.mark.parametrize(
     "name", ["configuration.md", "data.md", "models.md", "search.md", "sites.md"]
 )

@@ -90,56 +90,6 @@ REFUSED: dict[str, dict[str, tuple[str, str]]] = {
 NODE_BUDGET = {"max_nodes", "max_edges", "max_graphs", "oversized_sample"}
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Every key HydraGNN reads, by section.
-READ_BY_HYDRAGNN: dict[str, frozenset[str]] = {
-    "Architecture": _words(
-        """
-        mpnn_type hidden_dim num_conv_layers max_neighbours output_heads task_weights
-        periodic_boundary_conditions
-        radius edge_features equivariance radial_type distance_transform num_gaussians num_filters
-        envelope_exponent num_after_skip num_before_skip basis_emb_size int_emb_size out_emb_size
-        num_radial num_spherical max_ell node_max_ell correlation
-        global_attn_engine global_attn_type global_attn_heads pe_dim
-        equivariant_attn_lmax equivariant_attn_num_radial equivariant_attn_feedforward_multiplier
-        equivariant_attn_allow_scalar_only equivariant_attn_require_tensor_coupling
-        equivariant_attn_chunk_size equivariant_attn_coupling_mode
-        activation_function graph_pooling enable_interatomic_potential energy_weight
-        energy_peratom_weight force_weight freeze_conv_layers initial_bias SyncBatchNorm
-        use_graph_attr_conditioning graph_attr_conditioning_mode
-        input_dim output_dim output_type num_nodes edge_dim pna_deg avg_num_neighbors
-        """
-    ),
-    "Architecture.output_heads": _words("graph node"),
-    "Architecture.output_heads.graph": _words(
-        "num_sharedlayers dim_sharedlayers num_headlayers dim_headlayers"
-    ),
-    "Architecture.output_heads.node": _words("num_headlayers dim_headlayers type"),
-    "Variables_of_interest": _words(
-        """
-        input_node_features output_names output_index type output_dim denormalize_output
-        minmax_node_feature minmax_graph_feature x_minmax y_minmax subsample_percentage
-        graph_feature_names graph_feature_dims node_feature_names node_feature_dims
-        input_node_feature_dims
-        """
-    ),
-    "Training": _words(
-        """
-        num_epoch batch_size perc_train Optimizer loss_function_type EarlyStopping patience
-        Checkpoint checkpoint_warmup CheckRemainingTime continue startfrom epoch_start
-        conv_checkpointing precision global_attn_redraw_interval Batching
-        """
-    ),
-    "Training.Optimizer": _words("type learning_rate use_zero_redundancy"),
-    "Training.Batching": _words(
-        "mode max_nodes max_graphs shuffle seed oversized_sample drop_last"
-    ),
-}
-
-
 # Paths of the sections above in a file.
 _PLACES = {
     "NeuralNetwork": "",
