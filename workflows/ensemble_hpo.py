@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("-p", "--partition", help="partition or queue of batch jobs")
     parser.add_argument("-t", "--walltime", help="of each batch job, HH:MM:SS")
     parser.add_argument("-N", "--nodes", type=int, help="nodes to use at a time")
-    parser.add_argument("--blocks", type=int, help="batch jobs at a time, which share the nodes")
+    parser.add_argument("--blocks", type=int, help="batch jobs at a time; they divide the nodes")
     options = vars(parser.parse_args())
     config, data, run_dir, site = map(options.pop, ("config", "data", "run_dir", "site"))
     try:

@@ -1,4 +1,4 @@
-"""Output and refusals that all commands share."""
+"""Output and refusals common to all commands."""
 
 from __future__ import annotations
 

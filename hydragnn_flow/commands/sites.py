@@ -18,7 +18,7 @@ from hydragnn_flow.log import driver_log
 if TYPE_CHECKING:
     from hydragnn_flow.execution import Site
 
-app = typer.Typer(help="Look at a site, or try it.", no_args_is_help=True)
+app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
 
 SiteOption = Annotated[
     str,
@@ -54,7 +54,9 @@ _OPTIONS: dict[str, Any] = {
     "blocks": Annotated[
         int | None,
         typer.Option(
-            "--blocks", help="Batch jobs at a time, which share the nodes.", show_default=False
+            "--blocks",
+            help="Batch jobs at a time; they divide the nodes.",
+            show_default=False,
         ),
     ],
 }
@@ -80,6 +82,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in _OPTIONS.items()
     ]
+    # typer reads it (PEP 362), though functions are not declared to have it.
     command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
     return command
 

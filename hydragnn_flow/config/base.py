@@ -110,8 +110,7 @@ def explain(error: ValidationError, source: object) -> InputError:
     meant = (e for e in errors if e["type"] != "int_type" or not isinstance(e["input"], list))
     first = next(meant, errors[0])
     # The member of a union that pydantic tried is in its location but not in the user's file.
-    parts = [str(part) for part in first["loc"]]
-    place = [part for part in parts if part not in _TYPES]
+    place = [str(key) for key in first["loc"] if str(key) not in _TYPES]
     kind = first["type"]
     if kind == "missing" and isinstance(first["loc"][-1], int):
         place.pop()

@@ -82,7 +82,7 @@ class Parameter(Section):
     def _steps_to(self, value: _Number) -> Decimal:
         """Steps between the smallest value and this one; in binary 0.3 is not three of 0.1."""
         bounds = self.int or self.float or (0, 0)
-        low, number, step = (Decimal(str(part)) for part in (bounds[0], value, self.step))
+        low, number, step = (Decimal(str(n)) for n in (bounds[0], value, self.step))
         return (number - low) / step
 
     @property

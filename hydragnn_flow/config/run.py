@@ -29,8 +29,8 @@ class EnsembleConfig(Section):
     epochs: int = Field(ge=1)
     """Epochs of a member in total. Its training continues from its trial's checkpoint."""
     level: float = Field(default=0.9, gt=0, lt=1)
-    """Share of true values that the predicted intervals are calibrated to contain. The validation
-    split needs at least ``level / (1 - level)`` structures."""
+    """Fraction of true values that the predicted intervals are calibrated to contain. The
+    validation split needs at least ``level / (1 - level)`` structures."""
 
 
 class RunConfig(Section):
@@ -87,7 +87,7 @@ class RunConfig(Section):
         """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
         If it holds a list, a single value is put in each of its places: one width of all layers.
-        `Resources` are no part of a network and passed over.
+        `Resources` do not belong to a network and are passed over.
         """
         section: dict[str, Any] = _copy(self.network)
         for path, value in parameters.items():

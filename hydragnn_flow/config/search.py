@@ -180,8 +180,7 @@ class SearchConfig(Section):
             )
         if chosen == "CmaEsSampler" and self.constraints:
             raise ValueError(
-                "sampler: CmaEsSampler does not look at constraints; write batched_tpe, or remove "
-                "them"
+                "sampler: CmaEsSampler ignores constraints; write batched_tpe, or remove them"
             )
         if self.pruner is not None and self.rungs != "stopping":
             raise ValueError(

@@ -15,7 +15,7 @@ from hydragnn_flow.errors import InputError
 Space = Mapping[str, Parameter]
 NetworkWith = Callable[[Mapping[str, Any]], NetworkConfig]
 
-# A trial's resources are searched like its network, though they are no part of it.
+# A trial's resources are searched like its network, though they do not belong to it.
 RESOURCES = "Resources"
 GCDS = f"{RESOURCES}.gcds"
 

@@ -183,7 +183,7 @@ def test_parameters_are_tried_where_they_exist(
         "Architecture.global_attn_heads": HEADS["Architecture.global_attn_heads"] | WITH_ENGINE
     }
     path = write(searched(quickstart, ENGINE | heads))
-    with pytest.raises(InputError, match=r"hidden_dim = 64 cannot be shared by .* = 6"):
+    with pytest.raises(InputError, match=r"hidden_dim = 64 cannot be divided among .* = 6"):
         load_config(path)
     width = {"Architecture.hidden_dim": {"choices": [48, 96]}}
     assert load_config(write(searched(quickstart, ENGINE | heads, hidden_dim=48)))

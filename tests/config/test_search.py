@@ -111,7 +111,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     (
         SEARCH,
         {"sampler": {"type": "CmaEsSampler"}, "constraints": {"seconds": 60}},
-        ("CmaEsSampler does not look at constraints",),
+        ("CmaEsSampler ignores constraints",),
     ),
     (
         SEARCH,

@@ -249,10 +249,10 @@ class Architecture(Section):
         return self
 
     @model_validator(mode="after")
-    def _attention_in_even_parts(self) -> Architecture:
+    def _heads_divide_the_width(self) -> Architecture:
         if self.global_attn_engine is not None and self.hidden_dim % self.global_attn_heads:
             raise ValueError(
-                f"hidden_dim = {self.hidden_dim} cannot be shared by global_attn_heads = "
+                f"hidden_dim = {self.hidden_dim} cannot be divided among global_attn_heads = "
                 f"{self.global_attn_heads}; make it a multiple"
             )
         return self

@@ -37,10 +37,10 @@ class _HeadLayers(Section):
 
 
 class GraphHead(_HeadLayers):
-    """`output_heads.graph`: layers all graph heads of a branch share, then those of each head."""
+    """`output_heads.graph`: layers common to all graph heads of a branch, then each head's own."""
 
     num_sharedlayers: int = Field(default=2, ge=0, le=1000)
-    """Number of layers that all graph heads of a branch share."""
+    """Number of layers common to all graph heads of a branch."""
     dim_sharedlayers: Width = 32
     """Width of the shared layers."""
 

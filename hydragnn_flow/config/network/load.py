@@ -82,7 +82,7 @@ class NetworkConfig(Section):
         return self.model_dump(mode="json", exclude_unset=True)
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
-        """The same network, with ``steps`` micro-batches in a rank's share of a step."""
+        """The same network, a rank's graphs of a step taken in ``steps`` micro-batches."""
         training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
 

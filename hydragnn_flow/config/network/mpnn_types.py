@@ -59,7 +59,7 @@ class MpnnType(NamedTuple):
     Attributes
     ----------
     properties
-        What it guarantees and reads.
+        Its guarantees, and the keys it reads.
     layer
         What a layer does, in the words of the documentation.
     source

@@ -132,7 +132,7 @@ class Training(Section):
     ``Batching``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
-    """Number of micro-batches in which a rank computes its share of a step. More of them take less
+    """Number of micro-batches in which a rank computes its graphs of a step. More of them take less
     memory and give the same gradient."""
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
