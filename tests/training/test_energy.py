@@ -75,7 +75,7 @@ def test_work_that_shares_counters_has_its_part(
 ) -> None:
     zone = _zone(tmp_path, "intel-rapl:0", 0)
     monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
-    meters = [EnergyMeter(torch.device("cpu"), share=share) for share in (0.25, 0.75)]
+    meters = [EnergyMeter(torch.device("cpu"), fraction=fraction) for fraction in (0.25, 0.75)]
     (zone / "energy_uj").write_text("8000000\n")
     assert [meter.joules() for meter in meters] == [2.0, 6.0]
 
