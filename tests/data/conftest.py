@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ase
 import numpy as np
 import pytest
 from hypothesis import settings
+from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, atoms_to_graph, write_store
+from hydragnn_flow.data.preparing import prepare as preparing
+from hydragnn_flow.data.reading import node_cache
+from hydragnn_flow.data.sources import emt_alloys
 
 CUTOFF = 3.0
 
@@ -107,3 +111,35 @@ def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(written: Path) -> GraphStore:
     return GraphStore.open(written)
+
+
+@pytest.fixture
+def ram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of the test's own in the place of /dev/shm."""
+    place = tmp_path / "ram"
+    place.mkdir()
+    monkeypatch.setattr(node_cache, "_RAM", place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def many_tasks() -> Iterator[None]:
+    """A preparation has tasks of eight structures, and workers run them, however few they are.
+
+    Labels of a generated structure are computed once for all tests.
+    """
+    known: dict[bytes, dict[str, NDArray[np.float64]]] = {}
+    compute = emt_alloys._label
+
+    def label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
+        key = atoms.numbers.tobytes() + atoms.positions.tobytes()
+        if key not in known:
+            known[key] = compute(atoms)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "_FEW", 0)
+        patch.setattr(preparing, "_FEWEST", 8)
+        patch.setattr(emt_alloys, "_PER_CHUNK", 8)
+        patch.setattr(emt_alloys, "_label", label)
+        yield

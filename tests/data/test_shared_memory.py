@@ -2,87 +2,30 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import gc
 import multiprocessing
-import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from node_cases import USER, entries, in_child
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading import node_cache
 from hydragnn_flow.data.reading.node_cache import node_entry, release_all
 from hydragnn_flow.errors import InputError, StoreError
 
-USER = f"hydragnn_flow-{os.getuid()}"
-
-READER = """
-import sys, time
-import numpy as np
-from pathlib import Path
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading import node_cache
-node_cache._RAM = Path(sys.argv[2])
-split = GraphStore.open(sys.argv[1])["trainset"]
-total = float(split.batch(range(len(split))).pos.double().sum())
-print(total, flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.fixture(autouse=True)
-def ram(tmp_path, monkeypatch) -> Path:
-    """A directory of the test's own in the place of /dev/shm."""
-    place = tmp_path / "ram"
-    place.mkdir()
-    monkeypatch.setattr(node_cache, "_RAM", place)
-    return place
-
-
-def entries(base: Path) -> list[str]:
-    return sorted(path.name for path in (base / USER).glob("*") if path.is_dir())
-
-
-def reader(store: Path, ram: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", READER, str(store), str(ram)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def in_child(what: Callable[[], object]) -> int:
-    """Run something in a fork of this process that ends at once after it; its wait status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            what()
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1]
+pytestmark = pytest.mark.usefixtures("ram")
 
 
 def opened(under: Path) -> list[str]:
     """Names of the files in a directory that this process has open."""
     found = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     return sorted(name for name in found if name.startswith(str(under)))
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    process.communicate("\n", timeout=60)
-    assert process.returncode == 0
 
 
 def proportional_bytes(pid: int, directory: Path) -> int:
@@ -112,19 +55,16 @@ def forked_reader(store: Path) -> tuple[BaseProcess, float]:
 
 
 def test_processes_share_one_copy(written, ram):
-    processes = [reader(written, ram) for _ in range(2)]
-    totals = {process.stdout.readline() for process in processes}
-    assert len(totals) == 1
+    readers = [forked_reader(written) for _ in range(2)]
+    assert len({total for _, total in readers}) == 1
     (name,) = entries(ram)
     size = sum(file.stat().st_size for file in (ram / USER / name).iterdir())
     pages = sum(4096 for _ in (ram / USER / name).iterdir())
-    shared = sum(proportional_bytes(process.pid, ram) for process in processes)
+    shared = sum(proportional_bytes(process.pid, ram) for process, _ in readers)
     assert size / 2 < shared <= size + pages
-    finish(processes[0])
-    assert entries(ram) == [name]
-    finish(processes[1])
-    assert entries(ram) == []
-    assert list((ram / USER).iterdir()) == []
+    for process, _ in readers:
+        process.kill()
+        process.join()
 
 
 def test_killed_processes_leave_nothing_for_good(written, ram):
@@ -141,90 +81,6 @@ def test_killed_processes_leave_nothing_for_good(written, ram):
     # Another store's opening sweeps what nobody uses any more.
     entry = node_entry("other", 1, lambda path: None, [ram])
     assert entries(ram) == ["other"]
-    entry.release()
-
-
-def test_killed_while_making_it(ram):
-    def die(path: Path) -> None:
-        (path / "half").write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    status = in_child(lambda: node_entry("data", 1, die, [ram]))
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    entry = node_entry("data", 1, lambda path: (path / "whole").touch(), [ram])
-    assert [file.name for file in entry.path.iterdir()] == ["whole"]
-    entry.release()
-    assert list((ram / USER).iterdir()) == []
-
-
-def make_three(path: Path) -> None:
-    for name in "abc":
-        (path / name).write_text(name)
-
-
-@pytest.mark.parametrize("next_one", ["data", "other"])
-def test_killed_while_deleting_it(ram, next_one):
-    """Half an entry must not count as the whole."""
-
-    def die_at_the_second_file() -> None:
-        entry = node_entry("data", 1, make_three, [ram])
-        unlink, done = os.unlink, []
-
-        def unlink_one(*args, **options) -> None:
-            if done:
-                os.kill(os.getpid(), signal.SIGKILL)
-            done.append(args)
-            unlink(*args, **options)
-
-        os.unlink = unlink_one
-        entry.release()
-
-    assert os.WTERMSIG(in_child(die_at_the_second_file)) == signal.SIGKILL
-    assert [len(list(path.iterdir())) for path in (ram / USER).iterdir() if path.is_dir()] == [2]
-    entry = node_entry(next_one, 1, make_three, [ram])
-    assert entries(ram) == [next_one]
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
-    entry.release()
-    assert list((ram / USER).iterdir()) == []
-
-
-def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, monkeypatch):
-    """It is deleted first, and does not fix where the entry goes."""
-    from collections import namedtuple
-
-    def die(path: Path) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    in_child(lambda: node_entry("data", 1, die, [ram]))
-    assert entries(ram) == ["data.unfinished"]
-    usage = namedtuple("usage", "total used free")
-    full = {ram: 0, tmp_path / "scratch": 1 << 30}
-    monkeypatch.setattr(
-        node_cache.shutil, "disk_usage", lambda path: usage(1, 1, full[Path(path).parent])
-    )
-    entry = node_entry("data", 1, make_three, list(full))
-    assert entry.path.parent.parent == tmp_path / "scratch"
-    assert list((ram / USER).iterdir()) == []
-    entry.release()
-
-
-def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
-    """Changing a shared lock to an exclusive one lets others in between."""
-    flock, made = fcntl.flock, []
-
-    def interrupted(file, operation: int) -> None:
-        if operation & fcntl.LOCK_EX and not made:
-            made.append(True)
-            flock(file, fcntl.LOCK_UN)
-            with monkeypatch.context() as patch:
-                patch.setattr(fcntl, "flock", flock)
-                in_child(lambda: (node_entry("data", 1, make_three, [ram]), os._exit(0)))
-        flock(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", interrupted)
-    entry = node_entry("data", 1, lambda path: pytest.fail("made twice"), [ram])
-    assert made
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
     entry.release()
 
 
@@ -275,49 +131,6 @@ def test_a_process_that_leaves_at_once(written, ram):
     assert list((ram / USER).iterdir()) == []
 
 
-def test_a_fork_gives_nothing_back(ram):
-    entry = node_entry("data", 1, make_three, [ram])
-    in_child(release_all)
-    assert entries(ram) == ["data"]
-    entry.release()
-    assert entries(ram) == []
-
-
-def test_made_once_though_all_want_it_at_once(ram, tmp_path):
-    """Whoever comes while it is made waits for it."""
-    log = tmp_path / "log"
-
-    def make(path: Path) -> None:
-        with log.open("a") as file:
-            file.write("made\n")
-        time.sleep(0.1)
-        (path / "data").write_text("42")
-
-    has_it, all_have_it = os.pipe(), os.pipe()
-    children = []
-    for _ in range(6):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                os.close(all_have_it[1])
-                entry = node_entry("data", 1, make, [ram])
-                status = 0 if (entry.path / "data").read_text() == "42" else 2
-                os.write(has_it[1], b".")
-                os.read(all_have_it[0], 1)
-                entry.release()
-            finally:
-                os._exit(status)
-        children.append(child)
-    os.close(has_it[1])
-    for _ in children:
-        os.read(has_it[0], 1)
-    os.close(all_have_it[1])
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
-    assert log.read_text() == "made\n"
-    assert list((ram / USER).iterdir()) == []
-
-
 def test_no_room(written, ram, monkeypatch, tmp_path):
     from collections import namedtuple
 
@@ -359,32 +172,6 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
         assert len(entries(tmp_path / "scratch")) == 1
     (job / "memory.max").write_text("max\n")
     assert node_cache.free_memory() == float("inf")
-
-
-def test_someone_elses_directory(ram, tmp_path):
-    (ram / USER).mkdir(mode=0o755)
-    with pytest.raises(StoreError, match="open to others"):
-        node_entry("data", 1, lambda path: None, [ram])
-    entry = node_entry("data", 1, lambda path: None, [ram, tmp_path / "scratch"])
-    assert entries(tmp_path / "scratch") == ["data"]
-    entry.release()
-
-
-def test_a_file_system_without_locks(ram, tmp_path, monkeypatch):
-    flock = fcntl.flock
-
-    def refuse(file, operation: int) -> None:
-        number = file if isinstance(file, int) else file.fileno()
-        if str(Path(f"/proc/self/fd/{number}").readlink()).startswith(str(ram)):
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        flock(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    entry = node_entry("data", 1, make_three, [ram, tmp_path / "scratch"])
-    assert entries(tmp_path / "scratch") == ["data"]
-    entry.release()
-    with pytest.raises(StoreError, match=r"locks \(Function not implemented\); name a scratch"):
-        node_entry("data", 1, make_three, [ram])
 
 
 def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):

@@ -1,0 +1,297 @@
+"""Structures that are the same to a network have the same hash, others have another."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import ase
+import ase.io
+import numpy as np
+import pytest
+from ase.build import bulk
+from ase.formula import Formula
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from hydragnn_flow.data.columns import Column, concatenation_dim
+from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.neighbours import neighbour_list
+from hydragnn_flow.data.splits import TEST
+from hydragnn_flow.data.splits.divide import Structures, divide
+from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
+from hydragnn_flow.errors import InputError
+
+CUTOFF = 3.0
+SEEDS = st.integers(0, 2**32)
+
+
+def columns(graphs: Sequence[Data]) -> dict[str, Column]:
+    """The graphs end to end."""
+    joined = {}
+    for key in graphs[0].to_dict():
+        values = [graph[key].numpy() for graph in graphs]
+        dim = concatenation_dim(key, values[0].ndim)
+        counts = np.array([value.shape[dim] for value in values])
+        joined[key] = Column(np.concatenate(values, axis=dim), dim, counts)
+    return joined
+
+
+def hashes(structures: Sequence[ase.Atoms], cutoff: float = CUTOFF) -> list[str]:
+    return graph_hashes(columns([atoms_to_graph(atoms, cutoff, None) for atoms in structures]))
+
+
+def plain(
+    x: Sequence[float], edges: Sequence[tuple[int, int]], **features: object
+) -> dict[str, Column]:
+    """One graph from bare lists: node features, edges in both directions, anything else."""
+    both = np.array([*edges, *((b, a) for a, b in edges)]).T
+    joined = {
+        "x": Column(np.asarray(x, dtype=np.float32)[:, None], 0, np.array([len(x)])),
+        "edge_index": Column(both, 1, np.array([both.shape[1]])),
+    }
+    for key, values in features.items():
+        array = np.asarray(values)
+        joined[key] = Column(array, 0, np.array([len(array)]))
+    return joined
+
+
+def moved(atoms: ase.Atoms, seed: int) -> ase.Atoms:
+    """The same structure, reordered, turned, shifted, each atom in another periodic image."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    copy = atoms[rng.permutation(len(atoms))]
+    images = rng.integers(-2, 3, size=(len(copy), 3)) * copy.pbc
+    positions = copy.positions + images @ copy.cell.array + rng.normal(scale=5.0, size=3)
+    copy.set_cell(copy.cell.array @ turn)
+    copy.positions = positions @ turn
+    return copy
+
+
+def crystal(seed: int) -> ase.Atoms:
+    """A thermally disordered alloy in which every atom has neighbours."""
+    rng = np.random.default_rng(seed)
+    atoms = bulk("Cu", cubic=True).repeat((2, 1, 1))
+    atoms.numbers = rng.choice([29, 79], size=len(atoms))
+    atoms.rattle(0.05, rng=rng)
+    return atoms
+
+
+@given(seed=SEEDS)
+def test_hash_is_of_the_structure_alone(structure, seed):
+    atoms = structure(seed)
+    assert hashes([moved(atoms, seed)]) == hashes([atoms])
+
+
+@given(seeds=st.lists(SEEDS, min_size=1, max_size=6))
+def test_hash_is_independent_of_the_block(structure, seeds):
+    several = [atoms_to_graph(structure(seed), CUTOFF, None) for seed in seeds]
+    alone = [graph_hashes(columns([graph]))[0] for graph in several]
+    assert graph_hashes(columns(several)) == alone
+    assert graph_hashes(columns(several[::-1])) == alone[::-1]
+
+
+@given(seed=SEEDS)
+def test_hash_is_independent_of_data_types_and_edge_order(graph, seed):
+    wide = columns([graph(seed)])
+    order = np.random.default_rng(seed).permutation(int(wide["edge_index"].counts[0]))
+    other = {
+        key: replace(column, values=np.take(column.values, order, axis=column.dim))
+        if key.startswith("edge")
+        else column
+        for key, column in wide.items()
+    }
+    other["x"] = replace(wide["x"], values=wide["x"].values.astype(np.int16))
+    other["edge_index"] = replace(
+        other["edge_index"], values=other["edge_index"].values.astype(np.int32)
+    )
+    assert graph_hashes(other) == graph_hashes(wide)
+
+
+@given(seed=SEEDS, which=st.integers(0, 7))
+def test_another_element_gives_another_hash(seed, which):
+    atoms = crystal(seed)
+    other = atoms.copy()
+    other.numbers[which] = 28
+    assert hashes([other]) != hashes([atoms])
+
+
+@given(seed=SEEDS, which=st.integers(0, 7))
+def test_a_moved_atom_gives_another_hash(seed, which):
+    atoms = crystal(seed)
+    other = atoms.copy()
+    direction = np.random.default_rng(seed).normal(size=3)
+    other.positions[which] += 0.01 * direction / np.linalg.norm(direction)
+    assert hashes([other]) != hashes([atoms])
+
+
+def test_an_atom_moved_off_a_symmetric_site_gives_another_hash():
+    """Seen by single lengths; sums of smooth functions of them do not change to first order."""
+    atoms = bulk("Cu", cubic=True).repeat(2)
+    other = atoms.copy()
+    other.positions[0, 0] += 0.005
+    assert hashes([other]) != hashes([atoms])
+
+
+@pytest.mark.parametrize("length", [2.0, 2.25, 2.5, 3.0])
+def test_plain_lengths_are_clear_of_rounding_boundaries(length):
+    """Even with the noise of float32 positions."""
+    atoms = ase.Atoms("Po", cell=[length] * 3, pbc=True).repeat(2)
+    copies = columns([atoms_to_graph(moved(atoms, s), 1.2 * length, None) for s in range(50)])
+    del copies["edge_attr"]
+    assert len(set(graph_hashes(copies))) == 1
+
+
+def test_labels_do_not_count():
+    graphs = [
+        atoms_to_graph(crystal(0), CUTOFF, None, i, {"energy": np.array([float(i)])})
+        for i in (0, 1)
+    ]
+    assert len(set(graph_hashes(columns(graphs)))) == 1
+
+
+@given(seed=SEEDS)
+def test_lengths_come_from_positions_where_edges_carry_none(seed):
+    def hash_without_attributes(atoms: ase.Atoms, *keys: str) -> str:
+        # In float64, as the rounding of float32 positions is not what is tested here.
+        edges = neighbour_list(atoms.positions, atoms.cell.array, atoms.pbc, CUTOFF)
+        n_edges, n_atoms = np.array([len(edges.senders)]), np.array([len(atoms)])
+        found = {
+            "x": Column(atoms.numbers[:, None], 0, n_atoms),
+            "edge_index": Column(np.stack([edges.senders, edges.receivers]), 1, n_edges),
+            "pos": Column(atoms.positions, 0, n_atoms),
+            "edge_shifts": Column(edges.shifts, 0, n_edges),
+        }
+        return graph_hashes({key: found[key] for key in ("x", "edge_index", *keys)})[0]
+
+    atoms, geometry = crystal(seed), ("pos", "edge_shifts")
+    farther = atoms.copy()
+    farther.positions[3] += 0.02
+    one = hash_without_attributes(atoms, *geometry)
+    assert hash_without_attributes(moved(atoms, seed), *geometry) == one
+    assert hash_without_attributes(farther, *geometry) != one
+    assert hash_without_attributes(farther) == hash_without_attributes(atoms)
+
+
+def test_bonds_without_lengths_do_not_hide_the_positions():
+    """Edge features that say nothing of the geometry must not make all conformers one."""
+    bonds, single_double = [(0, 1), (1, 2)], [[1.0], [2.0], [1.0], [2.0]]
+    bent, straight = ([[0.0, 0, 0], [1, 0, 0], end] for end in ([1.5, 1, 0], [2, 0, 0]))
+    found = [
+        graph_hashes(plain([8, 6, 7], bonds, edge_attr=kinds, pos=pos))[0]
+        for kinds in (single_double, single_double[::-1])
+        for pos in (bent, straight)
+    ]
+    assert len(set(found)) == 4
+
+
+def test_edge_features_of_one_dimension():
+    kinds = np.array([1.0, 2.0, 1.0, 2.0])
+    one, same = (
+        graph_hashes(plain([8, 6, 7], [(0, 1), (1, 2)], edge_attr=values))
+        for values in (kinds, kinds[:, None])
+    )
+    assert one == same
+
+
+def test_topology_alone_tells_graphs_apart():
+    """As many equal nodes and as many equal edges, arranged in other ways."""
+    path, star = [(0, 1), (1, 2), (2, 3)], [(0, 1), (0, 2), (0, 3)]
+    relabelled = [(3, 1), (1, 0), (0, 2)]
+    one, same, other = (graph_hashes(plain([1] * 4, e)) for e in (path, relabelled, star))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_lengths_of_any_unit(unit):
+    """A mesh in metres is not rounded to nothing."""
+    corners = unit * np.array([[0.0, 0], [1, 0], [0, 1]])
+    triangle = [(0, 1), (1, 2), (2, 0)]
+    one, same, other = (
+        graph_hashes(plain([0.0, 0, 0], triangle, pos=pos))
+        for pos in (corners, corners[::-1], corners * [1.0, 1.01])
+    )
+    assert one == same != other
+
+
+def test_hash_does_not_change_between_versions():
+    """So that hashes written down earlier can still be compared."""
+    assert hashes([ase.Atoms("CuAu", positions=[[0, 0, 0], [2.5, 0, 0]])]) == ["b0dff75a96ba2001"]
+
+
+def test_graphs_without_edges():
+    atoms = [ase.Atoms("H"), ase.Atoms("He"), ase.Atoms("H2", positions=[[0, 0, 0], [50, 0, 0]])]
+    assert len(set(hashes(atoms))) == 3
+
+
+@given(
+    graphs=st.lists(
+        st.lists(st.sampled_from([1, 6, 8, 29, 118]), min_size=1, max_size=30),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_compositions_are_reduced_formulas(graphs):
+    counts = np.array([len(numbers) for numbers in graphs])
+    x = np.concatenate(graphs).astype(np.float32)[:, None]
+    names = compositions({"x": Column(x, 0, counts)})
+    for name, numbers in zip(names, graphs, strict=True):
+        formula = Formula.from_list(list(ase.Atoms(numbers).symbols))
+        assert Formula(name).count() == formula.reduce()[0].count()
+        assert list(Formula(name).count()) == list(ase.Atoms(sorted(set(numbers))).symbols)
+
+
+def test_composition_is_written_out():
+    atoms = [bulk("Cu"), ase.Atoms("Au6Cu2"), ase.Atoms("CH3CH2OH")]
+    for some in atoms:
+        some.positions[:, 0] = np.arange(len(some))
+    x = columns([atoms_to_graph(some, CUTOFF, None) for some in atoms])
+    assert compositions(x) == ["Cu1", "Cu1Au3", "H6C2O1"]
+
+
+@pytest.mark.parametrize("wrong", [0.5, 0.0, -1.0, 119.0])
+def test_no_composition_without_atoms(wrong):
+    x = np.array([[6.0], [1.0], [wrong]])
+    with pytest.raises(InputError, match=r"graph 1 .* set data.split.by to random"):
+        compositions({"x": Column(x, 0, np.array([2, 1]))})
+
+
+@pytest.mark.parametrize("element", ["Si", "Ge"])
+def test_mlearn_repeats_structures_across_its_own_sets(shared_data, element):
+    """Shear along x, y and z, forward and back: turned copies with the same energy."""
+    energies: dict[str, list[float]] = defaultdict(list)
+    found = {}
+    for part in ("training", "test"):
+        entries = json.loads((shared_data / "mlearn" / f"{element}_{part}.json").read_text())
+        structures = []
+        for entry in entries:
+            sites = entry["structure"]["sites"]
+            structures.append(
+                ase.Atoms(
+                    [site["species"][0]["element"] for site in sites],
+                    positions=[site["xyz"] for site in sites],
+                    cell=entry["structure"]["lattice"]["matrix"],
+                    pbc=True,
+                )
+            )
+        found[part] = hashes(structures, 4.0)
+        for name, entry, atoms in zip(found[part], entries, structures, strict=True):
+            energies[name].append(entry["outputs"]["energy"] / len(atoms))
+    assert max(np.ptp(same) for same in energies.values()) < 1e-6
+    training, test = found["training"], found["test"]
+    assert len(training) - len(set(training)) == 40
+    assert len(test) - len(set(test)) == 4
+    roles = ["train"] * len(training) + ["test"] * len(test)
+    nothing = [""] * len(roles)
+    structures = Structures(roles, training + test, nothing, nothing)
+    division = divide(structures, "random", 0.1, None, 0)
+    assert division.left_out == {"train_duplicate_of_test": 3}
+    assert Counter(division.split)[TEST] == 25
+
+
+def test_snapshots_of_a_trajectory_are_not_the_same(shared_data):
+    frames = ase.io.read(shared_data / "acac" / "train_300K.xyz", ":200")
+    assert len(set(hashes(frames, 5.0))) == 200

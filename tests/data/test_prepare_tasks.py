@@ -1,0 +1,349 @@
+"""Tasks of a preparation: killed, lost, orphaned, divided in another way."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from prepare_cases import MANY, generated, prepare
+
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data.preparing import prepare as preparing
+from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.data.preparing.workers import TaskFailed
+from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+
+pytestmark = pytest.mark.usefixtures("many_tasks")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    """The store of all those structures, prepared in one go."""
+    return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
+
+
+class Killed:
+    """Workers whose process is killed at a moment of the preparation, after so many tasks."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        future: Future[dict[str, Any]] = Future()
+        future.set_result(run_task(request))
+        return future
+
+    def check(self) -> None:
+        """They are there."""
+
+
+def _prepare_and_die(path: Path, after: int, where: str) -> None:
+    """In a process of its own: prepare, and be killed between tasks or as a step begins."""
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if where:
+        module, name = where.rsplit(".", 1)
+        setattr(importlib.import_module(f"hydragnn_flow.data.{module}"), name, die)
+    prepare(path, generated(structures=MANY), workers=Killed(after))
+
+
+@pytest.mark.parametrize(
+    ("after", "where"),
+    [
+        (0, ""),
+        (2, ""),
+        (4, ""),
+        (9, "store.shard_writer.fsync_tree"),
+        (9, "store.shard_writer.describe_files"),
+        (9, "preparing.tasks.write_json"),
+        (9, "preparing.prepare.divide"),
+        (9, "preparing.prepare.commit_store"),
+        (9, "writer.save_manifest"),
+        (9, "writer.commit"),
+        (9, "store.commit.fsync_tree"),
+    ],
+)
+def test_killed_at_any_moment(tmp_path, whole, after, where):
+    """Nothing half-written is ever taken for a store, and the next time goes on from there."""
+    path = tmp_path / "s"
+    process = multiprocessing.get_context("fork").Process(
+        target=_prepare_and_die, args=(path, after, where)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not path.exists()
+    done = list(tmp_path.glob(".s.preparing/*/*/record.json"))
+    in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
+    assert done or after == 0 or in_the_first_task
+    ran = []
+
+    class Counting(Killed):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            ran.append(request["directory"])
+            return super().submit(request)
+
+    store = prepare(path, generated(structures=MANY), workers=Counting(-1))
+    assert not {str(entry.parent) for entry in done} & set(ran)
+    assert list(tmp_path.iterdir()) == [path]
+    assert {**store.manifest.provenance} == {**whole.manifest.provenance}
+    for name in store.splits:
+        assert store[name].graph_id.tolist() == whole[name].graph_id.tolist()
+        assert np.array_equal(store[name].target("energy"), whole[name].target("energy"))
+
+
+def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whole, monkeypatch):
+    one = whole
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr(preparing, "_SHARD_BYTES", 50_000)
+    many = prepare(tmp_path / "many", generated(structures=MANY))
+    assert len(one.manifest.shards) == 1
+    assert len(many.manifest.shards) > 3
+    for name in one.splits:
+        assert one[name].graph_id.tolist() == many[name].graph_id.tolist()
+        for left, right in zip(one[name], many[name], strict=True):
+            assert all(torch.equal(left[key], right[key]) for key in left.to_dict())
+    left, right = one.manifest.statistics, many.manifest.statistics
+    assert left.degree_histogram == right.degree_histogram
+    assert left.element_energies == pytest.approx(right.element_energies)
+    assert left.energy_per_atom_std == pytest.approx(right.energy_per_atom_std)
+    assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
+
+
+def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
+    class Lossy:
+        """Threads, of which every task's first one is lost."""
+
+        nodes = 1
+
+        def __init__(self) -> None:
+            self.pool, self.lost = ThreadPoolExecutor(3), set()
+
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            return self.pool.submit(self.run, request)
+
+        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+            if request["directory"] not in self.lost:
+                self.lost.add(request["directory"])
+                raise RuntimeError("its process was killed by SIGKILL")
+            return run_task(request)
+
+        def check(self) -> None:
+            """They are there."""
+
+    workers = Lossy()
+    store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
+    assert len(workers.lost) > 3
+    assert sum(len(store[name]) for name in store.splits) == MANY
+
+
+def test_a_task_that_is_lost_again_and_again(tmp_path):
+    class Dead:
+        nodes = 1
+
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            future: Future[dict[str, Any]] = Future()
+            future.set_exception(RuntimeError("its process was killed by SIGKILL"))
+            return future
+
+        def check(self) -> None:
+            """They are there."""
+
+    with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
+        prepare(tmp_path / "s", workers=Dead())
+    assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
+
+
+class OneBadNode:
+    """Each task fails three times on the node that is free again first, and then gets another."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes, self.failures = nodes, Counter[str]()
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        self.failures[request["directory"]] += 1
+        if self.failures[request["directory"]] <= 3:
+            future.set_exception(TaskFailed("node1", "its process was killed by SIGBUS"))
+        else:
+            future.set_result(run_task(request))
+        return future
+
+    def check(self) -> None:
+        """They are there."""
+
+
+def test_a_task_has_its_chances_on_different_nodes(tmp_path):
+    assert len(prepare(tmp_path / "s", workers=OneBadNode(2))["trainset"]) == 7
+    with pytest.raises(CampaignStopped, match=r"on node1: .*SIGBUS"):
+        prepare(tmp_path / "t", workers=OneBadNode(1))
+
+
+class Gone:
+    """Workers of which some tasks are run, until the scheduler refuses all further ones."""
+
+    nodes = 1
+
+    def __init__(self, how: str) -> None:
+        self.left, self.how = 3, how
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        if self.left:
+            self.left -= 1
+            future.set_result(run_task(request))
+        elif self.how == "refused at once":
+            self.check()
+        elif self.how == "tasks fail":
+            future.set_exception(RuntimeError("executor is in a bad state"))
+        return future
+
+    def check(self) -> None:
+        raise InputError("site slurm: gets no workers for its pool 'gcd': QOSMaxSubmitJob")
+
+
+@pytest.mark.parametrize("how", ["refused at once", "tasks fail", "nothing comes"])
+def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
+    with pytest.raises(InputError, match="gets no workers"):
+        prepare(tmp_path / "s", generated(structures=200), workers=Gone(how))
+    assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.json"))) == 3
+    store = prepare(tmp_path / "s", generated(structures=MANY))
+    assert store["trainset"].graph_id.tolist() == whole["trainset"].graph_id.tolist()
+
+
+def test_no_worker_from_the_start_leaves_nothing(tmp_path):
+    workers = Gone("tasks fail")
+    workers.left = 0
+    with pytest.raises(InputError, match="gets no workers"):
+        prepare(tmp_path / "s", workers=workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Recorded(Killed):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.requests: list[dict[str, Any]] = []
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        self.requests.append(dict(request))
+        return super().submit(request)
+
+
+def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
+    """It ends its task after the next driver has begun, for the settings of the one before."""
+    old = Recorded()
+    process = ThreadPoolExecutor(1).submit(
+        prepare, tmp_path / "s", generated(structures=MANY), cutoff=3.0, workers=old
+    )
+    process.result(60)
+    shutil.rmtree(tmp_path / "s")
+
+    class Late(Recorded):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            if not self.requests:
+                with pytest.raises(StoreError, match="was deleted"):
+                    run_task(old.requests[0])
+                # Nor where its directory is there still, as for one that has just been begun.
+                Path(old.requests[0]["directory"]).parent.mkdir()
+                run_task(old.requests[0])
+            return super().submit(request)
+
+    store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
+    expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
+    for name in store.splits:
+        assert store[name].n_edges.tolist() == expected[name].n_edges.tolist()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"s", "t"}
+
+
+def test_an_orphan_of_a_finished_preparation_leaves_nothing(tmp_path):
+    workers = Recorded()
+    prepare(tmp_path / "s", workers=workers)
+    with pytest.raises(StoreError, match="was deleted"):
+        run_task(workers.requests[0])
+    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
+
+
+def test_leftovers_of_a_finished_preparation_are_removed(tmp_path):
+    prepare(tmp_path / "s")
+    (tmp_path / ".s.preparing" / "0a0a" / ".unit-00000.host-1").mkdir(parents=True)
+    prepare(tmp_path / "s")
+    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
+
+
+def test_few_structures_need_no_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "_FEW", 10)
+    assert len(prepare(tmp_path / "s", workers=Killed(0))["trainset"]) == 7
+
+
+def test_two_at_once(tmp_path):
+    """The second one is told, and does no harm."""
+    started, proceed = threading.Event(), threading.Event()
+
+    class Slow(Killed):
+        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+            started.set()
+            proceed.wait(60)
+            return super().submit(request)
+
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
+    started.wait(60)
+    with pytest.raises(StoreError, match="is being prepared by another process"):
+        prepare(tmp_path / "s")
+    proceed.set()
+    assert len(first.result(60)["trainset"]) == 7
+
+
+def test_unfinished_work_of_other_settings_is_not_used(tmp_path):
+    path = tmp_path / "s"
+    process = multiprocessing.get_context("fork").Process(
+        target=_prepare_and_die, args=(path, 9, "preparing.prepare.divide")
+    )
+    process.start()
+    process.join()
+    assert list(tmp_path.glob(".s.preparing/*/unit-*"))
+    store = prepare(path, generated(structures=MANY), seed=1)
+    assert store.manifest.provenance["seed"] == 1
+    other = prepare(tmp_path / "t", generated(structures=MANY), seed=1)
+    assert np.array_equal(store["valset"].target("energy"), other["valset"].target("energy"))
+
+
+def test_leftovers_of_others(tmp_path):
+    """What a living process, another machine or another store has begun is left alone."""
+    host = socket.gethostname()
+    dead = multiprocessing.get_context("fork").Process(target=int)
+    dead.start()
+    dead.join()
+    kept = [
+        f".s.tmp-{host}-{os.getpid()}-0a0a0a0a",
+        f".s.tmp-another-host-{dead.pid}-0a0a0a0a",
+        f".other.tmp-{host}-{dead.pid}-0a0a0a0a",
+        "precious",
+    ]
+    removed = [f".s.tmp-{host}-{dead.pid}-0a0a0a0a", ".s.tmp-another-host-1-0b0b0b0b"]
+    for name in kept + removed:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    os.utime(tmp_path / removed[1], (0, 0))
+    graphs = list(prepare(tmp_path / "t")["trainset"])
+    write_store(tmp_path / "s", {"trainset": graphs})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "s", "t"])
