@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
+    SPLITS,
     cannot_write,
     content_of,
     finished_tasks,
@@ -21,22 +21,22 @@ from hydragnn_flow.data.preparing.tasks import (
     load_split,
     read_request,
     split_file,
+    targets_of,
     write_request,
 )
 from hydragnn_flow.data.preparing.workers import NoWorkers, Progress, Workers, run_all
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
-from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
-from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.locks import Held, Unlockable, locked
 
-_SPLITS = (TRAIN, VALIDATION, TEST)
+T = TypeVar("T")
+
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits."""
 # Counted up when a task records something new: those finished before are not continued.
@@ -112,24 +112,23 @@ def prepare_store(
     show = progress or (lambda what, done, total: None)
     with _alone(path) as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, provenance)
-        groups = _tasks(open_source(config, seed).chunks())
-        if sum(map(_size, groups)) <= _FEW:
+        chunks = open_source(config, seed).chunks()
+        settings = {
+            "config": config.model_dump(mode="json"),
+            "cutoff": cutoff,
+            "max_neighbours": max_neighbours,
+            "seed": seed,
+            "whole_lists": whole_lists,
+            "name": path.name,
+        }
+        if _size(chunks) <= _FEW:
             workers = None
-        request = partial(
-            read_request,
-            config=config,
-            cutoff=cutoff,
-            max_neighbours=max_neighbours,
-            seed=seed,
-            whole_lists=whole_lists,
-        )
-        units = _read(tasks, groups, request, show, workers)
-        records = [load_record(unit) for unit in units]
+        units, records = _read(tasks, settings, chunks, show, workers)
         _check_alike(records)
         division = _divide(config, units, records, seed)
-        content = _write(tasks, config, path.name, units, records, show, workers)
+        content = _write(tasks, settings, units, records, show, workers)
         described = Description(
-            targets={name: Target(**found) for name, found in records[0]["targets"].items()},
+            targets=targets_of(records[0]),
             units=records[0]["units"],
             cutoff=cutoff,
             max_neighbours=max_neighbours,
@@ -242,51 +241,58 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
 
 def _read(
     tasks: Path,
-    groups: Sequence[Sequence[Chunk]],
-    request: Callable[..., dict[str, Any]],
+    settings: Mapping[str, Any],
+    chunks: Sequence[Chunk],
     show: Progress,
     workers: Workers | None,
-) -> list[Path]:
-    """Read all structures; returns the directories of the finished tasks, in order."""
-    sizes = [_size(chunks) for chunks in groups]
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Read all structures; returns the directories of the tasks, in order, and their records."""
+    per_task = min(max(-(-_size(chunks) // _TASKS), _FEWEST), _MOST)
+    groups = _grouped(chunks, [_size([chunk]) for chunk in chunks], per_task)
     units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
-    requests = {}
-    finished = 0
-    there = finished_tasks(tasks)
-    for number, (unit, chunks) in enumerate(zip(units, groups, strict=True)):
-        if unit.name in there:
-            finished += sizes[number]
-        else:
-            requests[number] = request(unit, chunks=chunks)
-
-    def done(number: int) -> None:
-        nonlocal finished
-        finished += sizes[number]
-        show("structures", finished, sum(sizes))
-
-    show("structures", finished, sum(sizes))
-    run_all(workers, requests, done)
-    return units
-
-
-def _tasks(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
-    """Consecutive chunks that make up a task each; the same whatever the machine."""
-    total = _size(chunks)
-    size = min(max(-(-total // _TASKS), _FEWEST), _MOST)
-    groups: list[list[Chunk]] = [[]]
-    held = 0
-    for chunk in chunks:
-        if held >= size:
-            groups.append([])
-            held = 0
-        groups[-1].append(chunk)
-        held += chunk.stop - chunk.start
-    return groups
+    requests = [read_request(settings, *each) for each in zip(units, groups, strict=True)]
+    return units, _run("structures", requests, list(map(_size, groups)), show, workers)
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
     """Number of structures."""
     return sum(chunk.stop - chunk.start for chunk in chunks)
+
+
+def _run(
+    what: str,
+    requests: Sequence[Mapping[str, Any]],
+    sizes: Sequence[int],
+    show: Progress,
+    workers: Workers | None,
+) -> list[dict[str, Any]]:
+    """Run the tasks that are not finished yet; returns the records of all, in order."""
+    directories = [Path(request["directory"]) for request in requests]
+    there = finished_tasks(directories[0].parent)
+    unfinished = {n: r for n, r in enumerate(requests) if directories[n].name not in there}
+    finished = sum(size for n, size in enumerate(sizes) if n not in unfinished)
+
+    def done(number: int) -> None:
+        nonlocal finished
+        finished += sizes[number]
+        show(what, finished, sum(sizes))
+
+    show(what, finished, sum(sizes))
+    run_all(workers, unfinished, done)
+    return [load_record(directory) for directory in directories]
+
+
+def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[T]]:
+    """Consecutive items in groups of a size that reaches ``least``, the last may be smaller."""
+    groups: list[list[T]] = [[]]
+    held = 0
+    for item, size in zip(items, sizes, strict=True):
+        if held >= least:
+            groups.append([])
+            held = 0
+        groups[-1].append(item)
+        held += size
+    return groups
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
@@ -329,7 +335,7 @@ def _divide(
     for unit, record in zip(units, records, strict=True):
         write_json(split_file(unit), [next(names) for _ in record["hash"]])
     return {
-        "graphs": {name: division.split.count(name) for name in _SPLITS},
+        "graphs": {name: division.split.count(name) for name in SPLITS},
         "left_out": division.left_out,
         "duplicates": division.duplicates,
     }
@@ -337,56 +343,25 @@ def _divide(
 
 def _write(
     tasks: Path,
-    config: DataConfig,
-    name: str,
+    settings: Mapping[str, Any],
     units: Sequence[Path],
     records: Sequence[Mapping[str, Any]],
     show: Progress,
     workers: Workers | None,
 ) -> Content:
     """Write the shards; returns what they hold."""
-    targets = {key: Target(**found) for key, found in records[0]["targets"].items()}
-    requests = {}
-    for number, group in enumerate(_shards(units, records)):
-        requests[number] = write_request(
-            tasks / f"shard-{number:05d}",
-            number,
-            group,
-            _SPLITS,
-            name=name,
-            dtypes=config.dtypes,
-            targets=targets,
-            node_features=records[0]["node_features"],
-        )
-    directories = [Path(request["directory"]) for request in requests.values()]
-    there = finished_tasks(tasks)
-    todo = {n: request for n, request in requests.items() if directories[n].name not in there}
-    finished = len(requests) - len(todo)
-
-    def done(number: int) -> None:
-        nonlocal finished
-        finished += 1
-        show("shards", finished, len(requests))
-
-    show("shards", finished, len(requests))
-    run_all(workers, todo, done)
-    return join_contents([content_of(load_record(directory)) for directory in directories])
-
-
-def _shards(units: Sequence[Path], records: Sequence[Mapping[str, Any]]) -> list[list[Path]]:
-    """The reading tasks whose graphs go to the same shard."""
-    groups: list[list[Path]] = [[]]
-    held = 0
-    for unit, record in zip(units, records, strict=True):
-        if not any(load_split(unit)):
-            continue  # all of it is left out, and a shard of nothing has no keys
-        size = sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
-        if groups[-1] and held + size > _SHARD_BYTES:
-            groups.append([])
-            held = 0
-        groups[-1].append(unit)
-        held += size
-    return groups
+    # A shard of units of which all is left out would have no keys.
+    kept = [(u, r) for u, r in zip(units, records, strict=True) if any(load_split(u))]
+    sizes = [
+        sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
+        for _, record in kept
+    ]
+    requests = [
+        write_request(settings, tasks / f"shard-{number:05d}", group)
+        for number, group in enumerate(_grouped([unit for unit, _ in kept], sizes, _SHARD_BYTES))
+    ]
+    written = _run("shards", requests, [1] * len(requests), show, workers)
+    return join_contents([content_of(record) for record in written])
 
 
 def _together(tasks: Path, content: Content) -> Path:

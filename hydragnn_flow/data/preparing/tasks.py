@@ -25,6 +25,7 @@ from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
+from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import fsync_path
@@ -37,6 +38,7 @@ from hydragnn_flow.files import write_json
 
 RECORD = "record.json"
 _ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
+SPLITS = (TRAIN, VALIDATION, TEST)
 _ALL = "structures"
 """The one split of shards whose graphs have not been divided yet."""
 
@@ -90,54 +92,33 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
 
 
 def read_request(
-    directory: Path,
-    config: DataConfig,
-    chunks: Sequence[Chunk],
-    *,
-    cutoff: float,
-    max_neighbours: int | None,
-    seed: int,
-    whole_lists: bool,
+    settings: Mapping[str, Any], directory: Path, chunks: Sequence[Chunk]
 ) -> dict[str, Any]:
-    """The task to read structures and make their graphs."""
+    """The task to read structures and make their graphs; ``settings`` are the preparation's."""
     first, last = chunks[0], chunks[-1]
+    what = (
+        f"structures {first.start} of {first.file or 'those generated'} to "
+        f"{last.stop - 1} of {last.file or 'those generated'}"
+    )
     return {
+        **settings,
         "task": "read",
-        "what": f"structures {first.start} of {first.file or 'those generated'} to "
-        f"{last.stop - 1} of {last.file or 'those generated'}",
+        "what": what,
         "directory": str(directory),
-        "config": config.model_dump(mode="json"),
         "chunks": [vars(chunk) for chunk in chunks],
-        "cutoff": cutoff,
-        "max_neighbours": max_neighbours,
-        "seed": seed,
-        "whole_lists": whole_lists,
     }
 
 
 def write_request(
-    directory: Path,
-    number: int,
-    units: Sequence[Path],
-    splits: Sequence[str],
-    *,
-    name: str,
-    dtypes: str,
-    targets: Mapping[str, Target],
-    node_features: Sequence[str],
+    settings: Mapping[str, Any], directory: Path, units: Sequence[Path]
 ) -> dict[str, Any]:
     """The task to write the graphs of some finished reading tasks to the shards of the store."""
     return {
+        **settings,
         "task": "write",
-        "what": f"shard {number}",
+        "what": directory.name,
         "directory": str(directory),
-        "number": number,
         "units": [str(unit) for unit in units],
-        "splits": list(splits),
-        "name": name,
-        "dtypes": dtypes,
-        "targets": {key: target.model_dump() for key, target in targets.items()},
-        "node_features": list(node_features),
     }
 
 
@@ -162,6 +143,11 @@ def content_of(record: Mapping[str, Any]) -> Content:
         {key: Key(**described) for key, described in record["keys"].items()},
         Accumulator.from_dict(record["statistics"]),
     )
+
+
+def targets_of(record: Mapping[str, Any]) -> dict[str, Target]:
+    """The targets a reading task found."""
+    return {name: Target(**found) for name, found in record["targets"].items()}
 
 
 def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -221,23 +207,23 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     units = [Path(unit) for unit in request["units"]]
-    index = _index(units, [content_of(load_record(unit)) for unit in units])
+    records = [load_record(unit) for unit in units]
+    index = _index(units, [content_of(record) for record in records])
     split = np.concatenate([np.array(load_split(unit)) for unit in units])
     disk = DiskReader(index)
     sizes = index.graph_bytes(np.arange(len(index)))
     series = ShardSeries(
         directory,
-        _names(f"shard-{request['number']:05d}"),
-        request["splits"],
+        _names(Path(request["directory"]).name),
+        SPLITS,
         name=request["name"],
-        dtypes=request["dtypes"],
+        dtypes=DataConfig(**request["config"]).dtypes,
         described=Description(
-            targets={name: Target(**target) for name, target in request["targets"].items()},
-            node_features=request["node_features"],
+            targets=targets_of(records[0]), node_features=records[0]["node_features"]
         ),
     )
     try:
-        for name in request["splits"]:
+        for name in SPLITS:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
