@@ -267,7 +267,7 @@ def test_structures_that_are_left_out_are_told(
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 0
-    told = "2 structures to train on are also in the test set and were left out"
+    told = "structures to train on left out, as they are also in the test set: 2"
     assert told in capsys.readouterr().out.splitlines()
 
 

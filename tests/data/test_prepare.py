@@ -212,7 +212,7 @@ def test_duplicates_stay_together_and_out_of_training(tmp_path):
     division = store.manifest.provenance["division"]
     assert division["left_out"] == {"train_duplicate_of_test": 3}
     assert division["graphs"]["testset"] == 3
-    said = "3 structures to train on are also in the test set and were left out"
+    said = "structures to train on left out, as they are also in the test set: 3"
     assert left_out(store) == store_summary(store)["left_out"] == [said]
     assert store_summary(store)["duplicates"] == division["duplicates"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -324,7 +325,7 @@ def test_targets_are_whole_arrays(store, written):
 def test_bounds_are_checked_before_adios2_reads(stored):
     from hydragnn_flow.data.store.bp5 import Bp5File
 
-    with Bp5File(stored / "shard-00000.bp") as file:
+    with closing(Bp5File(stored / "shard-00000.bp")) as file:
         variable = file.variable("trainset/pos")
         rows = variable.shape[0]
         out = np.empty((2, 3), dtype=np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def bp_manifest(path: Path) -> Manifest:
 
 
 def _manifest(path: Path) -> Manifest:
-    with Bp5File(path) as file:
+    with closing(Bp5File(path)) as file:
         lengths = _splits(file)
         keys = {split: _describe_split(file, split, n) for split, n in lengths.items() if n}
     if not lengths.get(TRAIN):
@@ -70,7 +71,7 @@ def _manifest(path: Path) -> Manifest:
     statistics = Accumulator(targets)
     for split in keys:
         index = SplitIndex(split, joined, [reading], [lengths[split]])
-        sizes[split] = _see(index, statistics)
+        sizes[split] = _checked_size(index, statistics)
     reading.close()
     shard = Shard(path=".", files={}, splits=sizes)
     return make_manifest(Content([shard], joined, statistics), Description(), "hydragnn")
@@ -138,7 +139,7 @@ def _counted(shard: ShardFile, split: str, key: str, described: Key) -> Key:
     )
 
 
-def _see(index: SplitIndex, statistics: Accumulator) -> SplitSize:
+def _checked_size(index: SplitIndex, statistics: Accumulator) -> SplitSize:
     """Check a split's graphs and add them to the statistics."""
     disk = DiskReader(index)
     bounds = index.block_bounds.tolist()
@@ -146,6 +147,6 @@ def _see(index: SplitIndex, statistics: Accumulator) -> SplitSize:
         graphs = np.arange(first, last)
         columns = disk.columns(graphs)
         check_graphs(columns, [f"{index.split}: graph {graph}" for graph in graphs.tolist()])
-        statistics.see(columns, train=index.split == TRAIN)
+        statistics.update(columns, train=index.split == TRAIN)
     n = len(index)
     return SplitSize(graphs=n, atoms=index.atoms.start(n), edges=index.edges.start(n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,9 @@ from hydragnn_flow.data.store.layout import read_counts
 from hydragnn_flow.data.store.manifest import Key, SplitSize
 from hydragnn_flow.errors import InputError, StoreError
 
-_PURPOSE = {"train": "to train on", "val": "to validate with"}
+_ROLES = {"train": "to train on", "val": "to validate with"}
+_WHY = {"duplicate_of": "also in", "group_in": "of a group in"}
 _SETS = {"val": "validation set", "test": "test set"}
-_WHY = {
-    "duplicate_of": ("is also in the", "are also in the"),
-    "group_in": ("is of a group in the", "are of groups in the"),
-}
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
@@ -75,11 +73,8 @@ def left_out(store: GraphStore) -> list[str]:
     for reason, n in reasons.items():
         role, rest = reason.split("_", 1)
         why, other = rest.rsplit("_", 1)
-        one, several = _WHY[why]
-        structures = f"{n} {'structure' if n == 1 else 'structures'} {_PURPOSE[role]}"
         sentences.append(
-            f"{structures} {one if n == 1 else several} {_SETS[other]} and "
-            f"{'was' if n == 1 else 'were'} left out"
+            f"structures {_ROLES[role]} left out, as they are {_WHY[why]} the {_SETS[other]}: {n}"
         )
     return sentences
 
@@ -189,7 +184,7 @@ def _compare(store: GraphStore, split: str) -> None:
     for shard in store.manifest.shards:
         if not shard.splits[split].graphs:
             continue
-        with Bp5File(store.path / shard.path) as file:
+        with closing(Bp5File(store.path / shard.path)) as file:
             for key, described in store.manifest.keys.items():
                 found = file.variable(f"{split}/{key}")
                 counts[key].append(read_counts(file, split, key))

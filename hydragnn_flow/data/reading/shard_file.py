@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.columns import concatenation_dim
 from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
-from hydragnn_flow.data.store.integrity import (
-    checksum,
-    damaged,
-    is_payload,
-    verify_checksum,
-)
+from hydragnn_flow.data.store.integrity import checksum, damaged
 from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
 from hydragnn_flow.data.store.manifest import Shard
 
@@ -49,8 +44,7 @@ class ShardFile:
         self.path = path
         self._graphs = {split: size.graphs for split, size in shard.splits.items()}
         self._has_blocks = BLOCKS in shard.files
-        self._payload = {n: record for n, record in shard.files.items() if is_payload(n)}
-        self._verified: set[int | str] = set()
+        self._verified: set[int] = set()
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
@@ -60,8 +54,6 @@ class ShardFile:
         if self._has_blocks:
             for number in self._blocks.numbers(INDEX if key in ("x", "edge_index") else REST):
                 self._verify(int(number))
-        else:
-            self._verify_all()
         if self._lies_in_rows(split, key):
             return np.full(
                 self._graphs[split], self._file.variable(f"{split}/{key}").shape[1], np.int64
@@ -126,13 +118,6 @@ class ShardFile:
             if checksum(payload, begin, end) != self._blocks.crc32[number]:
                 raise damaged(payload, "has changed since it was written (its checksum differs)")
             self._verified.add(number)
-
-    def _verify_all(self) -> None:
-        """A file that came to the store as HydraGNN wrote it has no table of blocks."""
-        for name, record in self._payload.items():
-            if name not in self._verified:
-                verify_checksum(self.path / name, record)
-                self._verified.add(name)
 
 
 def _most_open() -> int:

@@ -11,8 +11,9 @@ import ctypes
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import adios2
@@ -28,14 +29,7 @@ _FULL_BYTES = 16 << 20
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
-    "int8_t": np.dtype(np.int8),
-    "int16_t": np.dtype(np.int16),
-    "int32_t": np.dtype(np.int32),
-    "int64_t": np.dtype(np.int64),
-    "uint8_t": np.dtype(np.uint8),
-    "uint16_t": np.dtype(np.uint16),
-    "uint32_t": np.dtype(np.uint32),
-    "uint64_t": np.dtype(np.uint64),
+    **{f"{kind}{n}_t": np.dtype(f"{kind}{n}") for kind in ("int", "uint") for n in (8, 16, 32, 64)},
 }
 
 
@@ -61,11 +55,9 @@ class Bp5Writer:
         self._io = self._context.DeclareIO("write")
         self._io.SetEngine("BP5")
         self._joined: dict[str, Any] = {}
-        try:
+        with self._writing():
             self._engine = self._io.Open(str(path), adios.Mode.Write)
             self._engine.BeginStep()
-        except (RuntimeError, ValueError) as error:
-            raise self._failed(error) from error
 
     def append(self, name: str, array: NDArray[Any], dim: int) -> None:
         """Add a block to a variable that grows along ``dim``; blocks without rows are skipped."""
@@ -73,7 +65,7 @@ class Bp5Writer:
             return
         whole = _writable(array)
         shape = list(whole.shape)
-        try:
+        with self._writing():
             variable = self._joined.get(name)
             if variable is None:
                 full = shape.copy()
@@ -82,20 +74,16 @@ class Bp5Writer:
                 self._joined[name] = variable
             variable.SetSelection(([], shape))
             self._engine.Put(variable, whole, adios.Mode.Sync)
-        except (RuntimeError, ValueError) as error:
-            raise self._failed(error) from error
 
     def put(self, name: str, array: NDArray[Any]) -> None:
         """Write a whole variable."""
         whole = _writable(array)
         shape = list(whole.shape)
-        try:
+        with self._writing():
             variable = self._io.DefineVariable(
                 name, whole, shape, [0] * whole.ndim, shape, adios.ConstantDims
             )
             self._engine.Put(variable, whole, adios.Mode.Sync)
-        except (RuntimeError, ValueError) as error:
-            raise self._failed(error) from error
 
     def attribute(self, name: str, value: str | list[str] | NDArray[np.int64]) -> None:
         """Define an attribute of the file."""
@@ -106,19 +94,15 @@ class Bp5Writer:
 
         Without it ADIOS2 keeps a copy of everything until the file is closed.
         """
-        try:
+        with self._writing():
             self._engine.PerformDataWrite()
-        except (RuntimeError, ValueError) as error:
-            raise self._failed(error) from error
         return (self.path / "data.0").stat().st_size
 
     def close(self) -> None:
         """Finish the file."""
-        try:
+        with self._writing():
             self._engine.EndStep()
             self._engine.Close()
-        except (RuntimeError, ValueError) as error:
-            raise self._failed(error) from error
         # Timings of the write, different each time: no part of the data.
         (self.path / "profiling.json").unlink(missing_ok=True)
 
@@ -132,19 +116,24 @@ class Bp5Writer:
             # Freed, it would try again to write, fail again, and take the process down.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._context))
 
-    def _failed(self, error: Exception) -> StoreError:
-        lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
-        reason = lines[-1] if lines else type(error).__name__
-        if shutil.disk_usage(self.path.parent).free < _FULL_BYTES:
-            reason = "its disk is full"
-        return StoreError(
-            f"{self.path} cannot be written ({reason}); "
-            "free space on its disk or choose another directory"
-        )
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raise what ADIOS2 raises as a StoreError."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
+            reason = lines[-1] if lines else type(error).__name__
+            if shutil.disk_usage(self.path.parent).free < _FULL_BYTES:
+                reason = "its disk is full"
+            raise StoreError(
+                f"{self.path} cannot be written ({reason}); "
+                "free space on its disk or choose another directory"
+            ) from error
 
 
 class Bp5File:
-    """A BP5 file open for reading; a context manager.
+    """A BP5 file open for reading.
 
     Threads take turns: two that read through one ADIOS2 engine at a time get each other's numbers.
 
@@ -169,17 +158,6 @@ class Bp5File:
             raise StoreError(
                 f"{path} cannot be opened as an ADIOS2 BP5 file; give a store or a HydraGNN .bp"
             ) from error
-
-    def __enter__(self) -> Bp5File:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the file; what still reads a variable of it may finish.

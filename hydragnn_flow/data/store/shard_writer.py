@@ -98,7 +98,7 @@ class ShardWriter:
             )
         size = size_of(columns)
         self._sizes[split] = self._sizes.get(split, SplitSize()) + size
-        self.statistics.see(columns, train=split == TRAIN)
+        self.statistics.update(columns, train=split == TRAIN)
         self._close_block(split, size.graphs)
 
     def close(self, splits: list[str]) -> Shard:

@@ -34,7 +34,7 @@ class Moments:
         self.squares = np.zeros(dim)
         self.largest = np.zeros(dim)
 
-    def see(self, values: NDArray[np.float64]) -> None:
+    def update(self, values: NDArray[np.float64]) -> None:
         """Add rows, [n, dim]."""
         block = Moments(values.shape[1])
         block.n = len(values)
@@ -89,7 +89,7 @@ class Accumulator:
         energy = targets.get("energy")
         self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
 
-    def see(self, columns: Mapping[str, Column], train: bool) -> None:
+    def update(self, columns: Mapping[str, Column], train: bool) -> None:
         """Add the graphs of a block.
 
         Parameters
@@ -111,9 +111,9 @@ class Accumulator:
         self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
         for name, target in self._targets.items():
             values = target_array(columns[name].values, target)
-            self._moments[name].see(values)
+            self._moments[name].update(values)
             if name == "energy" and self._fit is not None and numbers is not None:
-                self._fit.see(numbers, columns["x"].counts, values[:, 0])
+                self._fit.update(numbers, columns["x"].counts, values[:, 0])
 
     def merge(self, other: Accumulator) -> None:
         """Add what another one has seen."""
@@ -162,7 +162,7 @@ class Accumulator:
                 name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
                 for name, m in self._moments.items()
             },
-            "fit": None if self._fit is None else self._fit.to_dict(),
+            "fit": self._fit and [self._fit.elements, self._fit.triangle().tolist()],
         }
 
     @classmethod
@@ -171,46 +171,44 @@ class Accumulator:
         found = cls({name: Target(**target) for name, target in values["targets"].items()})
         found.degrees = np.array(values["degrees"], dtype=np.int64)
         found.elements = None if values["elements"] is None else set(values["elements"])
-        found.branches = set(values.get("branches", ()))
+        found.branches = set(values["branches"])
         for name, (n, mean, squares, largest) in values["moments"].items():
             moments = found._moments[name]
             moments.n, moments.mean = n, np.array(mean)
             moments.squares, moments.largest = np.array(squares), np.array(largest)
-        if values["fit"] is not None:
-            found._fit = _EnergyFit.from_dict(values["fit"])
+        if found._fit is not None:
+            found._fit.elements, factor = values["fit"]
+            found._fit.factor = np.array(factor).reshape(-1, len(found._fit.elements) + 2)
         return found
 
 
 class _EnergyFit:
     """Energies of the elements by least squares over all graphs, weighted to energies per atom.
 
-    Kept as the triangular factor of a QR decomposition of [composition | energy]: stacking factors
-    and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci. Comput. 34, A206
-    (2012)), without squaring the condition number as sums of products would.
+    Kept as the triangular factor of a QR decomposition of [1 | composition | energy]: stacking
+    factors and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci. Comput. 34,
+    A206 (2012)), without squaring the condition number as sums of products would.
     """
 
     def __init__(self) -> None:
         self.elements: list[int] = []
-        self.factor = np.zeros((0, 1))
-        """Triangular but for rows added since, [n, n_elements + 1]; energies in the last column."""
-        self.rows = np.zeros(1)
-        """Sum of all rows, for the mean of the residuals."""
-        self.n = 0
+        self.factor = np.zeros((0, 2))
+        """Triangular but for rows added since, [n, 1 + n_elements + 1]."""
 
-    def see(
+    def update(
         self, numbers: NDArray[np.int64], atoms: NDArray[np.int64], energies: NDArray[np.float64]
     ) -> None:
         elements, kind = np.unique(numbers, return_inverse=True)
-        rows = np.zeros((len(atoms), len(elements) + 1))
-        np.add.at(rows, (np.repeat(np.arange(len(atoms)), atoms), kind), 1.0)
+        rows = np.zeros((len(atoms), len(elements) + 2))
+        np.add.at(rows, (np.repeat(np.arange(len(atoms)), atoms), kind + 1), 1.0)
+        rows[:, -1] = energies
         # Per atom, so that large cells do not decide alone.
-        rows[:, :-1] /= atoms[:, None]
-        rows[:, -1] = energies / atoms
-        self._add(elements.tolist(), rows, rows.sum(axis=0), len(rows))
+        rows /= atoms[:, None]
+        rows[:, 0] = 1.0
+        self._add(elements.tolist(), rows)
 
     def merge(self, other: _EnergyFit) -> None:
-        other._compress()
-        self._add(other.elements, other.factor, other.rows, other.n)
+        self._add(other.elements, other.triangle())
 
     def solve(self) -> tuple[dict[int, float], float]:
         """Energy of each element, and the standard deviation of the residuals per atom.
@@ -218,67 +216,41 @@ class _EnergyFit:
         If compositions do not determine the elements' energies (one stoichiometry only), the
         solution of least norm is taken: it shares the energy out instead of inventing differences.
         """
-        if self.n == 0:
+        factor = self.triangle()
+        if not len(factor):
             return {}, 1.0
-        self._compress()
-        fit, *_ = np.linalg.lstsq(self.factor[:, :-1], self.factor[:, -1], rcond=None)
-        left_over = self.factor[:, -1] - self.factor[:, :-1] @ fit
-        mean = (self.rows[-1] - self.rows[:-1] @ fit) / self.n
-        variance = max(float(left_over @ left_over) / self.n - mean**2, 0.0)
-        std = float(np.sqrt(variance))
-        largest = float(np.linalg.norm(self.factor[:, -1])) / np.sqrt(self.n)
+        fit, *_ = np.linalg.lstsq(factor[:, 1:-1], factor[:, -1], rcond=None)
+        residuals = factor[:, -1] - factor[:, 1:-1] @ fit
+        # The first row is along the column of ones: its square is the number of graphs, and the
+        # residual along it is their mean.
+        n = factor[0, 0] ** 2
+        std = float(np.linalg.norm(residuals[1:]) / np.sqrt(n))
+        largest = float(np.linalg.norm(factor[:, -1]) / np.sqrt(n))
         # Twelve digits of the energies themselves: below that it is rounding.
         std = std if std > max(_NO_SPREAD, largest * _NO_SPREAD) else 1.0
         return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
 
-    def to_dict(self) -> dict[str, Any]:
-        self._compress()
-        return {
-            "elements": self.elements,
-            "factor": self.factor.tolist(),
-            "rows": self.rows.tolist(),
-            "n": self.n,
-        }
+    def triangle(self) -> NDArray[np.float64]:
+        """The factor, triangular again."""
+        self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
+        return self.factor
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> _EnergyFit:
-        found = cls()
-        found.elements, found.n = list(values["elements"]), values["n"]
-        found.factor = np.array(values["factor"]).reshape(-1, len(found.elements) + 1)
-        found.rows = np.array(values["rows"])
-        return found
-
-    def _add(
-        self,
-        elements: list[int],
-        rows: NDArray[np.float64],
-        total: NDArray[np.float64],
-        n: int,
-    ) -> None:
+    def _add(self, elements: list[int], rows: NDArray[np.float64]) -> None:
         union = sorted({*self.elements, *elements})
         self.factor = np.vstack(
             [_spread(self.factor, self.elements, union), _spread(rows, elements, union)]
         )
-        self.rows = (
-            _spread(self.rows[None], self.elements, union)[0]
-            + _spread(total[None], elements, union)[0]
-        )
         self.elements = union
-        self.n += n
         if len(self.factor) > _MOST_ROWS:
-            self._compress()
-
-    def _compress(self) -> None:
-        if len(self.factor) > self.factor.shape[1]:
-            self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
+            self.triangle()
 
 
 def _spread(
     rows: NDArray[np.float64], elements: list[int], union: list[int]
 ) -> NDArray[np.float64]:
     """The same rows with a column for each element of ``union``."""
-    wide = np.zeros((len(rows), len(union) + 1))
-    wide[:, [*np.searchsorted(union, elements).tolist(), -1]] = rows
+    wide = np.zeros((len(rows), len(union) + 2))
+    wide[:, [0, *(1 + np.searchsorted(union, elements)).tolist(), -1]] = rows
     return wide
 
 
