@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.errors import InputError
 
 # What BP5 stores and HydraGNN reads back as numbers (it takes uint8 for text; BP5 has no bool and
@@ -42,7 +43,7 @@ def concatenation_dim(key: str, ndim: int) -> int:
 
 
 def pack(
-    graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Column] | None = None
+    graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Key] | None = None
 ) -> dict[str, Column]:
     """Concatenate the values of graphs, key by key.
 
@@ -53,7 +54,7 @@ def pack(
     where
         What to call each graph in messages.
     like
-        Columns packed earlier that these must agree with.
+        Keys of graphs packed earlier that these must agree with.
 
     Raises
     ------
@@ -67,17 +68,26 @@ def pack(
     for key in keys:
         values = [arrays[key] for arrays in per_graph]
         dim = concatenation_dim(key, values[0].ndim)
-        model = like[key].values if like else values[0]
+        dtype, rest = values[0].dtype.name, trailing(values[0], dim)
+        if like:
+            dtype, rest = like[key].dtype, like[key].shape
         for name, value in zip(where, values, strict=True):
-            if value.dtype != model.dtype or trailing(value, dim) != trailing(model, dim):
+            if value.dtype != dtype or trailing(value, dim) != rest:
                 raise InputError(
-                    f"{name}: {key} is {value.dtype} {list(value.shape)}, which does "
-                    f"not fit the {model.dtype} {list(model.shape)} before it; make them alike"
+                    f"{name}: {key} is {value.dtype} {list(value.shape)}, which does not fit "
+                    f"those before it, {dtype} with rows of {list(rest)}; make them alike"
                 )
         counts = np.array([value.shape[dim] for value in values], dtype=np.int64)
         columns[key] = Column(np.concatenate(values, axis=dim), dim, counts)
     check_graphs(columns, where)
     return columns
+
+
+def bounds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """First row of each graph, and the end of the last, [n_graphs + 1]."""
+    bounds = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
 
 
 def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:

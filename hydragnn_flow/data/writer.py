@@ -22,7 +22,7 @@ from hydragnn_flow.data.store.describe import (
     join_contents,
     make_manifest,
 )
-from hydragnn_flow.data.store.manifest import Dtypes, Target, save_manifest
+from hydragnn_flow.data.store.manifest import Dtypes, Key, Target, save_manifest
 from hydragnn_flow.data.store.shard_writer import ShardWriter, describe_keys
 from hydragnn_flow.errors import InputError, StoreError
 
@@ -64,7 +64,7 @@ class ShardSeries:
         self._where: list[str] = []
         self._bytes = 0
         self._split = ""
-        self._like: dict[str, Column] | None = None
+        self._like: dict[str, Key] | None = None
 
     def add(self, split: str, graph: Data, where: str) -> None:
         """Add a graph; ``where`` is what to call it in messages.
@@ -113,14 +113,8 @@ class ShardSeries:
 
     def _append(self, split: str, columns: Mapping[str, Column]) -> None:
         if self._like is None:
-            nothing = slice(0, 0)
-            self._like = {
-                key: Column(column.values[nothing], column.dim, column.counts[nothing])
-                if column.dim == 0
-                else Column(column.values[..., nothing], column.dim, column.counts[nothing])
-                for key, column in columns.items()
-            }
-            self._targets = find_targets(describe_keys(columns), self._described)
+            self._like = describe_keys(columns)
+            self._targets = find_targets(self._like, self._described)
         if self._open is not None and not self._open.takes(columns):
             self._finish()
         if self._open is None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from hydragnn_flow.data.columns import bounds_of
 from hydragnn_flow.data.reading.index import GraphRows
 from hydragnn_flow.errors import SelectionError
 
@@ -34,7 +35,7 @@ def collate(
     Batch
         Equal, field for field, to ``Batch.from_data_list`` of the graphs.
     """
-    atoms = _bounds(rows["x"].counts(graphs))
+    atoms = bounds_of(rows["x"].counts(graphs))
     first_atom = torch.from_numpy(atoms[:-1])
     no_increment = torch.zeros(len(graphs), dtype=torch.int64)
     slices_of: dict[int, NDArray[np.int64]] = {id(rows["x"]): atoms}
@@ -44,7 +45,7 @@ def collate(
     for key, array in values.items():
         kind = rows[key]
         if id(kind) not in slices_of:
-            slices_of[id(kind)] = _bounds(kind.counts(graphs))
+            slices_of[id(kind)] = bounds_of(kind.counts(graphs))
         bounds = slices_of[id(kind)]
         increments[key] = no_increment
         if "index" in key or key == "face":
@@ -86,9 +87,3 @@ def checked(
             f"choose from 0 to {length - 1}"
         )
     return np.where(numbers < 0, numbers + length, numbers)
-
-
-def _bounds(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    bounds = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=bounds[1:])
-    return bounds

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import Column, bounds_of
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ReadInto
 
@@ -48,8 +48,7 @@ class DiskReader:
             if key in self._kept:
                 values[key] = self._kept[key][graphs].reshape(-1, *described.shape)
                 continue
-            places = np.zeros(len(graphs) + 1, dtype=np.int64)
-            np.cumsum(rows.counts(graphs), out=places[1:])
+            places = bounds_of(rows.counts(graphs))
             values[key] = out = np.empty(described.array_shape(int(places[-1])), described.dtype)
             self._fill(key, runs, out, places)
         return values

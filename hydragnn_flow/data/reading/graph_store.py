@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import get_args
 
 from hydragnn_flow.config.data import Mode
@@ -52,7 +51,8 @@ class GraphStore:
             folder = self._staged.path
         shards = [ShardFile(folder / shard.path, shard) for shard in manifest.shards]
         self._shards = shards
-        reading = _Reading(mode, _identity(path, manifest, list(keys)), scratch, self._staged)
+        identity = _identity(path, manifest, list(keys))
+        reading = partial(_open_reader, mode, identity, scratch, self._staged)
         self._splits = {}
         for name in manifest.splits:
             graphs = [shard.splits[name].graphs for shard in manifest.shards]
@@ -128,12 +128,7 @@ class GraphStore:
     def __enter__(self) -> GraphStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -146,20 +141,17 @@ class GraphStore:
             self._staged.release()
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Opens the reader of a split. It does not refer to the store, which would then hold itself."""
+def _open_reader(
+    mode: Mode, identity: str, scratch: Path | None, staged: NodeEntry | None, index: SplitIndex
+) -> Reader:
+    """Open the reader of a split.
 
-    mode: Mode
-    identity: str
-    scratch: Path | None
-    staged: NodeEntry | None
-    """Copy the shards are read from, kept as long as a split is held."""
-
-    def __call__(self, index: SplitIndex) -> Reader:
-        if self.mode == "memory":
-            return in_shared_memory(index, self.identity, self.scratch)
-        return StreamReader(index) if self.mode == "stream" else DiskReader(index)
+    It gets what it needs and not the store, which would then hold itself; ``staged`` is the copy
+    that the shards are read from, kept as long as a split is held.
+    """
+    if mode == "memory":
+        return in_shared_memory(index, identity, scratch)
+    return StreamReader(index) if mode == "stream" else DiskReader(index)
 
 
 def _stage(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:

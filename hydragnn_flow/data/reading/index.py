@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.data.columns import bounds_of
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.store.manifest import Key
 
@@ -65,7 +66,7 @@ class SplitIndex:
         self.split = split
         self.keys = dict(keys)
         self.shards = list(shards)
-        self.first = np.concatenate([[0], np.cumsum(graphs)]).astype(np.int64)
+        self.first = bounds_of(np.array(graphs, dtype=np.int64))
         """First graph of each shard, and the number of all, [n_shards + 1]."""
         self._pointers: dict[str, GraphRows] = {}
 
@@ -141,10 +142,8 @@ class SplitIndex:
         return size
 
     def _ragged(self, key: str) -> GraphRows:
-        pointer = np.zeros(len(self) + 1, dtype=np.int64)
         counts = [shard.counts(self.split, key) for shard in self.shards]
-        np.cumsum(np.concatenate(counts), out=pointer[1:])
-        return GraphRows(pointer)
+        return GraphRows(bounds_of(np.concatenate(counts)))
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
         """Begins of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""

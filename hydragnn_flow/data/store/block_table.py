@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.data.columns import bounds_of
 from hydragnn_flow.errors import StoreError
 
 BLOCKS = "blocks.npz"
@@ -57,8 +58,7 @@ class BlockTable:
 
     def bounds(self, split: str) -> NDArray[np.int64]:
         """First graph of each block of a split, and the end of the last, int64 [n_blocks + 1]."""
-        graphs = np.array(self.graphs, dtype=np.int64)[self.numbers(split)]
-        return np.concatenate([[0], np.cumsum(graphs)]).astype(np.int64)
+        return bounds_of(np.array(self.graphs, dtype=np.int64)[self.numbers(split)])
 
     def extent(self, number: int) -> tuple[int, int]:
         """First byte of a block in the payload, and the one behind its last."""
