@@ -46,7 +46,7 @@ def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
 
 
 def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> None:
-    names = sorted(MPNN_TYPES)
+    names = sorted(MPNN_TYPES)[:13]
     states = ("running", "complete", "pruned", "failed")
     frame = trials([states[n % 4] for n in range(26)], [1.0 + n for n in range(26)])
     figure = figures.optimisation_history(frame, {n: names[n % 13] for n in range(26)}, {1})
