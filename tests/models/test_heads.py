@@ -263,7 +263,7 @@ def test_noise_that_depends_on_the_structure_is_found(of_four: Manifest) -> None
     The likelihood is that of a Gaussian (Nix and Weigend, doi:10.1109/ICNN.1994.374138).
     """
     rng = np.random.default_rng(0)
-    structures = [alloy() for _ in range(320)]
+    structures = [alloy() for _ in range(240)]
     for atoms in structures:
         atoms.numbers = rng.choice([COPPER, GOLD], 4)
     share = np.array([(atoms.numbers == GOLD).mean() for atoms in structures])
@@ -272,7 +272,7 @@ def test_noise_that_depends_on_the_structure_is_found(of_four: Manifest) -> None
     batch = as_batch(*structures)
     model = noisy(of_four)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(200):
+    for _ in range(120):
         outputs = model(batch)
         mean, noise = outputs["gap"][:, 0], outputs["gap" + NOISE_SUFFIX][:, 0]
         loss = (noise.log() + 0.5 * ((labels - mean) / noise) ** 2).mean()

@@ -62,14 +62,14 @@ def test_counting_changes_nothing(mpnn: str, make: Make) -> None:
 
 
 def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None:
-    small = network_cost(make(potential_type), 100, 2000, 4)
-    more_edges = network_cost(make(potential_type), 100, 4000, 4)
+    model = make(potential_type)
+    small, more_edges = (network_cost(model, 100, edges, 4) for edges in (2000, 4000))
     assert more_edges.launches == small.launches
     assert small.saved_bytes < more_edges.saved_bytes < 2.1 * small.saved_bytes
     # Where all that is multiplied for an edge comes from a spline, no product grows with them.
     assert small.flops <= more_edges.flops and small.bytes < more_edges.bytes
-    deeper = network_cost(make(potential_type, num_conv_layers=4), 100, 2000, 4)
-    assert deeper.launches > 1.4 * small.launches and deeper.parameters > small.parameters
+    deeper = network_cost(make(potential_type, num_conv_layers=3), 100, 2000, 4)
+    assert deeper.launches > 1.2 * small.launches and deeper.parameters > small.parameters
     plain = network_cost(make(potential_type, potential=False), 100, 2000, 4)
     assert plain.launches < small.launches and plain.saved_bytes < small.saved_bytes
 

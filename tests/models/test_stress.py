@@ -20,11 +20,11 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import DataConfig, load_network
-from hydragnn_flow.data import Manifest, Target, prepare_store
+from hydragnn_flow.data import GraphStore, Manifest, Target, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network
-from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.losses import Counts, Loss, reference
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
@@ -228,18 +228,36 @@ def _as_json(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
     return {"format": "json", "train": "all.json"}
 
 
+def _stored(
+    folder: Path,
+    write: Callable[[Path, list[ase.Atoms]], dict[str, Any]],
+    structures: list[ase.Atoms],
+) -> GraphStore:
+    targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}
+    source = write(folder, structures) | {"targets": targets}
+    data = DataConfig.model_validate(
+        {"source": source, "path": folder, "split": {"val": 0.1, "test": 0.1}}
+    )
+    return prepare_store(data, CUTOFF, None, 0, folder / "store.gs")
+
+
 @pytest.mark.parametrize("write", [_as_xyz, _as_json], ids=["6 of extended xyz", "3x3 of JSON"])
-def test_labels_of_a_source_reach_training(
+def test_labels_of_a_source_reach_the_loss(
     write: Callable[[Path, list[ase.Atoms]], dict[str, Any]], tmp_path: Path
 ) -> None:
+    """Six numbers in Voigt's order with ASE's sign, as EMT gave them."""
+    structures = [rattled(seed) for seed in range(10)]
+    store = _stored(tmp_path, write, structures)
+    for split in (store[name] for name in store.splits):
+        batch = split.batch(range(len(split)))
+        found = reference(batch, "stress", torch.empty(len(split), 6))
+        expected = np.stack([structures[number].get_stress() for number in split.graph_id])
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_stresses_are_learnt(tmp_path: Path) -> None:
     """A store of labelled structures trains; what is learnt has EMT's sign and size."""
-    structures = [rattled(seed) for seed in range(20)]
-    targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}
-    source = write(tmp_path, structures) | {"targets": targets}
-    data = DataConfig.model_validate(
-        {"source": source, "path": tmp_path, "split": {"val": 0.1, "test": 0.1}}
-    )
-    store = prepare_store(data, CUTOFF, None, 0, tmp_path / "store.gs")
+    store = _stored(tmp_path, _as_json, [rattled(seed) for seed in range(20)])
     values = network("SchNet", stress_weight=1.0, hidden_dim=24)
     torch.manual_seed(0)
     model = build_model(values, store)

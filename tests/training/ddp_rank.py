@@ -19,7 +19,9 @@ from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
-STEPS = 20
+STEPS = 8
+# Of a stream.
+EPOCHS = 3
 
 
 def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
@@ -76,8 +78,26 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
     return {name: values.tolist() for name, values in trainer.predicted.items()}
 
 
+def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
+    """What this rank read of a streamed store in each epoch, its losses and its last weights."""
+    spec = SegmentSpec.from_dict(values)
+    trainer = Trainer(spec, GraphStore.open(spec.store, spec.mode), torch.device("cpu"), world)
+    read: list[list[int]] = []
+    losses: list[list[float]] = []
+    for epoch in range(EPOCHS):
+        steps = trainer.plan(epoch)
+        read.append([])
+        losses.append([])
+        for step, batch in zip(steps, trainer.batches(trainer.train, steps), strict=True):
+            if batch is not None:
+                read[-1] += batch.graph_id.tolist()
+            losses[-1].append(float(trainer.train_step(step, batch)))
+    weights = [value.tolist() for value in trainer.model.parameters()]
+    return {"read": read, "losses": losses, "weights": weights}
+
+
 if __name__ == "__main__":
-    specs, stopped, rank, size, rendezvous = json.loads(sys.argv[1])
+    specs, stopped, streamed, rank, size, rendezvous = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     with joined(rank, size, dist.FileStore(rendezvous, size), "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.
@@ -85,6 +105,6 @@ if __name__ == "__main__":
             [train(spec, world) for spec in specs],
             stop(stopped, world),
             [predict(spec, world) for spec in specs[:2]],
+            stream(streamed, world),
         ]
-    if rank == 0:
-        print(json.dumps(answers))
+    print(json.dumps(answers))

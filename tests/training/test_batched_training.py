@@ -11,8 +11,7 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore, write_store
-from hydragnn_flow.data import writer as writing
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.distributed import World
@@ -74,7 +73,7 @@ def test_what_cannot_be_honoured_is_refused(key: str, value: Any, expected: str)
 
 def test_training_by_cost_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Training__Batching={"mode": "node_budget", "max_nodes": 40})
-    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 30, network=network))
+    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 15, network=network))
     losses = [validation for _, _, validation in result.history]
     assert min(losses) < 0.5 * losses[0]
     steps = trainer(tmp_path / "trial", alloy_store, network).plan(0)
@@ -101,19 +100,17 @@ def test_graphs_beyond_the_budget(tmp_path: Path, alloy_store: GraphStore) -> No
         assert seen == np.flatnonzero(kept).tolist()
 
 
-def test_a_stream_trains_and_evaluates_like_memory(tmp_path: Path, alloy_store: GraphStore) -> None:
-    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "BLOCK_BYTES", 20_000)
-        units = {name: target.unit for name, target in alloy_store.manifest.targets.items()}
-        write_store(tmp_path / "store", splits, units=units, cutoff=4.0)
-    stored = GraphStore.open(tmp_path / "store", "stream")
-    assert len(stored["trainset"].block_bounds) > 3
+def test_a_stream_trains_and_evaluates_like_memory(tmp_path: Path, blocks: Path) -> None:
     network = network_with(Training__batch_size=3)
-    streamed = trainer(tmp_path / "stream", stored, network)
-    streamed.run(lambda: False)
-    losses = [validation for _, _, validation in streamed.progress.history]
-    assert min(losses) < 0.5 * losses[0]
-    same = trainer(tmp_path / "stream", GraphStore.open(tmp_path / "store"), network)
-    assert same.progress.epoch == 30
-    assert same.evaluate(same.val)[0] == pytest.approx(streamed.evaluate(streamed.val)[0], rel=1e-6)
+    spec = make_spec(tmp_path / "t", GraphStore.open(blocks), 15, network=network, mode="stream")
+    result = run_segment(spec)
+    assert (result.status, result.to_epoch) == ("ok", 15)
+    training, validation = np.array(result.history)[:, 1:].T
+    assert training[-1] < 0.5 * training[0]
+    assert validation[-1] < 0.5 * validation[0]
+    judged = []
+    for mode in ("stream", "memory"):
+        again = trainer(tmp_path / "t", GraphStore.open(blocks, mode), network)
+        assert again.progress.epoch == 15
+        judged.append(again.evaluate(again.val)[0])
+    assert judged[0] == pytest.approx(judged[1], rel=1e-6)

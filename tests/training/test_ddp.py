@@ -71,8 +71,17 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -
 
 
 @pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory, blocks: Path) -> dict[str, Any]:
+    store = GraphStore.open(blocks, "stream")
+    return make_spec(tmp_path_factory.mktemp("stream") / "t", store, 1, mode="stream").to_dict()
+
+
+@pytest.fixture(scope="module")
 def on_two_ranks(
-    specs: dict[str, Any], stopped: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    specs: dict[str, Any],
+    stopped: dict[str, Any],
+    streamed: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     rendezvous = str(tmp_path_factory.mktemp("rendezvous") / "file")
     script = Path(__file__).with_name("ddp_rank.py")
@@ -81,7 +90,7 @@ def on_two_ranks(
             [
                 sys.executable,
                 script,
-                json.dumps([list(specs.values()), stopped, rank, 2, rendezvous]),
+                json.dumps([list(specs.values()), stopped, streamed, rank, 2, rendezvous]),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -90,8 +99,10 @@ def on_two_ranks(
     ]
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    answers, reason, predicted = json.loads(outputs[0].splitlines()[-1])
-    told = {"reason": reason, "predicted": predicted}
+    (answers, reason, predicted, first), (*_, second) = (
+        json.loads(output.splitlines()[-1]) for output in outputs
+    )
+    told = {"reason": reason, "predicted": predicted, "streamed": (first, second)}
     return dict(zip(specs, answers, strict=True)) | told
 
 
@@ -119,7 +130,7 @@ def test_ranks_that_share_the_optimiser_save_all_of_it(
 def test_two_processes_equal_one(
     tmp_path: Path, specs: dict[str, Any], on_two_ranks: dict[str, Any], name: str
 ) -> None:
-    """Twenty steps of the same graphs; 1e-5 relative."""
+    """Some epochs of the same graphs; 1e-5 relative."""
     one, val_one, metrics_one = train(specs[name] | {"directory": str(tmp_path)}, World())
     two, val_two, metrics_two = on_two_ranks[name]
     np.testing.assert_allclose(two, one, rtol=1e-5)
@@ -162,3 +173,24 @@ def test_ranks_end_together_where_one_is_asked_to(
     assert (result.status, result.from_step) == ("ok", 1)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
     np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)
+
+
+def test_two_ranks_divide_a_stream_in_every_epoch(
+    on_two_ranks: dict[str, Any], blocks: Path
+) -> None:
+    first, second = on_two_ranks["streamed"]
+    everything = sorted(GraphStore.open(blocks)["trainset"].graph_id.tolist())
+    for one, other in zip(first["read"], second["read"], strict=True):
+        assert one and other
+        assert sorted(one + other) == everything
+    assert first["read"][0] != first["read"][1]
+
+
+def test_two_ranks_of_a_stream_take_the_same_steps(on_two_ranks: dict[str, Any]) -> None:
+    first, second = on_two_ranks["streamed"]
+    assert list(map(len, first["losses"])) == list(map(len, second["losses"]))
+    assert all(np.isfinite(np.concatenate(rank["losses"])).all() for rank in (first, second))
+    assert first["weights"] == second["weights"]
+    per_epoch = np.array([np.mean(one) for one in first["losses"]])
+    per_epoch += [np.mean(other) for other in second["losses"]]
+    assert per_epoch[-1] < per_epoch[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,19 @@ def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensem
     return Ensemble((model, model), np.full(2, 0.5), {"gap": calibration}, store.manifest, 0.9)
 
 
+@pytest.fixture(scope="module")
+def ensembles(
+    store: GraphStore, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Ensemble]:
+    """An ensemble of a network that asks for a key, trained once."""
+
+    @cache
+    def get(asks: str) -> Ensemble:
+        return trained(tmp_path_factory.mktemp("trained"), store, asks)
+
+    return get
+
+
 def without(store: GraphStore, path: Path, key: str) -> GraphStore:
     """The same graphs, but for one key, or for the last column of edge_attr."""
     graphs = list(store["testset"])
@@ -113,8 +128,10 @@ def without(store: GraphStore, path: Path, key: str) -> GraphStore:
 
 
 @pytest.mark.parametrize("asks", ASKING)
-def test_from_the_store_to_predictions(tmp_path: Path, store: GraphStore, asks: str) -> None:
-    ensemble = trained(tmp_path, store, asks)
+def test_from_the_store_to_predictions(
+    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble], asks: str
+) -> None:
+    ensemble = ensembles(asks)
     table = predict_path(ensemble, store.path, split="testset").graphs
     assert len(table) == len(store["testset"])
     assert np.isfinite(table["gap_mean"]).all()
@@ -135,9 +152,9 @@ def test_from_the_store_to_predictions(tmp_path: Path, store: GraphStore, asks: 
 
 @pytest.mark.parametrize("asks", ["dataset_name", "graph_attr", "pe", "edge_attr"])
 def test_structures_without_what_the_network_reads_are_refused(
-    tmp_path: Path, store: GraphStore, asks: str
+    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble], asks: str
 ) -> None:
-    ensemble = trained(tmp_path, store, asks)
+    ensemble = ensembles(asks)
     file = tmp_path / "structures.xyz"
     file.write_text("2\n\nCu 0 0 0\nCu 0 0 2.5\n")
     lacking = without(store, tmp_path / "lacking", asks)
@@ -149,12 +166,12 @@ def test_structures_without_what_the_network_reads_are_refused(
         assert "\n" not in said
 
 
-def test_a_stream_has_the_keys_too(tmp_path: Path, store: GraphStore) -> None:
+def test_a_stream_has_the_keys_too(
+    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble]
+) -> None:
     """Blocks are shuffled instead of graphs, so weights differ; what they learn does not."""
-    for mode in ("memory", "stream"):
-        folder = tmp_path / mode
-        folder.mkdir()
-        ensemble = trained(folder, store, "dataset_name", mode=mode)
+    streamed = trained(tmp_path, store, "dataset_name", mode="stream")
+    for ensemble in (ensembles("dataset_name"), streamed):
         table = predict_path(ensemble, store.path, split="testset").graphs
         assert np.corrcoef(table["gap_mean"], table["gap"])[0, 1] > 0.9
 

@@ -15,7 +15,7 @@ from test_resuming import EPOCHS, same, trained
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.training import loading
 from hydragnn_flow.training.loading import AHEAD, THREAD, on_device
@@ -29,17 +29,6 @@ CPU = torch.device("cpu")
 def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have batches made by the thread."""
     monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
-
-
-@pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Path:
-    """The graphs of the small store in blocks of few graphs each, for a stream of several."""
-    path = tmp_path_factory.mktemp("blocks") / "store"
-    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 20_000)
-        write_store(path, splits, targets=alloy_store.manifest.targets, cutoff=4.0)
-    return path
 
 
 def threads() -> list[str]:
