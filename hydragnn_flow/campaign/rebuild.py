@@ -147,7 +147,12 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
     if not file.exists():
         return {}
     network = read_json(file)["NeuralNetwork"]
-    return {name: _at(network, name) for name in config.space}
+    values = {}
+    for name, domain in config.space.items():
+        value = _at(network, name)
+        # HydraGNN's "" is nothing in a checked network.
+        values[name] = "" if value is None and domain.contains("") else value
+    return values
 
 
 def _at(network: Any, path: str) -> Any:
