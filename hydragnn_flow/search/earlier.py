@@ -119,14 +119,7 @@ def _excess(
 
 def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
     """Whether a trial has exactly the parameters it would have here, each within its domain."""
-    domains = distributions(config.space)
-    if set(active(config.space, trial.params)) != set(trial.params):
-        return False
-    for name, value in trial.params.items():
-        try:
-            inside = domains[name]._contains(domains[name].to_internal_repr(value))
-        except (ValueError, TypeError):
-            return False
-        if not inside:
-            return False
-    return True
+    space, values = config.space, trial.params
+    return set(active(space, values)) == set(values) and all(
+        space[name].contains(value) for name, value in values.items()
+    )
