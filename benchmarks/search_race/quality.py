@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.search.rules import make_rungs
+from hydragnn_flow.search.rules import Rungs
 from search_race.clock import Clock
 from search_race.engines import Engine, EngineDied, fingerprint, make_engine
 from search_race.function import Function
@@ -151,7 +151,7 @@ class Machine:
             min_epochs=epochs[0],
             reduction_factor=_REDUCTION_FACTOR,
         )
-        rungs = make_rungs(config, epochs[-1])
+        rungs = Rungs(config, epochs[-1])
         assert rungs.epochs(0) == epochs
         budget = self._setting.evaluations * epochs[-1]
         spent, best, regret = 0, math.inf, math.inf

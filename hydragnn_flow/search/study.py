@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from hydragnn_flow.search.records import (
     own,
     record_of,
 )
-from hydragnn_flow.search.rules import Verdict, make_rungs
+from hydragnn_flow.search.rules import Rungs, Verdict
 from hydragnn_flow.search.space import active, suggest
 from hydragnn_flow.search.storage import STUDY, StudyStorage
 
@@ -66,18 +65,15 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
         self._storage = StudyStorage(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study = self._open()
-            trials = self._study.get_trials(deepcopy=False)
-            # A resumed driver must not draw the numbers of the first one again.
-            asked = sum(trial.state != TrialState.WAITING for trial in trials)
-            self._sampler = build_sampler(
-                config.sampler, config.space, (seed * 100_003 + asked) % 2**32
-            )
+        self._study = self._open()
+        trials = self._study.get_trials(deepcopy=False)
+        # A resumed driver must not draw the numbers of the first one again.
+        asked = sum(trial.state != TrialState.WAITING for trial in trials)
+        seed = (seed * 100_003 + asked) % 2**32
+        self._sampler = build_sampler(config.sampler, config.space, seed)
         self._study.sampler = self._sampler
         self._complete(trials)
-        self.rungs = make_rungs(config, num_epoch, self._study, ensemble_size)
+        self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
         """Smallest value of the first objective reported so far."""

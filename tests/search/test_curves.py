@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.search.rules.curves import chance_to_beat, has_stalled
-from hydragnn_flow.search.rules.rungs import make_rungs
+from hydragnn_flow.search.rules.rungs import Rungs
 
 NUM_EPOCH = 100
 
@@ -131,7 +131,7 @@ def searched(losses: np.ndarray, rng: np.random.Generator) -> tuple[bool, float]
         learning_curve={"probability": 0.95},
         space={"Architecture.hidden_dim": Parameter(int=(8, 64))},
     )
-    rungs = make_rungs(config, NUM_EPOCH)
+    rungs = Rungs(config, NUM_EPOCH)
     best = int(np.argmin(losses.min(axis=1)))
     running, asked, trained, ended = dict.fromkeys(range(8), 0), 8, 0, False
     while running:

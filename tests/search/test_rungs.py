@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-from hydragnn_flow.search.rules.rungs import Rungs, bracket_shares, make_rungs
+from hydragnn_flow.search.rules.rungs import Rungs, bracket_shares
 
 NUM_EPOCH = 20
 RUNGS = (2, 6, 18, 20)
@@ -24,7 +24,7 @@ def configured(**options: object) -> SearchConfig:
 
 
 def made(**options: object) -> Rungs:
-    return make_rungs(configured(**options), NUM_EPOCH)
+    return Rungs(configured(**options), NUM_EPOCH)
 
 
 # Values of the trials at their rungs, falling, with many ties; and who reports next.
@@ -271,7 +271,7 @@ def hopeless() -> list[tuple[int, float, float]]:
 def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better() -> None:
     config = configured(rungs="none", learning_curve={"probability": 0.95})
     for size in (1, 2):
-        rungs = make_rungs(config, NUM_EPOCH, ensemble_size=size)
+        rungs = Rungs(config, NUM_EPOCH, ensemble_size=size)
         value = min(loss for *_, loss in hopeless())
         assert rungs.report(0, 2, value, hopeless()) == "goes_on"
         assert rungs.report(1, 2, 1.0, hopeless()) == "goes_on"
@@ -297,7 +297,7 @@ def test_any_optuna_pruner_judges_as_it_does_in_optuna(options: dict[str, object
     config = configured(pruner=options)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(study_name="ours")
-    rungs = make_rungs(config, NUM_EPOCH, study)
+    rungs = Rungs(config, NUM_EPOCH, study)
     theirs = optuna.create_study(study_name="ours", pruner=build_pruner(options))
     rng = np.random.default_rng(0)
     pruned = 0
@@ -367,7 +367,7 @@ def test_a_good_configuration_is_found_with_a_part_of_the_epochs(
     trials, num_epoch, ranks, spent = 300, 54, [], []
     for seed in range(8):
         best = curves(np.random.default_rng(seed), trials, num_epoch)
-        found, epochs = searched(make_rungs(configured(rungs=rule), num_epoch), best, slots=16)
+        found, epochs = searched(Rungs(configured(rungs=rule), num_epoch), best, slots=16)
         ranks.append(int(np.sum(best[:, -1] < found)))
         spent.append(epochs / (trials * num_epoch))
     assert np.mean(ranks) <= 0.03 * trials

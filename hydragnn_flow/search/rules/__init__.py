@@ -1,5 +1,5 @@
 """Verdicts on trials at the rungs."""
 
-from hydragnn_flow.search.rules.rungs import Rungs, Verdict, make_rungs
+from hydragnn_flow.search.rules.rungs import Rungs, Verdict
 
-__all__ = ["Rungs", "Verdict", "make_rungs"]
+__all__ = ["Rungs", "Verdict"]

@@ -6,7 +6,7 @@ Everything is in memory and costs a binary search per report, whatever the numbe
 from __future__ import annotations
 
 import bisect
-import heapq
+import copy
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -14,8 +14,8 @@ from typing import Literal
 import optuna
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.optuna_classes import build_pruner
 from hydragnn_flow.search.rules.curves import chance_to_beat, has_stalled
-from hydragnn_flow.search.rules.pruner import PrunerRule
 
 Verdict = Literal["goes_on", "waits", "stops", "complete"]
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -26,9 +26,9 @@ class Ranking:
 
     def __init__(self) -> None:
         self._ranked: list[tuple[float, int]] = []
-        self._queue: list[tuple[float, int]] = []
         self._value: dict[int, float] = {}
-        self._waiting: set[int] = set()
+        self.waiting: list[tuple[float, int]] = []
+        """Values and numbers of the trials that wait, the best first."""
 
     def enter(self, number: int, value: float) -> None:
         """Rank a trial; its first value counts."""
@@ -43,13 +43,18 @@ class Ranking:
 
     def wait(self, number: int) -> None:
         """Let a ranked trial wait for promotion."""
-        if number not in self._waiting:
-            self._waiting.add(number)
-            heapq.heappush(self._queue, (self._value[number], number))
+        place = self._value[number], number
+        at = bisect.bisect_left(self.waiting, place)
+        if self.waiting[at : at + 1] != [place]:
+            self.waiting.insert(at, place)
 
     def forget(self, number: int) -> None:
-        """Wait no longer; the trial's value stays in the ranking."""
-        self._waiting.discard(number)
+        """Let a trial wait no longer; its value stays in the ranking."""
+        if number in self._value:
+            place = self._value[number], number
+            at = bisect.bisect_left(self.waiting, place)
+            if self.waiting[at : at + 1] == [place]:
+                del self.waiting[at]
 
     def __len__(self) -> int:
         return len(self._ranked)
@@ -59,16 +64,14 @@ class Ranking:
 
         Equal values rank by trial number, so the promoted are never more than that share.
         """
-        while self._queue and self._queue[0][1] not in self._waiting:
-            heapq.heappop(self._queue)
-        if not self._queue:
+        if not self.waiting:
             return None
-        rank = bisect.bisect_left(self._ranked, self._queue[0])
-        return self._queue[0][1] if rank < len(self._ranked) // reduction_factor else None
+        rank = bisect.bisect_left(self._ranked, self.waiting[0])
+        return self.waiting[0][1] if rank < len(self._ranked) // reduction_factor else None
 
 
 class Rungs:
-    """The rules at the rungs of a search; made by `make_rungs`.
+    """The rules at the rungs of a search.
 
     A trial is judged by asynchronous successive halving, so no trial waits for a rung to fill.
 
@@ -88,22 +91,49 @@ class Rungs:
     arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
     Hyperparameter and Neural Architecture Search, arXiv:2003.10865 (stopping); Li et al.,
     Hyperband, JMLR 18 (2018) 185, arXiv:1603.06560.
+
+    Parameters
+    ----------
+    config
+        Of the search.
+    num_epoch
+        Epochs of a trial that no rung ends, `Training.num_epoch`.
+    study
+        Judged by the Optuna pruner that a configuration names: trials with the value of each rung
+        as the intermediate value of its epoch. Attributes that the pruner gives a trial
+        (successive halving and Hyperband do) are as durable as the trial.
+    ensemble_size
+        Trials that the search is to find: the learning-curve rule stops a trial that will hardly
+        be one of them.
+
+    Raises
+    ------
+    ValueError
+        If there is a pruner and no study.
     """
 
     def __init__(
-        self, config: SearchConfig, num_epoch: int, pruner: PrunerRule | None, ensemble_size: int
+        self,
+        config: SearchConfig,
+        num_epoch: int,
+        study: optuna.Study | None = None,
+        ensemble_size: int = 1,
     ) -> None:
         rungs = config.rung_epochs(num_epoch)
+        self._pruner = None
+        if config.pruner is not None:
+            if study is None:
+                raise ValueError("an Optuna pruner judges by a study; give Rungs one")
+            self._pruner = build_pruner(config.pruner)
         self._shares = [1]
         if config.rungs == "hyperband":
             brackets = min(config.brackets or len(rungs), len(rungs))
             self._shares = bracket_shares(len(rungs), brackets, config.reduction_factor)
         self._config, self._num_epoch = config, num_epoch
-        self._pruner, self._size = pruner, ensemble_size
+        self._study, self._size = study, ensemble_size
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
         self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
         self._passed: dict[int, int] = {}
-        self._waits_at: dict[int, int] = {}
         # One more than the ensemble needs: a trial is not compared with itself.
         self._leaders: list[tuple[float, int]] = []
 
@@ -154,7 +184,7 @@ class Rungs:
             self.forget(number)
             return "stops"
         if self._config.rungs == "promotion":
-            self._wait(number, rung)
+            ranking.wait(number)
             return "waits"
         if not self._is_good_enough(ranking, number, epochs[rung], value):
             return "stops"
@@ -189,7 +219,7 @@ class Rungs:
 
     def waiting(self) -> list[int]:
         """Trials that wait for promotion, by number."""
-        return sorted(self._waits_at)
+        return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
 
     def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
         """Take in a report of a study that is opened again, without judging it.
@@ -202,22 +232,17 @@ class Rungs:
             Whether the trial was sent on, or ended there. None if neither has happened: then it
             waits, in the promotion variant, and `report` may be asked for its verdict in any.
         """
-        self._enter(number, rung, value)
+        ranking = self._enter(number, rung, value)
         if went_on:
             self._passed[number] = rung
         waits = self._config.rungs == "promotion" and rung < len(self.epochs(number)) - 1
         if went_on is None and waits:
-            self._wait(number, rung)
+            ranking.wait(number)
 
     def forget(self, number: int) -> None:
-        """A trial has ended and no longer waits; its values stay in the rankings."""
-        rung = self._waits_at.pop(number, None)
-        if rung is not None:
-            self._rankings[0][rung].forget(number)
-
-    def _wait(self, number: int, rung: int) -> None:
-        self._waits_at[number] = rung
-        self._rankings[0][rung].wait(number)
+        """Let a trial wait no longer, as it has ended; its values stay in the rankings."""
+        for ranking in self._rankings[0]:
+            ranking.forget(number)
 
     def _enter(self, number: int, rung: int, value: float) -> Ranking:
         if math.isnan(value):
@@ -239,7 +264,10 @@ class Rungs:
 
     def _is_good_enough(self, ranking: Ranking, number: int, epoch: int, value: float) -> bool:
         if self._pruner is not None:
-            return not self._pruner.prunes(number, epoch, value)
+            assert self._study is not None
+            trial = copy.copy(self._study.get_trials(deepcopy=False)[number])
+            trial.intermediate_values = {**trial.intermediate_values, epoch: value}
+            return not self._pruner.prune(self._study, trial)
         if self._config.rungs == "none":
             return True
         return ranking.among_best(number, self._config.reduction_factor)
@@ -256,40 +284,6 @@ class Rungs:
             return False
         chance = chance_to_beat(curve, self._num_epoch, others[self._size - 1])
         return chance < 1 - extrapolated.probability
-
-
-def make_rungs(
-    config: SearchConfig,
-    num_epoch: int,
-    study: optuna.Study | None = None,
-    ensemble_size: int = 1,
-) -> Rungs:
-    """The rules at the rungs that a configuration asks for.
-
-    Parameters
-    ----------
-    config
-        Of the search.
-    num_epoch
-        Epochs of a trial that no rung ends, `Training.num_epoch`.
-    study
-        Judged by an Optuna pruner, if the configuration names one: trials with the value
-        of each rung as the intermediate value of its epoch.
-    ensemble_size
-        Trials that the search is to find: the learning-curve rule stops a trial that will hardly
-        be one of them.
-
-    Raises
-    ------
-    ValueError
-        If there is a pruner and no study.
-    """
-    pruner = None
-    if config.pruner is not None:
-        if study is None:
-            raise ValueError("an Optuna pruner judges by a study; give make_rungs one")
-        pruner = PrunerRule(config, study)
-    return Rungs(config, num_epoch, pruner, ensemble_size)
 
 
 def bracket_shares(rungs: int, brackets: int, reduction_factor: int) -> list[int]:
