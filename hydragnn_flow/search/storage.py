@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,8 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
+from optuna.storages.journal import _storage as journal
+from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config.warm_start import JOURNAL
@@ -23,6 +26,8 @@ from hydragnn_flow.search.records import TrialRecord, own, record_of
 STUDY = "search"
 """Name of the study in a run's journal."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+# A study has few domains, and Optuna parses one with every parameter of every trial.
+journal.json_to_distribution = cache(journal.json_to_distribution)  # type: ignore[attr-defined]
 
 
 class GroupCommitBackend(BaseJournalBackend):
@@ -42,7 +47,8 @@ class GroupCommitBackend(BaseJournalBackend):
         """Studies in which no trial waits to be asked for."""
         self._file = AppendOnly(path)
         self._unread: Iterable[dict[str, Any]] = self._stored()
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[str | dict[str, Any]] = []
+        """Lines of the next commit; records of trials that it creates, which may still grow."""
         self._created: dict[int, dict[str, Any]] = {}
 
     def _stored(self) -> Iterator[dict[str, Any]]:
@@ -69,21 +75,29 @@ class GroupCommitBackend(BaseJournalBackend):
             If a value cannot be written as JSON.
         """
         for log in logs:
-            _encode(log)  # as long as it can fail
             if log.get("state") == TrialState.WAITING:
                 self.none_waiting.clear()
-        self._pending += logs
+            operation = log["op_code"]
+            if operation == JournalOperation.SET_TRIAL_PARAM and log["trial_id"] in self._created:
+                self._pending.append(log)  # to be folded
+            else:
+                line = _encode(log)  # as long as it can fail
+                is_creation = operation == JournalOperation.CREATE_TRIAL
+                self._pending.append(log if is_creation else line)
         self._unread = logs
 
     def created(self, trial_id: int) -> None:
         """Say which trial the last record has created."""
-        self._created[trial_id] = self._pending[-1]
+        creation = self._pending[-1]
+        assert isinstance(creation, dict)
+        self._created[trial_id] = creation
 
     def fold_parameter(self, trial_id: int) -> None:
         """Move the last record, a parameter, into that of the trial's creation if it is pending."""
         creation = self._created.get(trial_id)
         if creation is not None:
             parameter = self._pending.pop()
+            assert isinstance(parameter, dict)
             name = parameter["param_name"]
             creation.setdefault("params", {})[name] = parameter["param_value_internal"]
             creation.setdefault("distributions", {})[name] = parameter["distribution"]
@@ -98,7 +112,8 @@ class GroupCommitBackend(BaseJournalBackend):
             kept, and the next commit tries again.
         """
         if self._pending:
-            self._file.append("".join(f"{_encode(log)}\n" for log in self._pending).encode())
+            lines = [log if isinstance(log, str) else _encode(log) for log in self._pending]
+            self._file.append("".join(f"{line}\n" for line in lines).encode())
             self._pending.clear()
             self._created.clear()
 
@@ -156,7 +171,8 @@ class StudyStorage(JournalStorage):
         param_value_internal: float,
         distribution: BaseDistribution,
     ) -> None:
-        super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+        value = float(param_value_internal)  # which JSON can hold, whatever number it is
+        super().set_trial_param(trial_id, param_name, value, distribution)
         self._journal.fold_parameter(trial_id)
 
     def get_all_trials(

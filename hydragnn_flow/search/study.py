@@ -251,7 +251,12 @@ class Search:
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None
     ) -> None:
-        self._study.tell(number, values, state=state)
+        # As Study.tell does, which then makes a deep copy of the trial, slower than all the rest.
+        trial, told = self._trial(number), None if values is None else list(values)
+        if state == TrialState.PRUNED and len(self.config.objectives) == 1:
+            told = [trial.intermediate_values[max(trial.intermediate_values)]]
+        self._sampler.after_trial(self._study, trial, state, told)
+        self._storage.set_trial_state_values(trial._trial_id, state, told)
         self._count["running"] -= 1
         self._count[WORDS[state]] += 1
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 from study_cases import CONFIG, came_to, fits, open_search
 
 from hydragnn_flow.config import Parameter
@@ -94,7 +96,8 @@ def test_a_study_cut_at_any_byte_goes_on(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     some_trials(path)
     whole, full = path.read_bytes(), open_search(path).records
-    for cut in range(len(whole) - 400, len(whole)):
+    ends = [n for n in range(len(whole) - 400, len(whole)) if b"\n" in whole[n - 1 : n + 2]]
+    for cut in (*range(len(whole) - 400, len(whole), 20), *ends):
         path.write_bytes(whole[:cut])
         search = open_search(path)
         assert path.read_bytes() == whole[: whole.rfind(b"\n", 0, cut) + 1]
@@ -319,6 +322,29 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path:
     assert known("untold none", {}) == [{}] * 8
 
 
+@pytest.mark.parametrize("objectives", [("val_loss",), ("val_loss", "seconds")])
+def test_trials_end_with_the_values_that_optuna_gives_them(
+    tmp_path: Path, objectives: tuple[str, ...]
+) -> None:
+    search = open_search(tmp_path / JOURNAL, CONFIG.model_copy(update={"objectives": objectives}))
+    reported = [[[0.5, 0.4, 0.3], "complete"], [[0.9], "stops"], [[0.2], "goes_on"]]
+    for number, (losses, verdict) in enumerate(reported):
+        search.ask()
+        outcomes = [came_to(*(loss, 7.0)[: len(objectives)]) for loss in losses]
+        verdicts = [search.report(number, rung, come) for rung, come in enumerate(outcomes)]
+        assert verdicts[-1] == verdict
+    search.fail(2, "diverged: loss is NaN")
+    study = optuna.create_study(directions=["minimize"] * len(objectives))
+    for trial in search._study.trials:
+        other = study.ask()
+        for step, value in trial.intermediate_values.items():
+            study._storage.set_trial_intermediate_value(other._trial_id, step, value)
+        told = trial.values if trial.state == TrialState.COMPLETE else None
+        study.tell(other, told, state=trial.state)
+    ends = [[trial.state, trial.values] for trial in study.trials]
+    assert [[trial.state, trial.values] for trial in search._study.trials] == ends
+
+
 def test_a_value_that_is_no_number_is_not_stored(tmp_path: Path) -> None:
     search = open_search(tmp_path / JOURNAL)
     search.ask()
@@ -390,7 +416,7 @@ def test_there_are_no_trials_before_the_search_began(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     open_search(path)
     first = path.read_bytes()
-    for cut in range(len(first)):
+    for cut in (*range(0, len(first), 20), len(first) - 1):
         path.write_bytes(first[:cut])
         assert read_trials(tmp_path) == []
         assert open_search(path).ask().number == 0
