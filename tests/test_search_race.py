@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
-from search_race import report
+from results.code import REPOSITORY, fingerprints
+from search_race import engines, report
 from search_race.clock import Awaited, Clock
 from search_race.development import DEVELOPMENT
 from search_race.function import Curves, Function
@@ -207,8 +210,8 @@ def test_slow_engines_have_fewer_seeds_unless_they_are_given(tmp_path: Path) -> 
     functions = {"ackley": DEVELOPMENT["ackley"]}
     for seeds, expected in ((None, {("gp", 0), ("random", 0), ("random", 1)}), ([1], {("gp", 1)})):
         kept = Results(tmp_path / f"{seeds}.jsonl", None, functions)
-        engines = ["gp", "random"] if seeds is None else ["gp"]
-        kept.run([setting], engines, ["ackley"], seeds, lambda text: None)
+        names = ["gp", "random"] if seeds is None else ["gp"]
+        kept.run([setting], names, ["ackley"], seeds, lambda text: None)
         assert {(one.engine, one.seed) for one in kept.read()} == expected
 
 
@@ -221,6 +224,23 @@ def test_results_of_other_code_are_stale(tmp_path: Path) -> None:
     optuna_version = f"optuna {optuna.__version__}"
     (tmp_path / "searches.jsonl").write_text(text.replace(optuna_version, "optuna 4.0.0", 1))
     assert len(kept.read()) == 1
+
+
+def test_words_of_a_sampler_leave_its_searches_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("hydragnn_flow/search/samplers", "benchmarks/search_race"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    monkeypatch.setattr(engines, "fingerprints", partial(fingerprints, root=tmp_path))
+    module = tmp_path / "hydragnn_flow/search/samplers/parzen.py"
+    text, names = module.read_text(), ("batched_tpe", "auto")
+    before = [engines.fingerprint(name, None) for name in names]
+    module.write_text(text.replace('"""Mixture', '"""A mixture').replace("    #", "    # So:"))
+    assert module.read_text() != text
+    assert [engines.fingerprint(name, None) for name in names] == before
+    module.write_text(text.replace("FLAT = 25", "FLAT = 26"))
+    after = [engines.fingerprint(name, None) for name in names]
+    assert not set(before) & set(after)
 
 
 def test_a_start_at_random_costs_next_to_nothing() -> None:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
+from results.code import fingerprints
 
-import hydragnn_flow
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.space import active, suggest
 from search_race.clock import Clock, SimulatedBackground
@@ -32,7 +32,7 @@ _MODULES = {
     "auto_rungs": _AUTO_MODULES,
     "auto_waiting": _AUTO_MODULES,
 }
-_SIMULATION = Path(__file__).with_name("clock.py")
+_SIMULATION = "benchmarks/search_race/clock.py"
 ENGINES = {
     "auto": "as it ships, proposals made in another process take their time",
     "auto_rungs": "the same with `rungs: stopping`",
@@ -283,13 +283,12 @@ def _auto(function: Function, seed: int, clock: Clock | None) -> BaseSampler:
 
 
 def fingerprint(name: str, deephyper: Path | None) -> str:
-    """Changes with the code of the engine: its package's version, or the text of our modules."""
+    """Changes with the code of the engine: its package's version, or what runs of our modules."""
     if name in _MODULES:
-        folder = Path(hydragnn_flow.__file__).parent / "search" / "samplers"
-        text = b"".join((folder / f"{module}.py").read_bytes() for module in _MODULES[name])
+        paths = [f"hydragnn_flow/search/samplers/{module}.py" for module in _MODULES[name]]
         if name in ("auto", "auto_rungs"):
-            text += _SIMULATION.read_bytes()
-        return hashlib.sha256(text).hexdigest()[:12]
+            paths.append(_SIMULATION)
+        return hashlib.sha256(json.dumps(fingerprints(paths)).encode()).hexdigest()[:12]
     if name.startswith("deephyper"):
         return f"deephyper {deephyper_version(deephyper)}" if deephyper else "deephyper"
     return f"optuna {version('optuna')}"

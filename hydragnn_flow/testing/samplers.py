@@ -118,7 +118,7 @@ class SamplerSuite:
 
 
 def _run(search: Search, count: int) -> list[TrialRecord]:
-    """More trials, four in flight, of which the oldest ends first; every seventh fails."""
+    """Run further trials, four at a time: the oldest ends first, and every seventh fails."""
     flying = [search.ask().number for _ in range(min(_FLYING, count))]
     first = flying[0]
     while flying:

@@ -229,18 +229,18 @@ def test_history_is_that_of_the_study_it_is_asked_for():
     for _ in range(2):
         study = optuna.create_study(sampler=sampler)
         study.optimize(lambda trial: loss(suggest(trial)), n_trials=8)
-        assert sampler._look(study, -1).finished == 8
+        assert sampler._refreshed(study, -1).finished == 8
 
 
-def test_a_running_trial_counts_with_what_it_was_promised_on_the_branch_it_takes():
+def test_a_running_trial_counts_with_its_suggestions_on_the_branch_it_takes():
     study = optuna.create_study(sampler=BatchedTPESampler(n_startup_trials=4, seed=0))
     study.optimize(conditional, n_trials=12)
     trial = study.ask()
-    promised = trial.relative_params  # suggested, and nothing stored
-    history = study.sampler._look(study, -1)
+    suggested = trial.relative_params  # suggested, and nothing stored
+    history = study.sampler._refreshed(study, -1)
     history.synchronise()
-    assert {"a.radius", "b.towers"} <= promised.keys()
-    assert all(trial.number in having(history, name) for name in promised)
+    assert {"a.radius", "b.towers"} <= suggested.keys()
+    assert all(trial.number in having(history, name) for name in suggested)
     conditional(trial)
     history.synchronise()
     taken = {"a": "a.radius", "b": "b.towers"}[trial.params["kind"]]
@@ -331,7 +331,7 @@ def test_suggestions_of_a_batch_keep_apart():
         points = np.sort([trial.suggest_float("x", 0.0, 1.0) for trial in asked])
         return np.diff(points).min(), np.ptp(points)
 
-    # Lies to those that follow in the batch do what running trials do without one.
+    # Liar kernels do within a batch what running trials do without one.
     alone, together = spread(1), spread(32)
     assert together[1] > 0.5 * alone[1]
     assert together[0] > 0.1 * alone[0]

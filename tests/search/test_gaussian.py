@@ -42,21 +42,21 @@ def test_a_trial_is_the_same_after_encoding_and_decoding() -> None:
         assert list(map(type, back.values())) == list(map(type, trial.values()))
 
 
-def test_any_point_settles_on_a_trial_that_can_be() -> None:
+def test_any_point_snaps_to_a_trial_that_can_be() -> None:
     cube = UnitCube(SPACE)
-    settled = cube.settle(np.random.default_rng(0).random((300, len(cube))))
-    trials = [cube.decode(point) for point in settled]
+    snapped = cube.snap(np.random.default_rng(0).random((300, len(cube))))
+    trials = [cube.decode(point) for point in snapped]
     for trial in trials:
         assert list(trial) == active(SPACE, trial)
         assert all(SPACE[name].contains(value) for name, value in trial.items())
-    np.testing.assert_allclose(cube.encode(trials), settled, atol=1e-9)
+    np.testing.assert_allclose(cube.encode(trials), snapped, atol=1e-9)
     assert {trial.get("share") for trial in trials} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
 
 
 def test_every_value_of_an_integer_owns_as_much_of_the_cube() -> None:
     cube = UnitCube({"depth": Parameter(int=(1, 4))})
-    settled = cube.settle((np.arange(100)[:, None] + 0.5) / 100)
-    values = [cube.decode(point)["depth"] for point in settled]
+    snapped = cube.snap((np.arange(100)[:, None] + 0.5) / 100)
+    values = [cube.decode(point)["depth"] for point in snapped]
     assert np.bincount(values)[1:].tolist() == [25, 25, 25, 25]
 
 

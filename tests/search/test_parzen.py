@@ -15,7 +15,7 @@ from optuna.samplers._tpe.sampler import default_weights
 from scipy.stats import spearmanr
 
 from hydragnn_flow.search.samplers import kernels
-from hydragnn_flow.search.samplers.parzen import Lies, Parzen, ramp
+from hydragnn_flow.search.samplers.parzen import LiarKernels, Parzen, ramp
 
 OPTUNA = _ParzenEstimatorParameters(
     prior_weight=1.0,
@@ -146,19 +146,19 @@ def test_observations_out_of_a_range_that_has_shrunk_count_at_its_end():
     np.testing.assert_array_equal(outside, at_the_end)
 
 
-def test_a_lie_is_densest_at_its_own_point():
+def test_a_liar_kernel_is_densest_at_its_own_point():
     rng = np.random.RandomState(5)
     points = uniform(SPACE, rng, 40)
-    lies = Lies(points, SPACE, 500)
-    assert all(np.argmax(lies.log_pdf(0, lie)) == lie for lie in range(40))
+    liars = LiarKernels(points, SPACE, 500)
+    assert all(np.argmax(liars.log_pdf(0, point)) == point for point in range(40))
 
 
-def test_a_lie_is_one_more_kernel_of_the_narrowest_width():
+def test_a_liar_kernel_is_one_more_kernel_of_the_narrowest_width():
     space: dict[str, BaseDistribution] = {"x": FloatDistribution(0.0, 1.0)}
     # A history dense enough that the kernel of a new trial has the least width.
     seen = np.linspace(0.001, 0.999, 1000)[:, None]
     points = np.array([[0.4005], [0.41], [0.45]])
     before = np.exp(Parzen(seen, space, np.ones(1000)).log_pdf(points))
     after = np.exp(Parzen(np.vstack([seen, points[:1]]), space, np.ones(1001)).log_pdf(points))
-    lie = np.exp(Lies(points, space, 1000).log_pdf(0, 0)) * (ramp(1000).sum() + 1) / 1001
-    np.testing.assert_allclose((before + lie) * 1001 / 1002, after, rtol=2e-3)
+    liar = np.exp(LiarKernels(points, space, 1000).log_pdf(0, 0)) * (ramp(1000).sum() + 1) / 1001
+    np.testing.assert_allclose((before + liar) * 1001 / 1002, after, rtol=2e-3)

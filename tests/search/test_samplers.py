@@ -231,12 +231,10 @@ def test_given_values_are_kept() -> None:
 
 def test_batched_tpe_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "MOST_TRIALS", 15)
-    sampler = AutoSampler(SPACE, seed=5, wait=True)
-    study = optuna.create_study(sampler=sampler)
+    study = optuna.create_study(sampler=AutoSampler(SPACE, seed=9, wait=True))
     run(study, 15)
     other = optuna.create_study(sampler=BatchedTPESampler(seed=9))
     other.add_trials(study.get_trials())
-    sampler._batched = BatchedTPESampler(seed=9)
     assert run(study, 5) == run(other, 5)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
@@ -35,7 +34,7 @@ _WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
 _logger = logging.getLogger(__name__)
 
 
-class AutoSampler(BaseSampler):
+class AutoSampler(BatchedTPESampler):
     """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
 
     The Gaussian process works in a process beside the driver, which waits for a proposal only if
@@ -49,8 +48,6 @@ class AutoSampler(BaseSampler):
         Dotted path -> domain, conditions after the parameters they name.
     seed
         Of the random numbers.
-    batched
-        The sampler that takes over; a `BatchedTPESampler` unless given.
     wait
         Make every proposal of the Gaussian process when it is asked for, however long it takes. The
         suggestions depend on the seed and the history alone.
@@ -65,16 +62,15 @@ class AutoSampler(BaseSampler):
         space: Space,
         *,
         seed: int,
-        batched: BaseSampler | None = None,
         wait: bool = False,
         background: Callable[[Space], Background] = BackgroundProposer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(seed=seed)
         self._space, self._seed, self._wait = dict(space), seed, wait
-        self._batched = BatchedTPESampler(seed=seed) if batched is None else batched
         self._cube = UnitCube(space)
         spread = qmc.Sobol(len(self._cube), seed=seed).random_base2(MOST_TRIALS.bit_length())
-        self._quasi_random = self._cube.settle(spread)
+        self._quasi_random = self._cube.snap(spread)
         self._handed_over = False
         self._proposer: Proposer | None = None
         self._supply = Supply(self._space, background, clock)
@@ -85,14 +81,6 @@ class AutoSampler(BaseSampler):
         self._proposer = None
         self._supply.close()
 
-    def reseed_rng(self) -> None:
-        """Take new random numbers, where batched TPE proposes."""
-        self._batched.reseed_rng()
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Passed on to batched TPE."""
-        self._batched.before_trial(study, trial)
-
     def after_trial(
         self,
         study: Study,
@@ -100,9 +88,9 @@ class AutoSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Passed on to batched TPE, which counts the trials that end."""
+        """Count the trials that end, and the time they took."""
         self._supply.ended(trial.number)
-        self._batched.after_trial(study, trial, state, values)
+        super().after_trial(study, trial, state, values)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -112,7 +100,7 @@ class AutoSampler(BaseSampler):
             self.close()
         # If some values of a trial are given, only batched TPE can propose the others.
         if self._handed_over or FIXED in trial.system_attrs:
-            return self._batched.infer_relative_search_space(study, trial)
+            return super().infer_relative_search_space(study, trial)
         return self._cube.domains
 
     def sample_relative(
@@ -128,7 +116,7 @@ class AutoSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if search_space is not self._cube.domains:
-            return self._batched.sample_relative(study, trial, search_space)
+            return super().sample_relative(study, trial, search_space)
         if trial.number < N_START:
             return self._start(trial.number)
         trials = study.get_trials(deepcopy=False)
@@ -141,18 +129,8 @@ class AutoSampler(BaseSampler):
                 return proposal
         if len(finished) < N_START:
             return self._start(trial.number)
-        search_space = self._batched.infer_relative_search_space(study, trial)
-        return self._batched.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Left to batched TPE: a parameter that is not in the space."""
-        return self._batched.sample_independent(study, trial, param_name, param_distribution)
+        search_space = super().infer_relative_search_space(study, trial)
+        return super().sample_relative(study, trial, search_space)
 
     def _start(self, number: int) -> Values:
         return self._cube.decode(self._quasi_random[number])

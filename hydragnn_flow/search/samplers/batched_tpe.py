@@ -14,12 +14,15 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.search.samplers.history import History, Space
-from hydragnn_flow.search.samplers.parzen import Lies, Parzen
+from hydragnn_flow.search.samplers.parzen import LiarKernels, Parzen
 
 Array = NDArray[np.float64]
 
 IN_FLIGHT_PER_BATCH = 32
-"""Larger batches search worse: clearly so when they are as large as the number in flight."""
+"""Trials in flight for each suggestion of a batch. Larger batches search worse; batches as large as
+the number in flight, clearly so."""
+_OF_A_STUDY = ("_lock", "_history", "_batch", "_names", "_queue", "_ended", "_seen_for")
+"""Attributes that a copy of the sampler begins without."""
 
 
 class BatchedTPESampler(BaseSampler):
@@ -56,9 +59,9 @@ class BatchedTPESampler(BaseSampler):
         self._batch_size = batch_size
         self._rng = np.random.RandomState(seed)
         self._random = RandomSampler(seed=seed)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self._history: History | None = None
         self._batch = 1
@@ -68,12 +71,11 @@ class BatchedTPESampler(BaseSampler):
         self._seen_for: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_n_startup_trials", "_n_ei_candidates", "_batch_size", "_rng", "_random")
-        return {name: getattr(self, name) for name in kept}
+        return {name: value for name, value in vars(self).items() if name not in _OF_A_STUDY}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._reset()
 
     def reseed_rng(self) -> None:
         """Take new random numbers, for a thread of its own."""
@@ -87,7 +89,7 @@ class BatchedTPESampler(BaseSampler):
         with self._lock:
             return {
                 name: distribution
-                for space in self._look(study, trial.number).groups.spaces
+                for space in self._refreshed(study, trial.number).groups.spaces
                 for name, distribution in sorted(space.items())
                 if not distribution.single()
             }
@@ -97,11 +99,11 @@ class BatchedTPESampler(BaseSampler):
     ) -> dict[str, Any]:
         """Take the next suggestion of the batch; fit a new one if there is none."""
         with self._lock:
-            history = self._look(study, trial.number)
+            history = self._refreshed(study, trial.number)
             if not self._queue or self._names != list(search_space):
                 self._fill(history, search_space)
             chosen = dict(zip(self._names, self._queue.pop(), strict=False))
-            history.promise(trial.number, chosen)
+            history.suggested(trial.number, chosen)
             return {name: search_space[name].to_external_repr(x) for name, x in chosen.items()}
 
     def sample_independent(
@@ -113,7 +115,7 @@ class BatchedTPESampler(BaseSampler):
     ) -> Any:
         """Sample a parameter that no trial had when the batch was made."""
         with self._lock:
-            history = self._look(study, trial.number)
+            history = self._refreshed(study, trial.number)
             if history.finished < self._n_startup_trials:
                 return self._random.sample_independent(study, trial, param_name, param_distribution)
             chosen = self._suggest(history, {param_name: param_distribution}, 1)
@@ -130,8 +132,8 @@ class BatchedTPESampler(BaseSampler):
         with self._lock:
             self._ended += 1
 
-    def _look(self, study: Study, number: int) -> History:
-        """Bring the history up to date, once for a batch, for the trial that is asked for."""
+    def _refreshed(self, study: Study, number: int) -> History:
+        """The history, brought up to date once for a batch, by the trial that is asked for."""
         if self._history is None or not self._history.is_of(study):
             self._history = History(study)
             self._queue.clear()
@@ -172,12 +174,12 @@ class BatchedTPESampler(BaseSampler):
         log_good, log_rest = good.log_pdf(points), rest.log_pdf(points)
         if size == 1:
             return points[[np.argmax(log_good - log_rest)]]
-        lies = Lies(points, space, len(above))
+        liars = LiarKernels(points, space, len(above))
         density = np.exp(log_rest)
         chosen = []
         for first in range(0, len(points), self._n_ei_candidates):
             after = first + self._n_ei_candidates
             pick = first + int(np.argmax(log_good[first:after] - np.log(density[first:after])))
-            density[after:] += np.exp(lies.log_pdf(after, pick))
+            density[after:] += np.exp(liars.log_pdf(after, pick))
             chosen.append(pick)
         return points[chosen]

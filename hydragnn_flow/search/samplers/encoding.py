@@ -110,7 +110,7 @@ class UnitCube:
         """Number of features."""
         return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
-    def settle(self, points: Floats) -> Floats:
+    def snap(self, points: Floats) -> Floats:
         """Move points to values that a trial can have; what does not exist there becomes NaN.
 
         Parameters
@@ -118,13 +118,13 @@ class UnitCube:
         points
             Anywhere in the unit cube; a parameter that may exist must not be NaN.
         """
-        settled = np.empty_like(points)
+        snapped = np.empty_like(points)
         for column, (name, axis) in enumerate(self._axes.items()):
-            settled[:, column] = axis.unit(axis.number(points[:, column]))
+            snapped[:, column] = axis.unit(axis.number(points[:, column]))
             for other, allowed in self._when.get(name, {}).items():
-                holds = self._holds(other, settled[:, self._column[other]], allowed)
-                settled[~holds, column] = np.nan
-        return settled
+                holds = self._holds(other, snapped[:, self._column[other]], allowed)
+                snapped[~holds, column] = np.nan
+        return snapped
 
     def _holds(self, name: str, units: Floats, allowed: Sequence[Any]) -> Bools:
         """Where a parameter exists and has one of the values."""

@@ -51,7 +51,7 @@ class Groups:
 
 
 class History:
-    """Trials of a study, in arrays whose row is the number of the trial.
+    """Trials of a study in arrays whose row is the number of the trial.
 
     Values and parameters are looked at once, when a trial has ended; of a running trial, whenever
     it has got more parameters. One that waits to be promoted counts as pruned where it waits.
@@ -76,8 +76,8 @@ class History:
         self._last = np.empty((0, 2))
         self._violation = np.empty(0)
         self._open: list[int] = []
-        self._promised: dict[int, dict[str, float]] = {}
-        self._stored: dict[int, int] = {}
+        self._suggested: dict[int, dict[str, float]] = {}
+        self._stored: dict[int, tuple[bool, int]] = {}
         self._parts: tuple[Index, Index] | None = None
 
     def is_of(self, study: Study) -> bool:
@@ -99,24 +99,25 @@ class History:
         """Number of trials that run."""
         return int(np.count_nonzero(self._state[: self._size] == RUNNING))
 
-    def promise(self, number: int, parameters: Mapping[str, float]) -> None:
-        """Note what was suggested to a trial that may not have stored it yet."""
-        self._promised[number] = dict(parameters)
-        self._stored[number] = -1  # to be looked at again
+    def suggested(self, number: int, parameters: Mapping[str, float]) -> None:
+        """Record the parameters suggested to a trial, which may not have stored them yet."""
+        self._suggested[number] = dict(parameters)
+        self._stored[number] = (False, -1)  # to be read again
 
     def synchronise(self) -> None:
-        """Take up what is new in the study."""
+        """Read the trials that are new in the study or have changed."""
         trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
         self._grow(len(trials))
         still_open = []
         for number in (*self._open, *range(self._size, len(trials))):
             trial = trials[number]
-            if trial.state.is_finished():
-                self._finish(trial)
-            else:
+            if trial.state is TrialState.RUNNING:
                 still_open.append(number)
-                if trial.state is TrialState.RUNNING:
-                    self._follow(trial)
+                self._follow(trial)
+            elif trial.state is TrialState.WAITING:
+                still_open.append(number)
+            else:
+                self._finish(trial)
         self._open, self._size = still_open, len(trials)
         self._parts = None
 
@@ -183,7 +184,7 @@ class History:
         if self._stored.pop(number, None) is not None:
             self._clear(number)
             self._state[number] = NONE
-        self._promised.pop(number, None)
+        self._suggested.pop(number, None)
         if trial.state is TrialState.FAIL:
             return
         self.groups.add(trial.distributions)
@@ -204,28 +205,27 @@ class History:
         return -float(step), math.inf if math.isnan(value) else float(self._signs[0] * value)
 
     def _follow(self, trial: FrozenTrial) -> None:
-        number, state, stored = trial.number, RUNNING, len(trial.params)
-        if self._promotes and waits(trial):
-            state, stored = PRUNED, len(trial.intermediate_values)
-        if self._state[number] == state and stored == self._stored.get(number):
+        number, waiting = trial.number, self._promotes and waits(trial)
+        stored = (waiting, len(trial.intermediate_values if waiting else trial.params))
+        if stored == self._stored.get(number):
             return
-        if state == PRUNED:
+        if waiting:
             self._finish(trial)
         else:
             self._clear(number)
             self._state[number] = RUNNING
-            self._write(number, {**self._promise_kept(trial), **_internal(trial)})
+            self._write(number, {**self._pending(trial), **_internal(trial)})
         self._stored[number] = stored
 
-    def _promise_kept(self, trial: FrozenTrial) -> dict[str, float]:
-        """Suggestions to a running trial, without the branches that it seems not to take."""
-        promised = self._promised.get(trial.number, {})
+    def _pending(self, trial: FrozenTrial) -> dict[str, float]:
+        """Parameters suggested to a running trial, without branches that it seems not to take."""
+        suggested = self._suggested.get(trial.number, {})
         if not trial.params:
-            return promised
+            return suggested
         kept: dict[str, float] = {}
         for space in self.groups.spaces:
             if any(name in trial.params for name in space):
-                kept.update((name, promised[name]) for name in space if name in promised)
+                kept.update((name, suggested[name]) for name in space if name in suggested)
         return kept
 
     def _clear(self, number: int) -> None:

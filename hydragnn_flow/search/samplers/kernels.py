@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,39 +35,18 @@ COARSE = 0.25
 LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class Axis(Protocol):
-    """Kernels of one parameter; the last one is the prior."""
-
-    width: float
-    """A difference on the axis that matters, for cutting points into boxes."""
-    weights: Single
-    """Weights of a point's features for a kernel, `[n_kernels, n_features]`."""
-    highest: float
-    """No kernel has a larger logarithm anywhere."""
-
-    def arrange(self, order: Index) -> None:
-        """Bring the kernels into another order; the prior stays last."""
-        ...
-
-    def place(self, values: Array) -> Array:
-        """Positions of values on the axis on which kernels have a width."""
-        ...
-
-    def features(self, values: Array) -> tuple[Single, Array]:
-        """Features of points `[n_points, n_features]`, and the remainder `[n_points]`."""
-        ...
-
-    def bound_of_boxes(self, values: Array, points: Boxes, kernels: Boxes) -> Array:
-        """Largest logarithm of any kernel of a box at any point of a box, `[points, kernels]`."""
-        ...
-
-    def bound(self, values: Array, kernels: Index) -> Single:
-        """Largest logarithm of each of some kernels at any of the points, `[n_kernels]`."""
-        ...
-
-
 class Categories:
-    """Kernels that favour the category they saw."""
+    """Kernels that favour the category they saw; the last one is the prior.
+
+    Attributes
+    ----------
+    width
+        A difference on the axis that matters, for cutting points into boxes.
+    weights
+        Factors of the features of a point in each kernel, `[n_kernels, n_features]`.
+    highest
+        Largest logarithm of any kernel anywhere.
+    """
 
     def __init__(self, observed: Array, count: int, distribution: CategoricalDistribution) -> None:
         self._choices = choices = len(distribution.choices)
@@ -83,16 +61,20 @@ class Categories:
         self.weights = self._table.T[self._kind]
 
     def arrange(self, order: Index) -> None:
+        """Bring the kernels into another order; the prior stays last."""
         self._kind, self.weights = self._kind[order], self.weights[order]
 
     def place(self, values: Array) -> Array:
+        """Where values lie on the axis on which kernels have a width."""
         return values
 
     def features(self, values: Array) -> tuple[Single, Array]:
+        """Features of points `[n_points, n_features]`, and terms beside them `[n_points]`."""
         hot = np.eye(self._choices, dtype=np.float32)[values.astype(np.intp)]
         return hot, np.zeros(len(values))
 
     def bound_of_boxes(self, values: Array, points: Boxes, kernels: Boxes) -> Array:
+        """Largest logarithm of any kernel of a box at any point of a box, `[points, kernels]`."""
         there = np.eye(self._choices)
         wanted = points.highest(there[values.astype(np.intp)])
         seen = kernels.highest(there[self._kind[:-1]])
@@ -101,6 +83,7 @@ class Categories:
         )
 
     def bound(self, values: Array, kernels: Index) -> Single:
+        """Largest logarithm of each of some kernels at any of the points, `[n_kernels]`."""
         wanted = np.flatnonzero(np.bincount(values.astype(np.intp)))
         return np.asarray(self._table[wanted].max(axis=0)[self._kind[kernels]])
 
@@ -112,7 +95,10 @@ class Categories:
 
 
 class Numbers:
-    """Truncated normal kernels, integrated over the bins of a parameter that has steps."""
+    """Truncated normal kernels, integrated over the bins of a parameter that has steps.
+
+    Attributes and methods as those of `Categories`.
+    """
 
     def __init__(
         self,
@@ -235,9 +221,12 @@ class Numbers:
         return np.asarray(np.clip(values, self._low, self._high))
 
 
+Axis = Categories | Numbers
+
+
 def axes_of(
     observed: Array, count: int, space: Mapping[str, BaseDistribution], *, narrow: bool = False
-) -> list[Categories | Numbers]:
+) -> list[Axis]:
     """Kernels of each parameter, and its prior.
 
     Parameters
@@ -251,7 +240,7 @@ def axes_of(
     narrow
         Make all kernels as narrow as they come.
     """
-    axes: list[Categories | Numbers] = []
+    axes: list[Axis] = []
     for column, distribution in zip(observed.T, space.values(), strict=True):
         if isinstance(distribution, CategoricalDistribution):
             axes.append(Categories(column, count, distribution))

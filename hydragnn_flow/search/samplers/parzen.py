@@ -110,13 +110,13 @@ class Parzen:
         found = np.empty(len(points))
         for box, is_near, least in zip(point_boxes.groups, near, floor, strict=True):
             kernels = np.flatnonzero(np.repeat(is_near, self._boxes.sizes))
-            kernels = np.append(self._noticed(points[box], kernels, least), prior)
+            kernels = np.append(self._near(points[box], kernels, least), prior)
             found[box] = self._sum(features[box], shift[box], self._terms.take(kernels, axis=0))
         return np.asarray(found + added)
 
-    def _noticed(self, points: Array, kernels: Index, least: float) -> Index:
-        """Kernels that may come up to that at any of the points."""
-        # Upper bound of the other parameters' contribution, to drop kernels early.
+    def _near(self, points: Array, kernels: Index, least: float) -> Index:
+        """Those of the kernels whose logarithm may exceed ``least`` at any of the points."""
+        # Largest sum of the other parameters' terms, to drop kernels early.
         to_come = self._highest
         reached = self._log_weights[kernels]
         for j, axis in enumerate(self._axes):
@@ -134,8 +134,8 @@ class Parzen:
         return np.asarray(shift + np.log(logs.sum(axis=1)))
 
 
-class Lies:
-    """Contribution of a point to the density of the others once it is a running trial.
+class LiarKernels:
+    """Kernels that points add to the density once they are running trials (constant liar).
 
     Parameters
     ----------
@@ -153,9 +153,9 @@ class Lies:
         self._terms = np.hstack([axis.weights for axis in axes])
         self._log_weight = -math.log(ramp(count).sum() + 1.0)
 
-    def log_pdf(self, first: int, lie: int) -> Array:
-        """Of one point's kernel, at the points from the first on, `[n_points - first]`."""
-        terms = self._features[first:] @ self._terms[lie]
+    def log_pdf(self, first: int, point: int) -> Array:
+        """Logarithm of a point's kernel at the points from the first on, `[n_points - first]`."""
+        terms = self._features[first:] @ self._terms[point]
         return np.asarray(terms + self._added[first:] + self._log_weight, dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Trials that a Gaussian process has the most hope of."""
+"""Proposals of a Gaussian process: the trials with the largest expected improvement."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space,
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
 _SPREAD, _BRANCH_SPREAD = 2048, 64
-"""Number of points all over the space among which a proposal is sought,"""
+"""Quasi-random points among which a proposal is sought, and those for a branch hardly tried."""
 _BEST, _AROUND = 10, 32
-"""number of best trials, and number of points around each of them."""
+"""Number of best trials that are perturbed, and perturbations of each."""
 _PARENTS, _CHILDREN = 8, 32
+"""Number of best points that are improved, and perturbations of each in a step."""
 _STEPS = np.geomspace(0.1, 0.003, 8)
-"""The best of these points are improved by steps that become smaller."""
+"""Sizes of the perturbations in the steps of the improvement."""
 _REFIT = 0.05
-"""Growth of the number of values, as a share, after which hyper-parameters are sought again."""
+"""Growth of the number of results, as a share, after which hyper-parameters are fitted again."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
 """Trials that decide the hyper-parameters, and trials that the process knows, at most."""
 _FEWEST_TO_WARP = 8
@@ -83,11 +84,11 @@ class Proposer:
         losses = _standardised(np.array([loss for _, loss in finished]))
         known = self._cube.features(points)
         if not self._fitted or len(losses) >= max(self._fitted + 2, (1 + _REFIT) * self._fitted):
-            rows = _telling(losses, MOST_FITTED)
+            rows = _subset(losses, MOST_FITTED)
             self._process.fit(known[rows], losses[rows])
             self._fitted, self.fits = len(losses), self.fits + 1
         pending = self._cube.encode(running)
-        rows = _telling(losses, MOST_KNOWN)
+        rows = _subset(losses, MOST_KNOWN)
         self._process.condition(known[rows], losses[rows], self._cube.features(pending))
         ordered = points[np.argsort(losses)]
         taken = np.concatenate([points, pending])
@@ -118,13 +119,13 @@ class Proposer:
         if branch is None or np.count_nonzero(_inside(taken, branch)) >= _BRANCH_START:
             return None
         spread = qmc.Sobol(len(self._cube), seed=random).random(_BRANCH_SPREAD)
-        points = self._settled(spread, branch)
+        points = self._snapped(spread, branch)
         return _first_new(points[_inside(points, branch)], taken)
 
     def _choose(
         self, known: Floats, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats:
-        """The point [n_parameters] found that promises most and is not taken.
+        """The point [n_parameters] with the largest expected improvement that is not taken.
 
         Parameters
         ----------
@@ -142,7 +143,7 @@ class Proposer:
         good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(_SPREAD)
         around = self._children(np.repeat(good, _AROUND, axis=0), _STEPS[0], random, branch)
-        points = np.concatenate([self._settled(spread, branch), around])
+        points = np.concatenate([self._snapped(spread, branch), around])
         scores = self._score(points, least, branch)
         top = np.argsort(-scores)[:_PARENTS]
         parents, reached = points[top], scores[top]
@@ -176,12 +177,12 @@ class Proposer:
         chosen = self._cube.choices > 0
         moved[:, chosen] = random.random((shape[0], int(chosen.sum())))
         changed[:, chosen] &= random.random((shape[0], int(chosen.sum()))) < 0.5
-        return self._settled(np.where(changed, moved, existing), branch)
+        return self._snapped(np.where(changed, moved, existing), branch)
 
-    def _settled(self, points: Floats, branch: Branch | None) -> Floats:
+    def _snapped(self, points: Floats, branch: Branch | None) -> Floats:
         if branch is not None:
             points[:, branch.column] = branch.unit
-        return self._cube.settle(points)
+        return self._cube.snap(points)
 
     def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
         """Logarithm of the expected improvement on the least loss."""
@@ -223,8 +224,8 @@ def _inside(points: Floats, branch: Branch | None) -> Bools:
     return np.isclose(points[:, branch.column], branch.unit)
 
 
-def _telling(losses: Floats, most: int) -> NDArray[np.intp]:
-    """Rows of as many trials at most: half of them the best, the others all over the rest."""
+def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
+    """Rows of at most ``most`` trials: the best, and as many drawn at random from the rest."""
     order = np.argsort(losses, kind="stable")
     if len(losses) <= most:
         return np.arange(len(losses))
