@@ -229,10 +229,12 @@ def test_results_of_other_code_are_stale(tmp_path: Path) -> None:
 def test_words_of_a_sampler_leave_its_searches_fresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("hydragnn_flow/search/samplers", "benchmarks/search_race"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    samplers, clock = "hydragnn_flow/search/samplers", "benchmarks/search_race/clock.py"
+    shutil.copytree(REPOSITORY / samplers, tmp_path / samplers)
+    (tmp_path / clock).parent.mkdir(parents=True)
+    shutil.copy(REPOSITORY / clock, tmp_path / clock)
     monkeypatch.setattr(engines, "fingerprints", partial(fingerprints, root=tmp_path))
-    module = tmp_path / "hydragnn_flow/search/samplers/parzen.py"
+    module = tmp_path / samplers / "parzen.py"
     text, names = module.read_text(), ("batched_tpe", "auto")
     before = [engines.fingerprint(name, None) for name in names]
     module.write_text(text.replace('"""Mixture', '"""A mixture').replace("    #", "    # So:"))
