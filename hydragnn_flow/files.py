@@ -86,7 +86,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def modified(path: Path) -> float:
-    """Unix time of a file's last change [s]; 0 where there is no file.
+    """Unix time of a file's last change [s]; 0 if there is no file.
 
     Raises
     ------

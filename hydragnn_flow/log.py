@@ -81,7 +81,7 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
 
 
 def last_lines(run_directory: Path, lines: int) -> list[str]:
-    """The end of `driver.log`; empty where no driver has written any.
+    """The end of `driver.log`; empty if no driver has written any.
 
     Parameters
     ----------

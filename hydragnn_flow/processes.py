@@ -80,12 +80,12 @@ class JsonProcess:
             raise self._death() from None
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message of the process; None where it is silent for that time.
+        """The next message of the process; None if it is silent for that time.
 
         Parameters
         ----------
         seconds
-            How long to wait; for as long as it lives where not given.
+            How long to wait; for as long as it lives if not given.
 
         Raises
         ------

@@ -178,7 +178,7 @@ class RunDirectory:
         return total
 
     def _recorded(self) -> dict[str, Any]:
-        """Content of `run.yaml`, empty where there is none; parsed once for each file.
+        """Content of `run.yaml`, empty if there is none; parsed once for each file.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class RunDirectory:
 
 
 def objectives_of(directory: Path) -> list[str]:
-    """Names of the objectives in the run's configuration; none where it does not say."""
+    """Names of the objectives in the run's configuration; none if it does not say."""
     try:
         values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
         return [str(name) for name in values["search"]["objectives"]]

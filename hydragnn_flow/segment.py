@@ -41,7 +41,7 @@ class Segment:
 class SegmentSpec(Segment):
     """Request to train one trial or member up to an epoch.
 
-    The segment starts from ``directory/checkpoint.pt`` where there is one and ends in it: at that
+    The segment starts from ``directory/checkpoint.pt`` if there is one and ends in it: at that
     epoch, or before where early stopping says so, where it is asked to stop, or at its deadline.
     """
 
@@ -58,7 +58,7 @@ class SegmentSpec(Segment):
     """Checkpoint that a member without one of its own begins with: that of its trial."""
     decay: tuple[int, int] | None = None
     """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
-    where not given."""
+    if not given."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
     run_directory: str = ""
@@ -68,7 +68,7 @@ class SegmentSpec(Segment):
     attempt: str = ""
     """Identifies this sending of it; sent again, it carries another, which ends this one."""
     deadline: float | None = None
-    """Unix time [s] by which the segment ends with a checkpoint; none where not given."""
+    """Unix time [s] by which the segment ends with a checkpoint; none if not given."""
     threads: int = 1
     mode: Mode = "memory"
     """How the store is read."""
@@ -125,7 +125,7 @@ class TrainingOutcome:
     peak_memory_gib: float = 0.0
     joules: float | None = None
     """Energy of all ranks [J]: the fraction of what each one's counters saw that is the segment's;
-    None where a rank has none."""
+    None if a rank has none."""
     spent_seconds: float = 0.0
     """Time of each GCD [s] that led to the checkpoint the segment began with, including the work of
     lost segments, which have no ``seconds``."""
@@ -145,7 +145,7 @@ class TrainingOutcome:
         status, reason
             How it ended.
         started
-            When it began, as Unix time [s]; just now where not given.
+            When it began, as Unix time [s]; just now if not given.
         """
         now = time.time()
         began = now if started is None else started

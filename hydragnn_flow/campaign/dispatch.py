@@ -130,7 +130,7 @@ class Dispatch:
         self._done.put(_End(sending, position, end))  # called by a thread of Parsl's
 
     def wait(self) -> list[tuple[Task, SegmentResult]]:
-        """The segments that have ended, already on disk; none where that takes long."""
+        """The segments that have ended, already on disk; none if that takes long."""
         finished = self._finished()
         self._running.difference_update(finished)
         ended = [each for sending in finished for each in _results(sending)]

@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """The next event; None where none comes in that time. A simulated clock moves on here."""
+        """The next event; None if none comes in that time. A simulated clock moves on here."""
         ...
 
 
@@ -34,7 +34,7 @@ class WallClock:
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """The next event; None where none comes in that time."""
+        """The next event; None if none comes in that time."""
         try:
             return events.get(timeout=seconds, block=seconds > 0)
         except Empty:

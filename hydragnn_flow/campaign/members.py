@@ -208,7 +208,7 @@ class MemberPhase:
 
 
 def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int | None:
-    """Which of the waves, the widest first, is to begin now; none where nodes are to be kept."""
+    """Which of the waves, the widest first, is to begin now; none if nodes are to be kept."""
     free = dispatch.free
     for place, (wave, _) in enumerate(waves):
         if wave.nodes <= free:

@@ -120,7 +120,7 @@ def _begin_trials(
 def _begun(
     config: SearchConfig, found: Mapping[str, Any], enqueued: list[dict[str, Any]]
 ) -> FrozenTrial:
-    """A running trial; a failed one where nothing is known of it but its number."""
+    """A running trial; a failed one if nothing is known of it but its number."""
     names = active(config.space, found)
     if not all(config.space[name].contains(found.get(name)) for name in names):
         reason = {REASON: "lost: neither the ledger nor its folder says what it varied"}

@@ -99,9 +99,9 @@ def run_campaign(
     site
         The machine.
     run_directory
-        Where to keep everything; ``runs/<name>`` where not given.
+        Where to keep everything; ``runs/<name>`` if not given.
     view
-        The progress display, which the caller starts and ends; the terminal's where not given.
+        The progress display, which the caller starts and ends; the terminal's if not given.
 
     Raises
     ------

@@ -80,7 +80,7 @@ def log_retry(task: Task, end: SegmentResult) -> None:
 
 
 def checkpoint_time(folder: Path) -> float:
-    """When the checkpoint in a folder was written [s], as Unix time; 0 where there is none.
+    """When the checkpoint in a folder was written [s], as Unix time; 0 if there is none.
 
     Waits for a disk that is gone for a while.
     """

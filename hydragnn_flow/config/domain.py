@@ -172,7 +172,7 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """Values that both allow; none where they contradict each other."""
+    """Values that both allow; none if they contradict each other."""
     shared = {
         name: tuple(value for value in one[name] if value in other[name])
         for name in one

@@ -88,7 +88,7 @@ class SourceSection(Section):
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target, None where unknown; None if the targets are unknown."""
+        """Level of each target, None if unknown; None if the targets are unknown."""
         return None
 
     @property

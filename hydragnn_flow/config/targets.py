@@ -69,7 +69,7 @@ class TargetConfig(Section):
 
     @model_serializer(mode="wrap")
     def _as_before_it_could_be_said(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``extensive`` where it is not given, as stores of earlier releases record it."""
+        """Without ``extensive`` if it is not given, as stores of earlier releases record it."""
         values: dict[str, Any] = plain(self)
         if self.extensive is None:
             del values["extensive"]

@@ -62,7 +62,7 @@ def atoms_to_graph(
     Raises
     ------
     InputError
-        Where the structure cannot be a graph: no atoms, an unknown element, two atoms at one
+        If the structure cannot be a graph: no atoms, an unknown element, two atoms at one
         place, a position or cell that is not finite, a periodic direction without a lattice vector,
         a cell so small that an atom would have a hundred thousand neighbours, one so large that
         single precision does not resolve lengths.
@@ -129,7 +129,7 @@ def assemble_graph(
     positions
         [n, 3].
     cell, pbc
-        Lattice vectors in rows, [3, 3], zero where not periodic, and which directions are, [3].
+        Lattice vectors in rows, [3, 3], zero if not periodic, and which directions are, [3].
     edges
         From whatever determines them.
     graph_id, targets
@@ -147,7 +147,7 @@ def assemble_graph(
     Raises
     ------
     InputError
-        Where the structure is so large that single precision does not resolve its edges.
+        If the structure is so large that single precision does not resolve its edges.
     """
     features = edges.distances[:, None] if edge_attr is None else edge_attr
     positions, wrapped = near_origin(positions, cell, pbc)

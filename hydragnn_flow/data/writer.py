@@ -72,9 +72,9 @@ class ShardSeries:
         Raises
         ------
         InputError
-            Where it is not finite or does not fit those before it.
+            If it is not finite or does not fit those before it.
         StoreError
-            Where the shard cannot be written.
+            If the shard cannot be written.
         """
         if split != self._split:
             self._flush()

@@ -143,7 +143,7 @@ class Ensemble:
         )
 
     def refusal(self, atoms: Atoms) -> str | None:
-        """Why a structure cannot be predicted; None where it can be."""
+        """Why a structure cannot be predicted; None if it can be."""
         strange = set(atoms.numbers.tolist()) - self._known
         if strange:
             return f"has {_symbols(strange)}, which the training data do not have; leave it out"
@@ -180,7 +180,7 @@ class Ensemble:
             Made with the ensemble's cutoff and `max_neighbours`. Its labels, if it has any, are
             shown beside the predictions.
         split
-            Name of the split to predict; all of them, in the order of the store, where not given.
+            Name of the split to predict; all of them, in the order of the store, if not given.
         members
             Whether to give every member's prediction too.
 

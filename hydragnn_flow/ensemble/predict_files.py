@@ -35,7 +35,7 @@ def predict_path(
         A file ASE reads, a directory of such files, or a GraphStore. The files right in a directory
         come in the order in which training reads them: ``run-2`` before ``run-10``.
     split
-        Of a GraphStore; all its splits where not given.
+        Of a GraphStore; all its splits if not given.
     members
         Whether to give every member's prediction too.
     say

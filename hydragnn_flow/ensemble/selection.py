@@ -14,7 +14,7 @@ def select_top(records: Sequence[TrialRecord], size: int) -> list[TrialRecord]:
 
     A trial that a rung ended has finished too: it may be better than one that was continued earlier
     in the search, and a member is trained further anyway. One that broke a limit of
-    `search.constraints` is chosen only where there are too few others.
+    `search.constraints` is chosen only if there are too few others.
 
     Raises
     ------

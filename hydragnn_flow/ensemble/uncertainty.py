@@ -202,7 +202,7 @@ def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
 
 
 def coverage(reference: Floats, predicted: Distribution) -> float:
-    """Fraction of true values inside the interval, where there is a prediction."""
+    """Fraction of true values inside the interval, if there is a prediction."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

@@ -93,7 +93,7 @@ def _device(node: Node, position: int) -> str:
 
 
 def cores_of(node: Node, position: int) -> set[int]:
-    """The CPU cores of a GCD, as far as this process may use them; empty where it is not bound."""
+    """The CPU cores of a GCD, as far as this process may use them; empty if it is not bound."""
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
     return cores_in(node.cores[position]) & os.sched_getaffinity(0)

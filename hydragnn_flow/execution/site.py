@@ -37,11 +37,11 @@ class Node:
     device: Device
     """Kind of device for torch; `hip` is an AMD GPU, which torch addresses as `cuda`."""
     scratch: str | None = None
-    """Fast directory of the node's own, for a copy of the store; none where not given."""
+    """Fast directory of the node's own, for a copy of the store; none if not given."""
     cores: tuple[str, ...] = ()
-    """Cores of each GCD, GCD after GCD, as in "49-55"; empty where left to the system."""
+    """Cores of each GCD, GCD after GCD, as in "49-55"; empty if left to the system."""
     interface: str | None = None
-    """Network interface on which the ranks of a gang meet; left to the system where not given."""
+    """Network interface on which the ranks of a gang meet; left to the system if not given."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Site:
     blocks: int = 1
     """Most blocks at a time, of both pools together; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
-    """Batch system that starts the blocks; none where processes are started directly."""
+    """Batch system that starts the blocks; none if processes are started directly."""
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:

@@ -143,7 +143,7 @@ class GPSLayer(nn.Module):
     name
         Activation of the perceptron.
     normalization
-        `Architecture.normalization`; layer normalisation where not given.
+        `Architecture.normalization`; layer normalisation if not given.
     dropout
         Fraction of features left out in training.
     """

@@ -72,7 +72,7 @@ class BatchInputs:
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Places of the atoms in one matrix per graph; None where no layer asks for them."""
+        """Places of the atoms in one matrix per graph; None if no layer asks for them."""
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))

@@ -15,12 +15,12 @@ BRANCH_KEY = "dataset_name"
 
 
 def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
-    """Branch of each graph, int64 [n_graphs]; None where there is but one.
+    """Branch of each graph, int64 [n_graphs]; None if there is but one.
 
     Parameters
     ----------
     batch
-        Its key ``dataset_name``, [n_graphs, 1] or [n_graphs], is read where there are several.
+        Its key ``dataset_name``, [n_graphs, 1] or [n_graphs], is read if there are several.
     n_branches
         Number of branches.
 
@@ -57,7 +57,7 @@ def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
     outputs
         Of each branch, [n, d].
     branch
-        Of each row, int64 [n]; None where there is but one.
+        Of each row, int64 [n]; None if there is but one.
     """
     if branch is None:
         return outputs[0]

@@ -17,7 +17,7 @@ from hydragnn_flow.models.units import is_slope
 def build_potential(
     config: NetworkConfig, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PotentialModel:
-    """A potential for a store of energies, and forces and stresses where it has them.
+    """A potential for a store of energies, and forces and stresses if it has them.
 
     Raises
     ------

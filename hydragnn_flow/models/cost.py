@@ -187,7 +187,7 @@ def network_cost(
     atoms, edges, graphs
         Totals over the batch.
     largest
-        Atoms of the largest graph, to which attention pads the others; where not given, the graphs
+        Atoms of the largest graph, to which attention pads the others; if not given, the graphs
         are taken to be of one size.
 
     Returns

@@ -51,7 +51,7 @@ class NodeEmbedding(nn.Module):
         self.encodings = nn.Linear(encodings, width, bias=False) if encodings else None
 
     def elements_of(self, x: Tensor) -> Tensor | None:
-        """Atomic numbers [n_atoms] int64 of node features, where they have them."""
+        """Atomic numbers [n_atoms] int64 of node features, if they have them."""
         if self.number_column is None:
             return None
         return x[:, self.number_column].long()

@@ -58,13 +58,13 @@ class Geometry:
     n_graphs
         Number of graphs of the batch.
     elements
-        Atomic number of each atom, int64 [n_atoms]; None where the graphs have none.
+        Atomic number of each atom, int64 [n_atoms]; None if the graphs have none.
     attributes
-        Edge features other than lengths [n_edges, k]; None where the network asks for none.
+        Edge features other than lengths [n_edges, k]; None if the network asks for none.
     graph_attr
-        Features of the graphs [n_graphs, k]; None where the network asks for none.
+        Features of the graphs [n_graphs, k]; None if the network asks for none.
     padding
-        Where atoms go in one matrix per graph; None where no layer asks for it.
+        Where atoms go in one matrix per graph; None if no layer asks for it.
     """
 
     sender: Tensor

@@ -27,7 +27,7 @@ class HeadContext:
     activation
         HydraGNN's name of it.
     places
-        Number of atoms of every graph; None where graphs differ.
+        Number of atoms of every graph; None if graphs differ.
     convolutions
         Makes a stack of message-passing layers of the network's type, of a width and a depth.
     """

@@ -1,4 +1,4 @@
-"""Output heads: from features to targets in the data's units, with their noise where asked for."""
+"""Output heads: from features to targets in the data's units, with their noise if asked for."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class BranchedHeads(nn.Module):
         geometry
             Of the batch.
         branch
-            Of each row, int64 [n]; None where there is but one.
+            Of each row, int64 [n]; None if there is but one.
         """
         by_branch = [one(features, geometry) for one in self.branches]
         return [chosen(outputs, branch) for outputs in zip(*by_branch, strict=True)]

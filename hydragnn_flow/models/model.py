@@ -118,7 +118,7 @@ class PropertyModel(HydraModel):
     encoder
         Embedding and message passing.
     graph_heads, node_heads
-        Heads by level, where there are any.
+        Heads by level, if there are any.
     pooling
         HydraGNN's `graph_pooling`.
     """

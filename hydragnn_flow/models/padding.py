@@ -23,7 +23,7 @@ class Padding(NamedTuple):
     present: Tensor
 
     def pad(self, rows: Tensor) -> Tensor:
-        """From [n_atoms, d] to [n_graphs, largest, d], zero where there is no atom."""
+        """From [n_atoms, d] to [n_graphs, largest, d], zero if there is no atom."""
         padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
         return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
 

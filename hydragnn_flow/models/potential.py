@@ -35,7 +35,7 @@ class PotentialModel(HydraModel):
     scale
         Energy [eV] of an output of one.
     element_energies
-        Reference energy [eV] by atomic number; zero where not given.
+        Reference energy [eV] by atomic number; zero if not given.
     number_column
         Column of the node features that holds the atomic number.
     stress

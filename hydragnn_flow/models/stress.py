@@ -35,7 +35,7 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     geometry
         Their graphs and vectors.
     cell
-        Lattice vectors of each graph in rows, zero where not periodic, [3 n_graphs, 3] in Å.
+        Lattice vectors of each graph in rows, zero if not periodic, [3 n_graphs, 3] in Å.
     """
     # They depend on no weight; detached, the second derivative is cheaper.
     vectors = geometry.vectors.detach()

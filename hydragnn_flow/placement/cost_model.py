@@ -88,7 +88,7 @@ class Taken:
     rest: float = 1.0
     """All of its time over that of its training steps."""
     memory: float | None = None
-    """Peak memory, without the process; None where the process is most of it."""
+    """Peak memory, without the process; None if the process is most of it."""
     together: int = 1
     """Segments side by side on the GCD, itself included."""
     width: int = 1

@@ -83,7 +83,7 @@ class _Family:
             self._fit = fit if fit.error <= TOLERANCE else None
 
     def interpolate(self, sizes: Array) -> Work | None:
-        """The work, or None where too little is known of such networks."""
+        """The work, or None if too little is known of such networks."""
         if self._fit is None or not self._fit.covers(sizes):
             return None
         flops, moved, launches, activations, parameters = self._fit(sizes).tolist()

@@ -32,7 +32,7 @@ class Placeable(Protocol):
 
     @property
     def width(self) -> int:
-        """GCDs it runs on, all of them to itself where there are several."""
+        """GCDs it runs on, all of them to itself if there are several."""
         ...
 
     @property

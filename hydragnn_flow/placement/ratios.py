@@ -35,7 +35,7 @@ class Ratios:
         self._fit: NDArray[np.float64] | None = None
 
     def add(self, kind: str, log_ratio: float, conditions: Sequence[float] = ()) -> None:
-        """Learn from one segment; ``conditions`` are as many for all, nothing where usual."""
+        """Learn from one segment; ``conditions`` are as many for all, nothing if usual."""
         self._seen.setdefault(kind, deque(maxlen=WINDOW)).append((log_ratio, conditions))
         self._fit = None
 

@@ -33,7 +33,7 @@ def plan_members(
     nodes
         Nodes of the site.
     gcds_per_node
-        GCDs of a node. A member is trained by DDP, on at least two of them where there are two.
+        GCDs of a node. A member is trained by DDP, on at least two of them if there are two.
     widest
         Largest useful number of GCDs of each member: no rank may be left without a graph.
 

@@ -23,7 +23,7 @@ class Accuracy(NamedTuple):
     coverage: float
     """Fraction of test values inside the calibrated interval."""
     noise: float | None = None
-    """Mean noise that the heads predict, in ``unit``; None where they predict none."""
+    """Mean noise that the heads predict, in ``unit``; None if they predict none."""
 
 
 def accuracies(summary: Mapping[str, Any]) -> list[Accuracy]:

@@ -38,7 +38,7 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     run_directory
         Of a finished run, or of one still going.
     port
-        On the loopback interface; where not given :data:`PORT`, or a free one if that is in use.
+        On the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
 
     Raises
     ------

@@ -58,11 +58,11 @@ def parameter_importance(
     Returns
     -------
     pandas.DataFrame
-        ``parameter``, ``importance`` (fractions that add up to 1; all zero where nothing mattered),
+        ``parameter``, ``importance`` (fractions that add up to 1; all zero if nothing mattered),
         ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
         much the parameter moves a trial's place in the ranking on average, in fractions of the
         ranking's length; ``attrs["r2"]`` says how much of the ranking the model behind it
-        explains, where there are trials enough to tell.
+        explains, if there are trials enough to tell.
 
     Raises
     ------

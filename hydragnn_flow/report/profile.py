@@ -61,7 +61,7 @@ def profile_network(
     store
         The GraphStore to train on.
     ranks
-        Processes that train together by DDP, each on an accelerator of its own where there are any.
+        Processes that train together by DDP, each on an accelerator of its own if there are any.
     seconds
         Time for each mode.
     say

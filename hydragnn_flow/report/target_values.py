@@ -108,7 +108,7 @@ class Errors:
     mae: float
     rmse: float
     r2: float
-    """Coefficient of determination; NaN where all references are equal."""
+    """Coefficient of determination; NaN if all references are equal."""
 
 
 def errors_of(target: TargetValues) -> Errors:

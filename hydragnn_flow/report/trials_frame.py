@@ -106,7 +106,7 @@ def study_frame(
     segments
         Those that trained them; others are left aside.
     objectives
-        Their names; numbered where not given.
+        Their names; numbered if not given.
     """
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state in WORDS]
     width = len(study.directions)

@@ -61,7 +61,7 @@ class Outcome:
     objectives
         A value for each objective of the search, smaller being better.
     excess
-        By how much each constrained quantity is above its limit; at most zero where it is kept.
+        By how much each constrained quantity is above its limit; at most zero if it is kept.
     curve
         [epoch, training loss, validation loss] of every epoch so far.
     """

@@ -49,7 +49,7 @@ class EnergyMeter:
         return bool(self._counters)
 
     def poll(self) -> bool:
-        """Read the counters where that is due, so that none begins anew twice in between.
+        """Read the counters if that is due, so that none begins anew twice in between.
 
         To be called at least every minute or so.
 
@@ -63,7 +63,7 @@ class EnergyMeter:
         return False
 
     def joules(self) -> float | None:
-        """Energy so far [J]; None where nothing counts it."""
+        """Energy so far [J]; None if nothing counts it."""
         self._read = time.monotonic()
         if not self._counters:
             return None

@@ -87,7 +87,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """The line in which an error says that memory ran out; None where it says something else."""
+    """The line in which an error says that memory ran out; None if it says something else."""
     lines = str(error).splitlines() or [type(error).__name__]
     said = next((line for line in lines if _NO_MEMORY.search(line)), None)
     if said is None and isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -132,7 +132,7 @@ def gathered(
     Returns
     -------
     dict
-        None where a rank had no graphs, and so does not know what there is to gather.
+        None if a rank had no graphs, and so does not know what there is to gather.
     """
     answered = torch.tensor(float(bool(outputs)), device=device)
     if int(world.sum(answered)) < world.size:

@@ -73,7 +73,7 @@ class TrainingProfile:
     peak_memory_gib
         Of this rank [GiB].
     joules_per_graph
-        While training on real data, of all this rank's counters see; None where nothing counts.
+        While training on real data, of all this rank's counters see; None if nothing counts.
     """
 
     device: str

@@ -62,7 +62,7 @@ def run_segment(
         The segment's part of the energy that this rank's counters see.
     alive
         Told before every step and every batch that is predicted how long the longest step has
-        taken [s], 0 where that is not known.
+        taken [s], 0 if that is not known.
     """
     world = world or World()
     device = torch.device(device)

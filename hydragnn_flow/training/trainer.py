@@ -190,7 +190,7 @@ class Trainer:
     def batches(
         self, split: GraphSplit, steps: Sequence[Step]
     ) -> Generator[Batch | None, None, None]:
-        """This rank's graphs of each step, on the device; None where the step has none for it.
+        """This rank's graphs of each step, on the device; None if the step has none for it.
 
         Close the generator if you leave it before its end.
         """

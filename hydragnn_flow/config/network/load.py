@@ -208,7 +208,7 @@ def load_network(
         A path to HydraGNN's JSON, its content, its `NeuralNetwork` section, or an already checked
         configuration.
     source
-        What to call it in errors, where it is not a path.
+        What to call it in errors, if it is not a path.
 
     Raises
     ------

@@ -40,7 +40,7 @@ class Properties:
     keys
         Keys of `Architecture` that the type reads, of those that only some types read.
     options
-        Schema of `Architecture.mpnn_options`; None where the type has no options of its own.
+        Schema of `Architecture.mpnn_options`; None if the type has no options of its own.
     """
 
     lengths: Literal["always", "request", "never"]

@@ -109,7 +109,7 @@ def _extremes(
 
 
 def _stated_extremes(engine: Any, name: str, kind: str) -> tuple[float, float] | None:
-    """Min and Max over the blocks of a variable; None where they are not stated as numbers.
+    """Min and Max over the blocks of a variable; None if they are not stated as numbers.
 
     The file has them for the whole variable too, but there an empty block, such as that of a rank
     without edges, counts with the limits of the type.

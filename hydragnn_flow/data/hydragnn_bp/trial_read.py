@@ -111,7 +111,7 @@ def _last_line(text: bytes) -> str:
 
 
 def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> str | None:
-    """Wait for the child; returns what it did instead of answering, None where it answered."""
+    """Wait for the child; returns what it did instead of answering, None if it answered."""
     since, last = time.monotonic(), _progress(process.pid, output)
     while True:
         try:

@@ -97,10 +97,10 @@ def prepare_store(
     Raises
     ------
     InputError
-        Where the input is at fault (naming file and structure), no worker will come, or ``path``
+        If the input is at fault (naming file and structure), no worker will come, or ``path``
         holds something else: a store of other data or settings, a damaged store, no store.
     CampaignStopped
-        Where the processes of a task are lost again and again.
+        If the processes of a task are lost again and again.
     """
     path = Path(path)
     provenance = _provenance(config, cutoff, max_neighbours, seed)

@@ -54,9 +54,9 @@ def run_task(request: Mapping[str, Any]) -> None:
     Raises
     ------
     InputError
-        Where the input is at fault.
+        If the input is at fault.
     StoreError
-        Where the result cannot be written, or the directory of all tasks is gone: whoever wanted
+        If the result cannot be written, or the directory of all tasks is gone: whoever wanted
         the result wants it no more.
     """
     target = Path(request["directory"])

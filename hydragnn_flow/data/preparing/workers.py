@@ -76,9 +76,9 @@ def run_all(
     InputError
         Of a task whose input is at fault.
     NoWorkers
-        Where no worker will come.
+        If no worker will come.
     CampaignStopped
-        Where the process of a task was lost again and again.
+        If the process of a task was lost again and again.
     """
     if workers is None:
         for number, request in requests.items():

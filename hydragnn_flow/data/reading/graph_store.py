@@ -94,7 +94,7 @@ class GraphStore:
         StoreError
             Naming the file that is missing, damaged or no store.
         InputError
-            Where there is no such mode.
+            If there is no such mode.
         """
         path = Path(path)
         modes = get_args(Mode)

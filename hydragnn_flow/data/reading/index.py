@@ -21,7 +21,7 @@ class GraphRows:
     """Rows of each graph, for all keys that share the same numbers of rows."""
 
     pointer: NDArray[np.int64] | None
-    """First row of each graph and the end of the last, [n_graphs + 1]; None where all are alike."""
+    """First row of each graph and the end of the last, [n_graphs + 1]; None if all are alike."""
     each: int = 0
     """GraphRows of each graph, where all are alike."""
 
@@ -101,12 +101,12 @@ class SplitIndex:
         return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
 
     def verify(self, block: int) -> None:
-        """Compare the checksum of a block, where it has one.
+        """Compare the checksum of a block, if it has one.
 
         Raises
         ------
         StoreError
-            Where the bytes are not those that were written.
+            If the bytes are not those that were written.
         """
         _, shard, number = self._blocks[block]
         if number is not None:

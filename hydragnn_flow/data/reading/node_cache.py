@@ -75,12 +75,12 @@ def node_entry(
     directories
         Where to keep it: the first that has it or has room for it.
     remedy
-        What to do where none has room, for the message.
+        What to do if none has room, for the message.
 
     Raises
     ------
     StoreError
-        Where there is no room, no right to write, or no way to lock files.
+        If there is no room, no right to write, or no way to lock files.
     """
     bases = _usable(directories)
     for base in bases:
@@ -99,7 +99,7 @@ def node_entry(
 
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
-    """Share the lock of a complete entry; returns False where that has to be tried again."""
+    """Share the lock of a complete entry; returns False if that has to be tried again."""
     share(lock)  # waits for whoever is making the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
@@ -148,7 +148,7 @@ def _left(group: Path) -> float:
 
 
 def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
-    """Directory of the entry: where it is or is being made, or else where there is room for it."""
+    """Directory of the entry: where it is or is being made, or else a place with room for it."""
     for base in bases:
         path = base / name
         if path.is_dir() or _unfinished(path).is_dir():

@@ -74,7 +74,7 @@ class ShardFile:
         Raises
         ------
         StoreError
-            Where the bytes are not those that were written.
+            If the bytes are not those that were written.
         """
         self._verify(int(self._blocks.numbers(split)[block]))
 

@@ -98,7 +98,7 @@ def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> 
     Raises
     ------
     StoreError
-        Where the data are damaged or there is no room for them.
+        If the data are damaged or there is no room for them.
     """
     disk = DiskReader(index)
     directories = shared_memory()

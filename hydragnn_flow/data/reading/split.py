@@ -132,7 +132,7 @@ class GraphSplit:
         Raises
         ------
         InputError
-            Where the store has no such target.
+            If the store has no such target.
         """
         if name not in self._targets:
             known = ", ".join(self._targets) or "none"

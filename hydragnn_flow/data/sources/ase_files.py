@@ -93,9 +93,9 @@ def read_structures(file: Path) -> list[ase.Atoms]:
     Raises
     ------
     UnknownFormat
-        Where ASE does not know what the file is.
+        If ASE does not know what the file is.
     InputError
-        Where it cannot be read, holds no structures, or one of shared or partly empty sites.
+        If it cannot be read, holds no structures, or one of shared or partly empty sites.
     """
     try:
         if (format := _format(file)) in ("db", "json"):
@@ -119,7 +119,7 @@ def _format(file: Path) -> str:
     Raises
     ------
     UnknownFormat
-        Where ASE does not know.
+        If ASE does not know.
     """
     from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat, ioformats
 

@@ -34,7 +34,7 @@ class Chunk:
 
     role: Role
     file: str
-    """Path of the file; empty where structures are generated."""
+    """Path of the file; empty if structures are generated."""
     start: int
     """Position of the first structure within the file."""
     stop: int
@@ -205,12 +205,12 @@ class Source(Protocol):
         ...
 
     def files(self) -> list[Path]:
-        """Every file that is read, in order; none where structures are generated.
+        """Every file that is read, in order; none if structures are generated.
 
         Raises
         ------
         InputError
-            Where one is missing or cannot be read.
+            If one is missing or cannot be read.
         """
         ...
 

@@ -74,7 +74,7 @@ class CsvTables(StructureSource):
             yield Found(from_cif(text) if path is None else from_file(path), row)
 
     def _path(self, row: dict[str, str | None], file: Path) -> Path | None:
-        """The file of a row's structure; None where the cell is a CIF, which has several lines."""
+        """The file of a row's structure; None if the cell is a CIF, which has several lines."""
         cell = row.get(self._column)
         return None if cell is None or "\n" in cell else file.parent / cell
 
@@ -85,7 +85,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
     Raises
     ------
     InputError
-        Where the file is no table.
+        If the file is no table.
     """
     try:
         yield from _parse(file)

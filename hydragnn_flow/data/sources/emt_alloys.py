@@ -96,7 +96,7 @@ class EmtAlloys:
     Raises
     ------
     InputError
-        Where no supercell has a number of atoms within ``config.atoms``.
+        If no supercell has a number of atoms within ``config.atoms``.
     """
 
     node_features = ("atomic_number",)

@@ -22,7 +22,7 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
     Raises
     ------
     InputError
-        Beginning with ``origin``, where there is none, or it is something else.
+        Beginning with ``origin``, if there is none, or it is something else.
     """
     if name not in arrays:
         known = ", ".join(map(str, arrays)) or "none"

@@ -52,7 +52,7 @@ class FilesSection(SourceSection):
 
     @property
     def target_levels(self) -> dict[str, Level | None]:
-        """Level of each target, None where it is not given."""
+        """Level of each target, None if it is not given."""
         return {name: target.level for name, target in self.targets.items()}
 
 
@@ -99,7 +99,7 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     Raises
     ------
     InputError
-        Where there is no such file, or one cannot be read.
+        If there is no such file, or one cannot be read.
     """
     found = list(_candidates(name, folder))
     if not found:

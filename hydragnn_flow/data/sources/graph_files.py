@@ -159,7 +159,7 @@ def read_columns(path: Path, text: Collection[str] = ()) -> dict[str, NDArray[An
     Raises
     ------
     InputError
-        Where the file cannot be read.
+        If the file cannot be read.
     """
     import pandas as pd
 

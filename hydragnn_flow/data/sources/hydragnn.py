@@ -71,7 +71,7 @@ class HydragnnSource(SourceSection):
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target; None where the file names the targets."""
+        """Level of each target; None if the file names the targets."""
         if self.targets is None:
             return None
         return {name: target.level for name, target in self.targets.items()}
@@ -184,7 +184,7 @@ def _open_current(path: Path) -> GraphStore:
     Raises
     ------
     InputError
-        Where there is none, or it cannot be opened.
+        If there is none, or it cannot be opened.
     """
     described = [(file, file.stat()) for file in _files(path)]
     return _open(path, tuple((file, said.st_size, said.st_mtime_ns) for file, said in described))

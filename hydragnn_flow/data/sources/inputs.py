@@ -54,12 +54,12 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``files``, ``bytes`` and ``crc32``, all of them 0 where a source generates structures.
+        ``files``, ``bytes`` and ``crc32``, all of them 0 if a source generates structures.
 
     Raises
     ------
     InputError
-        Where a file is missing or cannot be read.
+        If a file is missing or cannot be read.
     """
     folder = config.path or Path()
     checksum = 0

@@ -33,7 +33,7 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     Raises
     ------
     TypeError, ValueError
-        Where the value is not made of numbers.
+        If the value is not made of numbers.
     """
     array = np.asarray(value, dtype=np.float64)
     if level is None:

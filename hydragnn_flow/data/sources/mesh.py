@@ -30,7 +30,7 @@ class MeshSource(FilesSection):
     of_atoms = False
 
     targets: LevelledTargets
-    """Name of each target -> level, unit, and key where it has another name: those of nodes are
+    """Name of each target -> level, unit, and key if it has another name: those of nodes are
     point data, those of graphs columns of `table`."""
     features: tuple[str, ...] = Field(min_length=1)
     """Point data that become columns of `x`."""
@@ -168,7 +168,7 @@ def read_mesh(path: Path) -> Any:
     Raises
     ------
     InputError
-        Where meshio cannot.
+        If meshio cannot.
     """
     meshio = _meshio()
     reasons, outcome = io.StringIO(), io.StringIO()

@@ -34,7 +34,7 @@ def network_keys(
     n_nodes
         Number of nodes.
     n_edges
-        Number of edges; None where the edges are yet to be found.
+        Number of edges; None if the edges are yet to be found.
     origin
         Where the graph comes from, for messages.
 
@@ -80,7 +80,7 @@ def branch_number(values: NDArray[np.float64], origin: str) -> NDArray[np.int64]
     Raises
     ------
     InputError
-        Beginning with ``origin``, where it is not one whole number from 0 on.
+        Beginning with ``origin``, if it is not one whole number from 0 on.
     """
     if values.size != 1 or values.item() < 0 or values.item() != np.floor(values.item()):
         raise InputError(

@@ -26,7 +26,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
     Raises
     ------
     InputError
-        Where it cannot be read, or holds anything else; classes that could run code are not loaded
+        If it cannot be read, or holds anything else; classes that could run code are not loaded
         but named.
     """
     with torch.serialization.safe_globals(_PARTS_OF_DATA), warnings.catch_warnings():

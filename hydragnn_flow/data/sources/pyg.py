@@ -35,7 +35,7 @@ class PygSource(FilesSection):
     labels = "keys of a graph"
 
     targets: LevelledTargets
-    """Name of each target -> level, unit, and key where it has another name in the files."""
+    """Name of each target -> level, unit, and key if it has another name in the files."""
     node_features: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Names of the columns of `x`; `atomic_number` is the chemical element. The default is x_0,
     x_1, …, all plain numbers."""

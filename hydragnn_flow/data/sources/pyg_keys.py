@@ -50,7 +50,7 @@ def n_nodes(arrays: Arrays, origin: str) -> int:
     Raises
     ------
     InputError
-        Beginning with ``origin``, where there are none.
+        Beginning with ``origin``, if there are none.
     """
     n = len(np.atleast_1d(named(arrays, "pos", origin)))
     if n == 0:

@@ -46,7 +46,7 @@ def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
     Raises
     ------
     KeyError, TypeError, ValueError
-        Where it is none, and for sites that are shared or partly empty.
+        If it is none, and for sites that are shared or partly empty.
     """
     import ase
 

@@ -71,7 +71,7 @@ class StructureSource(ABC):
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         """Count the structures of a file and cut them into ranges, which cover them all, in order.
 
-        Counts without reading the structures where that is possible.
+        Counts without reading the structures if that is possible.
         """
 
     @abstractmethod

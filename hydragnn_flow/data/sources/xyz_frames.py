@@ -20,7 +20,7 @@ def count_frames(file: Path) -> int:
     Raises
     ------
     InputError
-        Where the file breaks off within a structure, or lines do not follow one another as they
+        If the file breaks off within a structure, or lines do not follow one another as they
         must.
     """
     return sum(1 for _ in _frames(file))

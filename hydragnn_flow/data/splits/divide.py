@@ -82,7 +82,7 @@ def divide(
         ``random``: drawn at random. ``composition``: drawn at random, of each composition the same
         fractions as nearly as whole structures allow. ``group``: whole groups drawn at random.
     val, test
-        Shares of the training file to set aside, at least one structure each; None where the
+        Shares of the training file to set aside, at least one structure each; None if the
         input brings a set of its own.
     seed
         Determines the draw, together with the order of the structures.
@@ -90,7 +90,7 @@ def divide(
     Raises
     ------
     InputError
-        Where a split would be empty, or a structure has no group to divide by.
+        If a split would be empty, or a structure has no group to divide by.
     """
     if by == "group" and None in structures.group:
         raise InputError(

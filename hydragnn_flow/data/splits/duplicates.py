@@ -95,7 +95,7 @@ def compositions(columns: Mapping[str, Column]) -> list[str]:
     Raises
     ------
     InputError
-        Where ``x`` does not begin with atomic numbers.
+        If ``x`` does not begin with atomic numbers.
     """
     x = columns["x"]
     numbers = x.values[:, 0]

@@ -83,7 +83,7 @@ class BlockTable:
         Raises
         ------
         StoreError
-            Where it is not one.
+            If it is not one.
         """
         try:
             with np.load(path) as table:

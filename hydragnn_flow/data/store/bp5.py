@@ -140,7 +140,7 @@ class Bp5File:
     Raises
     ------
     StoreError
-        Where ADIOS2 cannot open the file, or a variable or attribute is missing.
+        If ADIOS2 cannot open the file, or a variable or attribute is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -257,7 +257,7 @@ class Bp5Variable:
         Raises
         ------
         StoreError
-            Where the selection reaches past the end, or the bytes cannot be read.
+            If the selection reaches past the end, or the bytes cannot be read.
         """
         count = len(out)
         if row is None:

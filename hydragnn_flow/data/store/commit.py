@@ -38,7 +38,7 @@ def commit(staging: Path, path: Path) -> None:
     Raises
     ------
     StoreError
-        Where another writer was faster; its directory stays.
+        If another writer was faster; its directory stays.
     """
     fsync_tree(staging)
     try:

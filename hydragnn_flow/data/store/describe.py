@@ -53,7 +53,7 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
     Raises
     ------
     InputError
-        Where a target is not among the keys or is not what it is said to be.
+        If a target is not among the keys or is not what it is said to be.
     """
     if described.targets is None:
         units = described.units or {}
@@ -113,7 +113,7 @@ def join_contents(contents: Sequence[Content]) -> Content:
     Raises
     ------
     InputError
-        Where their graphs differ in keys, types or shapes.
+        If their graphs differ in keys, types or shapes.
     """
     first = contents[0]
     keys = dict(first.keys)

@@ -16,7 +16,7 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
     Raises
     ------
     StoreError
-        Where the graphs do not follow one another, or their rows are more or fewer than are there.
+        If the graphs do not follow one another, or their rows are more or fewer than are there.
     """
     name = f"{split}/{key}"
     counts: NDArray[np.int64] = file.read(f"{name}/variable_count").astype(np.int64)
@@ -43,13 +43,13 @@ def stored_dim(file: Bp5File, split: str, key: str) -> int:
 def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
     """Whether an ``edge_index`` has its graphs below one another.
 
-    HydraGNN concatenates along the dimension that varies, and along the first where none does: in
+    HydraGNN concatenates along the dimension that varies, and along the first if none does: in
     a split whose graphs all have e edges the array is [2 n_graphs, e], not [2, sum of edges].
 
     Raises
     ------
     StoreError
-        Where another key is joined along a dimension that batches do not join.
+        If another key is joined along a dimension that batches do not join.
     """
     name = f"{split}/{key}"
     dim = stored_dim(file, split, key)

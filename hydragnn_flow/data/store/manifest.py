@@ -45,9 +45,9 @@ class Target(_Record):
     dim: PositiveInt
     """Number of components."""
     unit: str = ""
-    """Unit of the stored numbers; empty where unknown."""
+    """Unit of the stored numbers; empty if unknown."""
     extensive: bool | None = None
-    """Whether a graph's value is a sum over its atoms; None where name and unit have to tell."""
+    """Whether a graph's value is a sum over its atoms; None if name and unit have to tell."""
 
 
 class TargetStatistics(_Record):
@@ -55,7 +55,7 @@ class TargetStatistics(_Record):
 
     mean: list[float]
     std: list[float]
-    """1 where a component does not vary, so that it can divide."""
+    """1 if a component does not vary, so that it can divide."""
 
 
 class Statistics(_Record):
@@ -145,7 +145,7 @@ class Manifest(_Record):
     units: dict[str, str]
     """Unit of each key that has a known one."""
     cutoff: float | None
-    """Longest edge [Å]; None where unknown."""
+    """Longest edge [Å]; None if unknown."""
     max_neighbours: int | None
     truncation: Truncation | None = None
     """Neighbours within the cutoff that the edges leave out; None if they were not counted."""
@@ -154,7 +154,7 @@ class Manifest(_Record):
     node_features: list[str]
     """Names of the columns of ``x``."""
     branches: list[int] = []
-    """Branches of a network that graphs of any split belong to, ascending; none where they do not
+    """Branches of a network that graphs of any split belong to, ascending; none if they do not
     say."""
     keys: dict[str, Key]
     """The keys of every graph, in their order."""
@@ -220,7 +220,7 @@ def load_manifest(store: Path) -> Manifest:
     Raises
     ------
     StoreError
-        Where it is missing, not JSON, of another version, or not a manifest.
+        If it is missing, not JSON, of another version, or not a manifest.
     """
     path = store / MANIFEST
     if not path.is_file():

@@ -40,7 +40,7 @@ class ShardWriter:
     targets
         The keys that are labels, for the statistics.
     node_features
-        Names of the columns of ``x``, where known.
+        Names of the columns of ``x``, if known.
     """
 
     def __init__(

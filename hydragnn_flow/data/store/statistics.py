@@ -71,7 +71,7 @@ class Accumulator:
     targets
         The keys that are labels.
     node_features
-        Names of the columns of ``x``, where known.
+        Names of the columns of ``x``, if known.
     """
 
     def __init__(

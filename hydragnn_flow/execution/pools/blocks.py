@@ -130,7 +130,7 @@ class Blocks:
 
     @property
     def free(self) -> int:
-        """Workers that wait for a task, underestimated where it is not known."""
+        """Workers that wait for a task, underestimated if it is not known."""
         usable = {manager.id for manager in self.usable}
         # Tasks on workers that take no new ones do not occupy the usable workers, except for those
         # that may have come back since the last refresh.
@@ -368,7 +368,7 @@ class Blocks:
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
-        """Send no more tasks to nodes of no use, and to suspect ones where there are others.
+        """Send no more tasks to nodes of no use, and to suspect ones if there are others.
 
         Returns their names.
         """

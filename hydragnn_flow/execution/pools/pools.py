@@ -275,7 +275,7 @@ class Pools:
         self._keep_off_bad_nodes(time.monotonic())
 
     def waiting(self) -> str:
-        """Reason why work waits for workers, in words; empty where none waits."""
+        """Reason why work waits for workers, in words; empty if none waits."""
         pools = [pool for pool in self._pools.values() if pool.wanted > pool.workers]
         blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
         blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]

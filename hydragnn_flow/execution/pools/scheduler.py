@@ -32,7 +32,7 @@ class Scheduler(Protocol):
     """A batch system."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended, by number; None where there is no answer."""
+        """The jobs of this user that have not ended, by number; None if there is no answer."""
         ...
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -120,7 +120,7 @@ class Pbs:
 
 
 def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Scheduler | None:
-    """The scheduler of a site; None where processes are started directly."""
+    """The scheduler of a site; None if processes are started directly."""
     if name is None:
         return None
     return Slurm() if name == "slurm" else Pbs()
@@ -133,7 +133,7 @@ class _Answer:
 
 
 def _run(*command: str) -> _Answer | None:
-    """Run a command; None where it cannot be run or takes too long."""
+    """Run a command; None if it cannot be run or takes too long."""
     try:
         done = subprocess.run(
             command,

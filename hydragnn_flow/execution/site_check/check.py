@@ -33,7 +33,7 @@ def check_site(
     directory
         For Parsl's files, on a file system that the nodes see.
     store
-        A store that every GCD is to read; none where not given.
+        A store that every GCD is to read; none if not given.
     tell
         Called with a sentence about the progress.
 

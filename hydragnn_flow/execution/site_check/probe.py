@@ -69,7 +69,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         ``device`` and ``identity`` (its name, and what tells it from the others; None on CPUs),
         ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
         ``start_seconds`` (from the start of the process, torch and all imported), ``graphs``
-        of the store and ``address`` on the interface (None where not asked for).
+        of the store and ``address`` on the interface (None if not asked for).
 
     Raises
     ------

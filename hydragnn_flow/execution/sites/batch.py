@@ -160,13 +160,13 @@ class Executors:
     """As resolved by the site."""
     provider: Callable[..., Any]
     """Makes a Parsl provider of the arguments every batch provider takes: `nodes_per_block`,
-    `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` where there is one."""
+    `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` if there is one."""
     address: Callable[[], str]
     """Finds the address of this host at which workers reach the driver."""
     first_lines: tuple[str, ...] = ()
     """Shell lines that this machine needs at the start of every batch job."""
     staged: Path | None = None
-    """Directory of each node for its copy of the Python environment; none where it stays where
+    """Directory of each node for its copy of the Python environment; none if it stays where
     it is."""
     broadcast: bool = False
     """Whether a batch job sends the environment to its nodes by Slurm's sbcast."""
@@ -303,7 +303,7 @@ def batch_site(
     provider
         Makes a Parsl provider: :func:`slurm_jobs`, :func:`pbs_jobs`, or see :class:`Executors`.
     scheduler
-        Batch system that knows the jobs; none where they are processes of this host.
+        Batch system that knows the jobs; none if they are processes of this host.
     first_lines
         Shell lines that this machine needs at the start of every batch job.
     """

@@ -42,7 +42,7 @@ class Preview:
     blocks: dict[str, Block]
     """By pool."""
     note: str
-    """Sentence about values that this host cannot know; empty where it knows all."""
+    """Sentence about values that this host cannot know; empty if it knows all."""
 
 
 def preview(site: Site) -> Preview:

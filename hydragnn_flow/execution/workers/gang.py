@@ -47,7 +47,7 @@ def abort(spec: SegmentSpec, reason: str) -> None:
 
 
 def abort_reason(spec: SegmentSpec) -> str | None:
-    """Why this attempt of a segment is to end; None where it is not."""
+    """Why this attempt of a segment is to end; None if it is not."""
     try:
         return str(json.loads(_abort_file(spec).read_text(encoding="utf-8"))["reason"])
     except (OSError, ValueError, KeyError):
@@ -72,7 +72,7 @@ def merged(results: Sequence[SegmentResult]) -> SegmentResult:
     Returns
     -------
     SegmentResult
-        That of the first, or where any ended badly that of the cause and not of those that
+        That of the first, or if any ended badly that of the cause and not of those that
         followed. CPU seconds and joules are those of all, memory that of the largest; GCDs on
         another node than the first's are written `node/gcd`. Joules are known where every group
         that ended well knows its own.

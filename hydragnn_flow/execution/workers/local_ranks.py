@@ -37,7 +37,7 @@ class RankGroup:
     """Positions on the node, one rank each; None is the worker's own GCD, on the `gcd` pool."""
     first_rank: int = 0
     world: int | None = None
-    """Ranks of the whole gang; None where this group is all of it."""
+    """Ranks of the whole gang; None if this group is all of it."""
     patience: float = 300.0
     """Longest time that ranks wait for each other before they begin [s]."""
 

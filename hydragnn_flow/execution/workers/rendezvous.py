@@ -44,7 +44,7 @@ class Rendezvous:
     key: str
     """Identifies this rendezvous among those there have been in the directory."""
     interface: str | None
-    """Network interface on which the ranks reach each other; loopback where not given."""
+    """Network interface on which the ranks reach each other; loopback if not given."""
     patience: float
     """Longest time that each waits [s]."""
 

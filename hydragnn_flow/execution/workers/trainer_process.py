@@ -44,7 +44,7 @@ class TrainerProcess(JsonProcess):
     environment
         Variables to set for the process, among them the GCD it sees; None removes one.
     cores
-        CPU cores it runs on; all that this process may use where none are given.
+        CPU cores it runs on; all that this process may use if none are given.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ def _own_gcd(node: Node) -> int:
 
 
 def _in_time(spec: SegmentSpec) -> SegmentSpec:
-    """The segment with the end of this worker's batch job as its deadline, where that is known."""
+    """The segment with the end of this worker's batch job as its deadline, if that is known."""
     for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
         end = os.environ.get(variable, "")
         if end.isdigit() and int(end) > 0:

@@ -16,7 +16,7 @@ EXTREMES: tuple[Literal["amin"], Literal["amax"]] = ("amin", "amax")
 def extreme(
     messages: Tensor, geometry: Geometry, which: Literal["amin", "amax"], *, own_zero: bool
 ) -> Tensor:
-    """Smallest or largest of the incoming messages [n_atoms, width]; zero where there are none.
+    """Smallest or largest of the incoming messages [n_atoms, width]; zero if there are none.
 
     Messages that tie share the gradient. torch's ``scatter_reduce`` computes the same, but its
     backward pass is several times slower and can be differentiated only at great cost.

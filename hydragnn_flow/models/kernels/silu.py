@@ -16,7 +16,7 @@ from hydragnn_flow.models.kernels.multilinear import apply_function
 def smooth_silu(x: Tensor) -> Tensor:
     """x sigmoid(x), element by element.
 
-    torch's own backward pass is one kernel only where nothing will be differentiated again;
+    torch's own backward pass is one kernel only if nothing will be differentiated again;
     otherwise it is half a dozen, each of which keeps a tensor and has a derivative of its own.
     """
     value: Tensor = apply_function(_Value, x)

@@ -27,7 +27,7 @@ class DatasetStatistics:
     degree_histogram
         Atoms by number of incoming edges.
     elements
-        Atomic numbers in the data, ascending; empty where atoms are not elements.
+        Atomic numbers in the data, ascending; empty if atoms are not elements.
     n_attributes
         Edge features other than lengths.
     """
@@ -47,7 +47,7 @@ class NodeState(NamedTuple):
     scalars
         Invariant features [n_atoms, width].
     tensors
-        Features that turn with the frame [n_atoms, …], laid out as the type likes; None where it
+        Features that turn with the frame [n_atoms, …], laid out as the type likes; None if it
         has none.
     """
 

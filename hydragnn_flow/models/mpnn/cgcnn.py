@@ -55,7 +55,7 @@ class CGConvolution(nn.Module):
 
 
 class CGCNN(MessagePassing):
-    """CGCNN over connections; over lengths too where asked for, and always as a potential.
+    """CGCNN over connections; over lengths too if asked for, and always as a potential.
 
     As wide as `hidden_dim` says; HydraGNN makes it as wide as its input.
     """
@@ -74,5 +74,5 @@ class CGCNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
-        """Gaussians of the lengths and the attributes, where there are any."""
+        """Gaussians of the lengths and the attributes, if there are any."""
         return self.reader(geometry) if self.reader.size else None

@@ -35,7 +35,7 @@ class AngularEdges(NamedTuple):
     by_degree
         Radial functions of each degree at the knots [num_spherical, n_knots, num_radial].
     at_places
-        Reads functions at the places of ``incoming``; zero where there is no edge.
+        Reads functions at the places of ``incoming``; zero if there is no edge.
     incoming, outgoing
         Edges by their receiver and by their sender.
     harmonics_in
@@ -43,7 +43,7 @@ class AngularEdges(NamedTuple):
     harmonics_out
         Those of the outgoing edges, of all degrees [n_rows, n_places, (l_max + 1)²].
     attributes
-        Other edge features [n_edges, k]; None where there are none.
+        Other edge features [n_edges, k]; None if there are none.
     """
 
     radial: Tensor

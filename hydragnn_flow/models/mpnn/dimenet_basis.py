@@ -78,7 +78,7 @@ class EdgeTable(NamedTuple):
     places
         Place of each edge, int64 [n_edges].
     owners
-        Atom of each row, int64 [n_rows]; None where each atom has one row.
+        Atom of each row, int64 [n_rows]; None if each atom has one row.
     shape
         Number of rows, and of places in each.
     n_atoms

@@ -22,7 +22,7 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Functions of the edges, where they have features, and the sums over neighbours."""
+    """Functions of the edges, if they have features, and the sums over neighbours."""
 
     functions: EdgeFunctions | None
     neighbours: NeighbourSums
@@ -97,7 +97,7 @@ class GATConvolution(nn.Module):
 
 
 class GAT(MessagePassing):
-    """GAT over connections; over lengths too where asked for, and always as a potential.
+    """GAT over connections; over lengths too if asked for, and always as a potential.
 
     The leaky rectifier has a kink, so the forces of a potential have small jumps.
     """

@@ -155,7 +155,7 @@ def mean_log_degree(statistics: DatasetStatistics) -> float:
 
 
 class PNA(MessagePassing):
-    """PNA over connections; over lengths too where asked for, and always as a potential."""
+    """PNA over connections; over lengths too if asked for, and always as a potential."""
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
@@ -177,7 +177,7 @@ class PNA(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
-        """Gaussians of the lengths and the attributes, where there are any."""
+        """Gaussians of the lengths and the attributes, if there are any."""
         if self.reader is None:
             return None
         if self.fades:

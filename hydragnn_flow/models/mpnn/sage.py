@@ -38,7 +38,7 @@ class SAGEConvolution(nn.Module):
 class SAGE(MessagePassing):
     """SAGE's means over connections.
 
-    Without normalisation where none is asked for: means do not grow with the number of neighbours,
+    Without normalisation if none is asked for: means do not grow with the number of neighbours,
     and on HydraGNN's synthetic task the error is half of that with layer normalisation.
     """
 

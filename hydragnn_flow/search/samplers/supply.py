@@ -78,7 +78,7 @@ class Supply:
         running: Sequence[Mapping[str, Any]],
         seed: int,
     ) -> Values | None:
-        """A proposal; None where none is ready and the driver cannot wait for one.
+        """A proposal; None if none is ready and the driver cannot wait for one.
 
         Parameters
         ----------
