@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.commit import commit, new_staging
+from hydragnn_flow.data.store.commit import alone, cannot_write, commit
 from hydragnn_flow.data.store.describe import (
     Content,
     Description,
@@ -32,6 +32,8 @@ BLOCK_BYTES = 4 << 20
 
 class ShardSeries:
     """Shards written one after the other by one process; each complete before the next begins.
+
+    A context manager, which gives up an unfinished shard after an error.
 
     Parameters
     ----------
@@ -66,6 +68,14 @@ class ShardSeries:
         self._split = ""
         self._like: dict[str, Key] | None = None
 
+    def __enter__(self) -> ShardSeries:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After an error, give up the shard that is not finished."""
+        if kind is not None and self._open is not None:
+            self._open.abort()
+
     def add(self, split: str, graph: Data, where: str) -> None:
         """Add a graph; ``where`` is what to call it in messages.
 
@@ -97,12 +107,6 @@ class ShardSeries:
         self._flush()
         self._finish()
         return join_contents(self._done)
-
-    def abort(self) -> None:
-        """Give up what is not finished."""
-        if self._open is not None:
-            self._open.abort()
-            self._open = None
 
     def _flush(self) -> None:
         if not self._graphs:
@@ -197,36 +201,49 @@ def write_store(
         node_features=node_features,
         provenance=provenance,
     )
-    staging = new_staging(path)
-    series = ShardSeries(
-        staging,
-        (f"shard-{number:05d}.bp" for number in itertools.count()),
-        list(splits),
-        name=str((provenance or {}).get("name", path.name)),
-        dtypes=dtypes,
-        described=described,
-    )
-    try:
-        for split, graphs in splits.items():
-            number = -1
-            for number, graph in enumerate(graphs):
-                series.add(split, graph, f"{split}: graph {number}")
-            if number < 0 and split == TRAIN:
-                raise no_training_graphs(path)
-        commit_store(staging, path, series.close(), described, dtypes)
-    except BaseException:
-        series.abort()
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    with alone(path, "writing") as building:
+        staging = building / "store"
+        try:
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            staging.mkdir()
+            with ShardSeries(
+                staging,
+                (f"shard-{number:05d}.bp" for number in itertools.count()),
+                list(splits),
+                name=str((provenance or {}).get("name", path.name)),
+                dtypes=dtypes,
+                described=described,
+            ) as series:
+                for split, graphs in splits.items():
+                    number = -1
+                    for number, graph in enumerate(graphs):
+                        series.add(split, graph, f"{split}: graph {number}")
+                    if number < 0 and split == TRAIN:
+                        raise no_training_graphs(path)
+                content = series.close()
+            commit_store(staging, path, content, described, dtypes)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path)
 
 
 def commit_store(
     staging: Path, path: Path, content: Content, described: Description, dtypes: Dtypes
 ) -> None:
-    """Write the manifest beside finished shards and give the whole its final name."""
-    save_manifest(staging, make_manifest(content, described, dtypes))
-    commit(staging, path)
+    """Write the manifest beside finished shards and give the whole its final name.
+
+    Raises
+    ------
+    InputError
+        As :func:`make_manifest`.
+    StoreError
+        If the disk does not take it, or another writer was faster.
+    """
+    try:
+        save_manifest(staging, make_manifest(content, described, dtypes))
+        commit(staging, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def no_training_graphs(path: Path) -> InputError:

@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from prepare_cases import MANY, generated, prepare
+from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
@@ -307,7 +307,7 @@ def test_two_at_once(tmp_path):
 
     first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
     started.wait(60)
-    with pytest.raises(StoreError, match="is being prepared by another process"):
+    with pytest.raises(StoreError, match="another process is preparing"):
         prepare(tmp_path / "s")
     proceed.set()
     assert len(first.result(60)["trainset"]) == 7
@@ -327,23 +327,34 @@ def test_unfinished_work_of_other_settings_is_not_used(tmp_path):
     assert np.array_equal(store["valset"].target("energy"), other["valset"].target("energy"))
 
 
-def test_leftovers_of_others(tmp_path):
-    """What a living process, another machine or another store has begun is left alone."""
-    host = socket.gethostname()
-    dead = multiprocessing.get_context("fork").Process(target=int)
-    dead.start()
-    dead.join()
-    kept = [
-        f".s.tmp-{host}-{os.getpid()}-0a0a0a0a",
-        f".s.tmp-another-host-{dead.pid}-0a0a0a0a",
-        f".other.tmp-{host}-{dead.pid}-0a0a0a0a",
-        "precious",
-    ]
-    removed = [f".s.tmp-{host}-{dead.pid}-0a0a0a0a", ".s.tmp-another-host-1-0b0b0b0b"]
-    for name in kept + removed:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    os.utime(tmp_path / removed[1], (0, 0))
+def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
+    """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
-    write_store(tmp_path / "s", {"trainset": graphs})
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "s", "t"])
+
+    def die() -> Iterator[Data]:
+        yield from graphs
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: write_store(tmp_path / "s", {"trainset": die()})
+    )
+    process.start()
+    process.join()
+    assert (tmp_path / ".s.writing" / "store").is_dir()
+    for name in (".other.writing", "precious"):
+        (tmp_path / name).mkdir()
+    assert len(write_store(tmp_path / "s", {"trainset": graphs})["trainset"]) == len(graphs)
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == [".other.writing", "precious", "s", "t"]
+
+
+def test_two_writers_of_a_store(tmp_path):
+    """The second one is told, and does no harm."""
+    graphs = list(prepare(tmp_path / "t")["trainset"])
+
+    def meanwhile() -> Iterator[Data]:
+        yield from graphs
+        with pytest.raises(StoreError, match=r"another process is writing .*s; wait for it"):
+            write_store(tmp_path / "s", {"trainset": graphs[:1]})
+
+    assert len(write_store(tmp_path / "s", {"trainset": meanwhile()})["trainset"]) == len(graphs)

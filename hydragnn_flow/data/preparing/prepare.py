@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
-    cannot_write,
     content_of,
     finished_tasks,
     load_record,
@@ -28,12 +27,12 @@ from hydragnn_flow.data.preparing.workers import NoWorkers, Progress, Workers, r
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
 from hydragnn_flow.data.splits.divide import Structures, divide
+from hydragnn_flow.data.store.commit import alone, building_of, cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
-from hydragnn_flow.locks import Held, Unlockable, locked
 
 T = TypeVar("T")
 
@@ -107,10 +106,10 @@ def prepare_store(
     if path.exists():
         store = _reuse(path, provenance)
         # Files of workers that outlived their driver, and the end of this preparation.
-        shutil.rmtree(_building(path), ignore_errors=True)
+        shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
         return store
     show = progress or (lambda what, done, total: None)
-    with _alone(path) as building, _kept_unless_input_is_wrong(building):
+    with alone(path, "preparing") as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, provenance)
         chunks = open_source(config, seed).chunks()
         settings = {
@@ -173,38 +172,6 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
     if store.manifest.bytes <= _SOON:
         verify_payload(store)
     return store
-
-
-def _building(path: Path) -> Path:
-    """The directory in which a store is being built."""
-    return path.with_name(f".{path.name}.preparing")
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[Path]:
-    """The directory in which the store is being built, for one process at a time."""
-    building = _building(path)
-    busy = StoreError(
-        f"{path} is being prepared by another process; wait for it, or choose another directory"
-    )
-    with ExitStack() as stack:
-        try:
-            building.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(building / "lock", 0.0))
-        except (Held, FileNotFoundError):  # who has just finished takes the directory away
-            raise busy from None
-        except Unlockable as error:
-            raise StoreError(
-                f"{path} is on a file system that cannot lock files ({error.strerror}); "
-                "choose a directory on another"
-            ) from error
-        except OSError as error:
-            raise StoreError(
-                f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
-            ) from error
-        if path.exists():
-            raise busy
-        yield building
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
 from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
+from hydragnn_flow.data.store.commit import cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import fsync_path
 from hydragnn_flow.data.store.manifest import Key, Shard, Target
@@ -81,14 +83,6 @@ def run_task(request: Mapping[str, Any]) -> None:
             raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def cannot_write(path: Path, error: OSError) -> StoreError:
-    """The error for a full or refused disk."""
-    return StoreError(
-        f"{path} cannot be written ({error.strerror or error}); "
-        "free space on its disk or choose another directory"
-    )
 
 
 def read_request(
@@ -153,20 +147,19 @@ def targets_of(record: Mapping[str, Any]) -> dict[str, Target]:
 def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     config = DataConfig(**request["config"])
     source = open_source(config, request["seed"])
-    series = ShardSeries(
+    roles: list[str] = []
+    groups: list[str | None] = []
+    own_edges = False
+    truncation = Truncation()
+    within = request["cutoff"], request["max_neighbours"]
+    with ShardSeries(
         directory,
         _names("graphs"),
         [_ALL],
         name="structures",
         dtypes="hydragnn",
         described=Description(targets={}),
-    )
-    roles: list[str] = []
-    groups: list[str | None] = []
-    own_edges = False
-    truncation = Truncation()
-    within = request["cutoff"], request["max_neighbours"]
-    try:
+    ) as series:
         for chunk in request["chunks"]:
             for record in source.read(Chunk(**chunk)):
                 graph = record.graph(*within)
@@ -177,9 +170,6 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 roles.append(chunk["role"])
                 groups.append(record.group)
         content = series.close()
-    except BaseException:
-        series.abort()
-        raise
     # Here, after some hundred structures, and not when all have been read.
     if request["whole_lists"] and truncation.atoms:
         kept = None if own_edges else within[1]
@@ -212,17 +202,18 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     split = np.concatenate([np.array(load_split(unit)) for unit in units])
     disk = DiskReader(index)
     sizes = index.graph_bytes(np.arange(len(index)))
+    described = Description(
+        targets=targets_of(records[0]), node_features=records[0]["node_features"]
+    )
     series = ShardSeries(
         directory,
         _names(Path(request["directory"]).name),
         SPLITS,
         name=request["name"],
         dtypes=DataConfig(**request["config"]).dtypes,
-        described=Description(
-            targets=targets_of(records[0]), node_features=records[0]["node_features"]
-        ),
+        described=described,
     )
-    try:
+    with closing(disk), series:
         for name in SPLITS:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
@@ -230,11 +221,6 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 if len(graphs):
                     series.append(name, disk.columns(graphs))
         content = series.close()
-    except BaseException:
-        series.abort()
-        raise
-    finally:
-        disk.close()
     return _content(content)
 
 

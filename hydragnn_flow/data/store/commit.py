@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-import socket
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import psutil
+from typing import Literal
 
 from hydragnn_flow.data.store.integrity import fsync_path, fsync_tree
 from hydragnn_flow.errors import StoreError
+from hydragnn_flow.locks import Held, Unlockable, locked
 
-# A writer on another machine cannot be asked whether it lives, but none takes a day.
-_ABANDONED_AFTER = 24 * 3600.0
+Work = Literal["preparing", "writing"]
 
 
-def new_staging(path: Path) -> Path:
-    """Make an empty directory beside ``path``, named after this process."""
-    remove_leftovers(path)
-    owner = f"{socket.gethostname()}-{os.getpid()}"
-    staging = path.parent / f"{_prefix(path)}{owner}-{secrets.token_hex(4)}"
-    try:
-        staging.mkdir(parents=True)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
-        ) from error
-    return staging
+def building_of(path: Path, work: Work) -> Path:
+    """The directory beside ``path`` in which it is built."""
+    return path.with_name(f".{path.name}.{work}")
+
+
+@contextmanager
+def alone(path: Path, work: Work) -> Iterator[Path]:
+    """Make the directory in which ``path`` is built, for one process at a time.
+
+    It stays when the block ends, or when the process is killed: then the next one finds it.
+
+    Raises
+    ------
+    StoreError
+        If another process builds ``path`` or has just built it, or the directory cannot be made or
+        locked.
+    """
+    building = building_of(path, work)
+    busy = StoreError(f"another process is {work} {path}; wait for it, or choose another directory")
+    with ExitStack() as stack:
+        try:
+            building.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(building / "lock", 0.0))
+        except (Held, FileNotFoundError):  # the process that has just finished deletes it
+            raise busy from None
+        except Unlockable as error:
+            raise StoreError(
+                f"{path} is on a file system that cannot lock files ({error.strerror}); "
+                "choose a directory on another"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be created ({error.strerror}); choose a directory you can write to"
+            ) from error
+        if path.exists():
+            raise busy
+        yield building
 
 
 def commit(staging: Path, path: Path) -> None:
@@ -51,25 +72,9 @@ def commit(staging: Path, path: Path) -> None:
     fsync_path(path.parent)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Delete what killed writers of ``path`` left behind, and nothing a living one works on."""
-    if not path.parent.is_dir():
-        return
-    prefix = _prefix(path)
-    for entry in path.parent.iterdir():
-        if entry.name.startswith(prefix) and _abandoned(entry, entry.name.removeprefix(prefix)):
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name}.tmp-"
-
-
-def _abandoned(entry: Path, owner: str) -> bool:
-    host, _, rest = owner.rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and rest.isdigit():
-        return not psutil.pid_exists(int(rest))
-    try:
-        return time.time() - entry.stat().st_mtime > _ABANDONED_AFTER
-    except FileNotFoundError:
-        return False
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """The error for a full or refused disk."""
+    return StoreError(
+        f"{path} cannot be written ({error.strerror or error}); "
+        "free space on its disk or choose another directory"
+    )
