@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,29 +39,21 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         (sentences), ``duplicates`` (by split), ``provenance``.
     """
     manifest = store.manifest
+    as_it_is = {"version", "dtypes", "splits", "targets", "units", "branches", "node_features"}
+    as_it_is |= {"cutoff", "max_neighbours", "truncation", "provenance"}
     return {
+        **manifest.model_dump(include=as_it_is),
         "path": str(store.path),
-        "version": manifest.version,
-        "dtypes": manifest.dtypes,
         "shards": len(manifest.shards),
-        "splits": {name: size.model_dump() for name, size in manifest.splits.items()},
-        "targets": {name: target.model_dump() for name, target in manifest.targets.items()},
         "keys": {
             name: {"dtype": key.dtype, "shape": _shape(key)} for name, key in manifest.keys.items()
         },
-        "units": dict(manifest.units),
         "elements": [chemical_symbols[number] for number in manifest.elements],
-        "branches": list(manifest.branches),
-        "node_features": list(manifest.node_features),
-        "cutoff": manifest.cutoff,
-        "max_neighbours": manifest.max_neighbours,
-        "truncation": None if manifest.truncation is None else asdict(manifest.truncation),
         "truncated": truncated(store),
         "avg_num_neighbors": manifest.statistics.avg_num_neighbors,
         "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
         "left_out": left_out(store),
-        "duplicates": dict(manifest.provenance.get("division", {}).get("duplicates", {})),
-        "provenance": dict(manifest.provenance),
+        "duplicates": manifest.provenance.get("division", {}).get("duplicates", {}),
     }
 
 

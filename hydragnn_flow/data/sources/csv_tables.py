@@ -88,24 +88,22 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
         If the file is no table.
     """
     try:
-        yield from _parse(file)
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            lines = csv.reader(text, strict=True)
+            header = next(lines, [])
+            if twice := {name for name in header if name and header.count(name) > 1}:
+                raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
+            for number, cells in enumerate(row for row in lines if row):
+                origin = f"{file}: structure {number}"
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"{origin} (line {lines.line_num}) has {len(cells)} cells where the header "
+                        f"has {len(header)}; correct the row"
+                    )
+                if any("\0" in cell for cell in cells):
+                    raise InputError(
+                        f"{origin} (line {lines.line_num}) holds a NUL; correct the row"
+                    )
+                yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
-
-
-def _parse(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    with file.open(newline="", encoding="utf-8-sig") as text:
-        lines = csv.reader(text, strict=True)
-        header = next(lines, [])
-        if twice := {name for name in header if name and header.count(name) > 1}:
-            raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
-        for number, cells in enumerate(row for row in lines if row):
-            origin = f"{file}: structure {number}"
-            if len(cells) != len(header):
-                raise InputError(
-                    f"{origin} (line {lines.line_num}) has {len(cells)} cells where the header has "
-                    f"{len(header)}; correct the row"
-                )
-            if any("\0" in cell for cell in cells):
-                raise InputError(f"{origin} (line {lines.line_num}) holds a NUL; correct the row")
-            yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}

@@ -105,16 +105,13 @@ class EmtAlloys:
         self._config = config
         self._seed = seed
         self._labels = LabelCheck({name: TargetConfig(unit=unit) for name, unit in _UNITS.items()})
+        self.found_targets: Mapping[str, Target] = self._labels.found
         self._supercells = _supercells(*config.atoms)
         if not self._supercells:
             raise InputError(
                 f"data.source.atoms: no supercell of {_ATOMS_PER_CELL} atoms has between "
                 f"{config.atoms[0]} and {config.atoms[1]} atoms; widen the range"
             )
-
-    @property
-    def found_targets(self) -> Mapping[str, Target]:
-        return self._labels.found
 
     def files(self) -> list[Path]:
         return []

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -126,12 +126,7 @@ def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
 
 
 def _names(section: FilesSection) -> dict[Role, str]:
-    names: dict[Role, str | None] = {
-        "train": section.train,
-        "val": section.val,
-        "test": section.test,
-    }
-    return {role: name for role, name in names.items() if name is not None}
+    return {role: name for role in get_args(Role) if (name := getattr(section, role)) is not None}
 
 
 def _candidates(name: str, folder: Path) -> Iterator[Path]:

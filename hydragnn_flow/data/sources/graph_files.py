@@ -62,6 +62,7 @@ class GraphFiles(ABC, Generic[AnySection]):
         self._folder = folder
         self._suffixes = suffixes
         self._labels = LabelCheck(section.targets)
+        self.found_targets: Mapping[str, Target] = self._labels.found
         self._features: Sequence[str] | None = None
 
     @abstractmethod
@@ -71,11 +72,6 @@ class GraphFiles(ABC, Generic[AnySection]):
     def _beside(self, path: Path) -> list[Path]:
         """Further files that belong to one."""
         return []
-
-    @property
-    def found_targets(self) -> Mapping[str, Target]:
-        """The targets as the records read so far have them."""
-        return self._labels.found
 
     @property
     def node_features(self) -> Sequence[str]:

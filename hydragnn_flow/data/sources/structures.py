@@ -65,6 +65,7 @@ class StructureSource(ABC):
         self._config = config
         self._folder = folder
         self._labels = LabelCheck(config.targets)
+        self.found_targets: Mapping[str, Target] = self._labels.found
         self._branches = config.branches
 
     @abstractmethod
@@ -80,10 +81,6 @@ class StructureSource(ABC):
 
         May raise anything; what is no InputError is taken for a structure that cannot be read.
         """
-
-    @property
-    def found_targets(self) -> Mapping[str, Target]:
-        return self._labels.found
 
     def files(self) -> list[Path]:
         return [file for files in self._inputs().values() for file in files]

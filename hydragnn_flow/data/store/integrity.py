@@ -29,14 +29,12 @@ class FileRecord(BaseModel):
     """CRC-32 of all bytes, as ``zlib.crc32``."""
 
 
-def describe_file(path: Path) -> FileRecord:
-    """Size and checksum of a file as it is now."""
-    return FileRecord(size=path.stat().st_size, crc32=checksum(path))
-
-
 def describe_files(folder: Path) -> dict[str, FileRecord]:
     """Size and checksum of every file in a folder, by name."""
-    return {path.name: describe_file(path) for path in sorted(folder.iterdir())}
+    return {
+        path.name: FileRecord(size=path.stat().st_size, crc32=checksum(path))
+        for path in sorted(folder.iterdir())
+    }
 
 
 def is_payload(name: str) -> bool:

@@ -23,8 +23,6 @@ from hydragnn_flow.data.store.statistics import Accumulator
 # and 300 us among fifty thousand.
 _MOST_BLOCKS = 1000
 
-_NARROW = (np.dtype(np.int16), np.dtype(np.int32))
-
 
 class ShardWriter:
     """One shard under construction.
@@ -75,7 +73,8 @@ class ShardWriter:
         if len(self._blocks) >= _MOST_BLOCKS:
             return False
         return all(
-            np.can_cast(self._type_of(key, columns), self._stored[key], "safe") for key in columns
+            np.can_cast(self._type_of(columns[name], key), self._stored[name], "safe")
+            for name, key in describe_keys(columns).items()
         )
 
     def append(self, split: str, columns: Mapping[str, Column]) -> None:
@@ -90,7 +89,7 @@ class ShardWriter:
         """
         found = describe_keys(columns)
         for key, column in columns.items():
-            stored = self._stored.setdefault(key, self._type_of(key, columns))
+            stored = self._stored.setdefault(key, self._type_of(column, found[key]))
             self.keys[key] = self.keys[key] & found[key] if key in self.keys else found[key]
             self._counts.setdefault(split, {}).setdefault(key, []).append(column.counts)
             self._file.append(
@@ -156,25 +155,19 @@ class ShardWriter:
         start, end = self._blocks.end, self._file.flush()
         self._blocks.add(split, graphs, end, checksum(self.path / "data.0", start, end))
 
-    def _type_of(self, key: str, columns: Mapping[str, Column]) -> np.dtype[Any]:
+    def _type_of(self, column: Column, key: Key) -> np.dtype[Any]:
         """The type to store a key's values in."""
-        values, counts = columns[key].values, columns[key].counts
+        values = column.values
         # The few numbers of whole graphs are not worth the shards that growing ones would cost.
-        many = np.array_equal(counts, columns["x"].counts) or np.array_equal(
-            counts, columns["edge_index"].counts
-        )
-        if not self._narrow or not many or values.dtype.kind != "i":
+        if not self._narrow or not (key.node or key.edge) or values.dtype.kind != "i":
             return values.dtype
-        least, most = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        return next((t for t in _NARROW if _holds(t, least) and _holds(t, most)), values.dtype)
+        # A signed type that holds -1 - n holds n.
+        least = min(int(values.min()), -1 - int(values.max())) if values.size else 0
+        return np.result_type(np.int16, np.min_scalar_type(least))
 
 
 def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(key.array_shape(0), dtype=dtype)
-
-
-def _holds(dtype: np.dtype[Any], number: int) -> bool:
-    return bool(np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
