@@ -22,7 +22,7 @@ Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
 VERSION = 3
-"""Of a line of `segments.jsonl`."""
+"""Version of a line of `segments.jsonl`."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
 
@@ -33,7 +33,7 @@ class Segment:
 
     kind: Kind
     number: int
-    """Of the trial or member."""
+    """Number of the trial or member."""
     rung: int
 
 
@@ -124,8 +124,7 @@ class TrainingOutcome:
     is the only one."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
-    """Energy of all ranks [J]: the fraction of what each one's counters saw that is the segment's;
-    None if a rank has none."""
+    """The segment's energy on all ranks [J]; None if a rank has no counter."""
     spent_seconds: float = 0.0
     """Time of each GCD [s] that led to the checkpoint the segment began with, including the work of
     lost segments, which have no ``seconds``."""
@@ -158,7 +157,7 @@ class Place:
 
     node: str = ""
     gcds: list[str] = field(default_factory=list)
-    """Of each rank; one on another node than the first rank's is named `node/gcd`."""
+    """GCD of each rank; one on another node than the first rank's is named `node/gcd`."""
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -174,7 +173,7 @@ class Forecast:
     bundle: str = ""
     """Name of the segments that were sent to one worker together."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Of the trial: dotted path into the network → value."""
+    """Values of the trial: dotted path into the network → value."""
     accumulation_steps: int = 1
     """Micro-batches into which each rank divided its graphs of a step."""
     planned_epochs: int | None = None
@@ -211,5 +210,5 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         return replace(self, **vars(forecast))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values of all fields."""
         return dict(vars(self))

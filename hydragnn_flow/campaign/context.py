@@ -32,7 +32,7 @@ class Context:
     directory: RunDirectory
     store: GraphStore
     token: str
-    """Of this driver."""
+    """Token of this driver."""
     view: View
     clock: Clock = field(default_factory=WallClock)
     ledger: Ledger = field(init=False)

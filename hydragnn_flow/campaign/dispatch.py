@@ -28,11 +28,11 @@ class _Sending:
 
     tasks: list[Task]
     groups: list[list[RankGroup]]
-    """Of each worker."""
+    """Rank groups of each worker."""
     bundle: str
     """Its name in the records."""
     started: float
-    """By the campaign's clock [s]."""
+    """Start by the campaign's clock [s]."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
 
     @property
@@ -53,7 +53,7 @@ class _End:
 
     sending: _Sending
     position: int
-    """Of the worker."""
+    """Position of the worker in the gang."""
     future: Future[list[SegmentResult]]
 
 
@@ -88,7 +88,7 @@ class Dispatch:
         return self._workers.free(self._pool)
 
     def busy(self) -> list[float]:
-        """For each worker at work, how long it is expected to be so [s]."""
+        """Expected remaining time of each worker at work [s]."""
         now = self._clock.monotonic()
         return [
             sending.remaining(now)
@@ -140,9 +140,9 @@ class Dispatch:
         return ended
 
     def _judge_nodes(self, sending: _Sending) -> None:
-        """Tell the pools how a node does; of a gang each group speaks for its own.
+        """Tell the pools how a node does; in a gang each group counts for its own node.
 
-        What worked comes last: the node is good, whatever failed beside it.
+        Successes come last: the node is good, whatever failed beside them.
         """
         results = chain.from_iterable(_answers(sending))
         for result in sorted(results, key=_has_worked):

@@ -133,7 +133,7 @@ class Estimator:
     def _taken(self, result: SegmentResult) -> Taken | None:
         """Time and memory of a segment over what its network alone said; None if it is not whole.
 
-        Where it took too few steps for one to be timed, they count as all of the time.
+        If it took too few steps to time one, they count as all of the time.
         """
         whole = result.to_epoch - result.from_epoch == result.planned_epochs
         if result.status != "ok" or not whole or result.from_step or not result.uncorrected_seconds:

@@ -29,7 +29,7 @@ class Ledger:
     def __init__(self, directory: RunDirectory, token: str) -> None:
         self._directory, self._token = directory, token
         self.results: list[SegmentResult] = list(directory.results())
-        """In the order they ended."""
+        """Results in the order they ended."""
         self._bundles = max((int(r.bundle[1:]) for r in self.results if r.bundle), default=0)
 
     def next_bundle(self) -> str:

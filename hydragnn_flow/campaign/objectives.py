@@ -81,7 +81,7 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         per_atom = last.metrics.get(f"{target}_mae_per_atom")
         return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
     if name == "peak_memory_gib":
-        # What did not fit was tried again in more micro-batches.
+        # A step that did not fit was tried again in more micro-batches.
         fitted = [result for result in results if result.status != "out_of_memory"]
         return max(result.peak_memory_gib for result in fitted)
     if name == "joules":

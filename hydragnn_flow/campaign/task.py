@@ -26,13 +26,13 @@ class Task:
     epochs: int
     """Epochs it is expected to train."""
     parameters: dict[str, Any]
-    """Of the trial."""
+    """Values of the trial by path."""
     width: int
-    """GCDs, and so ranks, it is to have."""
+    """Number of GCDs, and so of ranks."""
     ready_since: float
-    """When it could have run for the first time, by the campaign's clock [s]."""
+    """Time from which it could have run, by the campaign's clock [s]."""
     checkpoint_seen: float
-    """When the checkpoint was written that it begins with; see :func:`checkpoint_time`."""
+    """Time of the checkpoint it begins with; see :func:`checkpoint_time`."""
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
 
@@ -80,7 +80,7 @@ def log_retry(task: Task, end: SegmentResult) -> None:
 
 
 def checkpoint_time(folder: Path) -> float:
-    """When the checkpoint in a folder was written [s], as Unix time; 0 if there is none.
+    """Unix time of the checkpoint in a folder [s]; 0 if there is none.
 
     Waits for a disk that is gone for a while.
     """

@@ -56,7 +56,7 @@ class Ensemble:
     calibrations: dict[str, Calibration]
     """Per target."""
     manifest: Manifest
-    """Of the store the members were trained on."""
+    """Manifest of the store the members were trained on."""
     level: float
     """Fraction of true values the intervals are to hold."""
 
@@ -286,7 +286,7 @@ class Ensemble:
 
 
 def _names(n: int, files: Sequence[str] | None) -> list[str]:
-    """What to call each structure: by its file, and by its number where that has several."""
+    """Names of the structures: file, and number if the file has several."""
     if files is None:
         return [f"structure {i}" for i in range(n)]
     several, seen, names = Counter(files), Counter[str](), []

@@ -1,4 +1,4 @@
-"""Which trials become members."""
+"""Selection of the trials that become members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the members' predictions to a mean with honest error bars. Plain numpy."""
+"""Mean and calibrated error bars from the members' predictions. Plain numpy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Calibration:
 
     scale: float
     floor: float
-    """In the data's units; per atom where ``per_atom``; a factor of a predicted noise."""
+    """Error that all members share, in the data's units; per atom with ``per_atom``; a factor if
+    the noise is predicted."""
     quantile: float
     level: float
-    """Fraction of true values the interval is to hold."""
+    """Fraction of true values that the interval should contain."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values of the fields."""
         return asdict(self)
 
 

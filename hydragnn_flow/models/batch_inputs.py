@@ -82,7 +82,7 @@ def _read(batch: GraphBatch, key: str) -> Tensor:
     value: Tensor | None = getattr(batch, key, None)
     if value is None:
         raise InputError(
-            f"the network reads the key {key!r} of the graphs, but these have none; "
+            f"the network reads the key {key!r} of the graphs, but these do not have it; "
             f"give graphs that bring it, as the training data do"
         )
     return value

@@ -210,6 +210,6 @@ def fusion_with_graphs(
     if "graph" not in config.Variables_of_interest.type:
         raise InputError(
             "network: Architecture.graph_attr_conditioning_mode = 'fuse_pool' acts on graph "
-            "outputs, of which there is none; write 'concat_node' or 'film'"
+            "outputs, and there are none; write 'concat_node' or 'film'"
         )
     return fusion

@@ -196,7 +196,7 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64]) -> Sizes:
-        """Of the atoms, or the edges, of each graph."""
+        """Sizes from the number of atoms, or of edges, of each graph."""
         mean, deviation = float(sizes.mean()), float(sizes.std())
         skewness = float((((sizes - mean) / (deviation or 1.0)) ** 3).mean())
         return cls(mean, deviation, skewness, float(sizes.max()))

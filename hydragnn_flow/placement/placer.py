@@ -1,4 +1,4 @@
-"""Which segments run together on a GCD."""
+"""Choice of the segments that run together on a GCD."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Placeable(Protocol):
 
     @property
     def ready_since(self) -> float:
-        """When it could have run for the first time [s]."""
+        """Time from which it could have run [s]."""
         ...
 
 

@@ -38,7 +38,7 @@ class Picture:
     source: str
     """``data:`` address."""
     width: int
-    """In CSS pixels."""
+    """Width in CSS pixels."""
     text: str
     """Description of the picture, for readers who cannot see it."""
 

@@ -1,4 +1,4 @@
-"""Which hyper-parameters mattered."""
+"""Importance of hyper-parameters."""
 
 from __future__ import annotations
 

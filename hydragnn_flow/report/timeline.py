@@ -1,4 +1,4 @@
-"""Which GCD ran what when, as rows, tracks and bars."""
+"""Timeline of the GCDs: rows, tracks and bars."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Timeline:
     """Fraction of the time, pauses left out, in which each row's GCD ran nothing."""
     pauses: tuple[Pause, ...]
     length: float
-    """Of the axis [s]."""
+    """Length of the axis [s]."""
     untimed: int
     """Segments whose place or time is unknown: they were lost with their worker."""
 

@@ -85,7 +85,7 @@ def read_study(run_directory: Path) -> optuna.Study:
 
 
 def find_study(run_directory: Path) -> optuna.Study | None:
-    """As :func:`read_study`, but None before the search begins."""
+    """Study as of :func:`read_study`, but None before the search begins."""
     path = run_directory / JOURNAL
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = read_journal(path) if path.exists() else None

@@ -103,7 +103,7 @@ def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
 def _excess(
     trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
 ) -> dict[str, float]:
-    """By how much a trial of an earlier study is above the limits of this search."""
+    """Excess of a trial of an earlier study over the limits of this search."""
     before, excess = study.user_attrs.get(LIMITS, {}), {}
     for key, limit in config.constraints.items():
         if key not in trial.constraints:

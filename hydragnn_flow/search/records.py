@@ -36,11 +36,11 @@ class TrialRecord:
     state: TrialWord
     parameters: dict[str, Any]
     value: float | None
-    """Of the first objective, at the last rung."""
+    """Value of the first objective, at the last rung."""
     reason: str = ""
     """Why a failed trial failed."""
     values: tuple[float, ...] = ()
-    """Of every objective, where the trial has ended."""
+    """Values of all objectives, if the trial has ended."""
     feasible: bool = True
     """Whether it kept the limits of ``search.constraints``, as far as is known."""
     waits: bool = False

@@ -137,7 +137,7 @@ def as_batch(*structures: ase.Atoms) -> Any:
 
 
 def lively(model: HydraModel) -> HydraModel:
-    """In float64, ready to predict, and livelier than fresh weights, so that a fault shows."""
+    """Model in float64, ready to predict, livelier than fresh weights, so that a fault shows."""
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -96,7 +96,7 @@ class SourceSuite:
             assert len(records) == chunk.stop - chunk.start
 
     def test_any_range_of_a_chunk_can_be_read(self, source_config: DataConfig) -> None:
-        """By itself and again."""
+        """A range is read alone and repeatedly."""
         source = open_source(source_config, 0)
         for chunk in source.chunks()[:3]:
             records = list(source.read(chunk))

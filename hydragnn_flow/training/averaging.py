@@ -55,7 +55,7 @@ class Average:
         return self._module.eval()
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: plain values and tensors."""
+        """State for a checkpoint: plain values and tensors."""
         weights = dict(self._module.named_parameters()) if self.decay else {}
         return {"steps": self.steps, "weights": {k: v.detach() for k, v in weights.items()}}
 

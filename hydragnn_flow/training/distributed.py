@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-# How long a rank waits for another in a collective operation; saving a checkpoint lies within.
+# How long a rank waits for another in a collective operation; saving a checkpoint is within it.
 PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 _kept: list[object] = []

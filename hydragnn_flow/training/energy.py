@@ -175,5 +175,5 @@ def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
     first = die - die % dies
     package = counted[first : first + dies]
     if rest or sum(package) != 1:
-        raise ValueError("it cannot be told which die counts for which")
+        raise ValueError("it is unknown which die counts for which")
     return first + package.index(True), dies

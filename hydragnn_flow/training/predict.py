@@ -21,7 +21,7 @@ from hydragnn_flow.training.loading import on_device
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphSplit, Manifest
 
-# Batches whose outputs are read together; for what is read the host waits.
+# Batches whose outputs are read together; the host waits for every read.
 _TOGETHER = 64
 
 
@@ -56,7 +56,7 @@ class Outputs:
         self._batches = 0
 
     def add(self, outputs: Mapping[str, Tensor]) -> None:
-        """Those of the next batch."""
+        """Add the outputs of the next batch."""
         for name, values in outputs.items():
             self._waiting.setdefault(name, []).append(values.detach())
         self._batches += 1
@@ -92,7 +92,7 @@ def predict_batches(
 def outputs_of(
     model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> Outputs:
-    """As :func:`predict_batches`, in the precision in which they are computed."""
+    """Predictions as of :func:`predict_batches`, in the precision of the computation."""
     device = torch.device(device)
     model = model.to(device).eval()
     outputs = Outputs()

@@ -24,7 +24,7 @@ Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
 FILES = {VALIDATION: "validation.npz", TEST: "test.npz"}
-"""Of each split that is kept, in the folder of the trial or member."""
+"""File of each split whose predictions are kept, in the folder of the trial or member."""
 _MADE_BY = "made by"  # no name of an output
 
 

@@ -158,7 +158,7 @@ def _keep_validation(trainer: Trainer) -> None:
 def _keep_missing(trainer: Trainer, split: GraphSplit, should_stop: Callable[[], bool]) -> None:
     """Predict a split with the best weights, unless what they predict is kept.
 
-    Of the validation split that is so but where the best weights are those of a process that was
+    Those of the validation split are kept, unless the best weights are those of a process that was
     killed, or of the trial that a member continues.
     """
     by = made_by(vars(trainer.progress))

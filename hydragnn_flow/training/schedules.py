@@ -68,7 +68,7 @@ class Schedule:
             state["waited"] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: plain values."""
+        """State for a checkpoint: plain values."""
         return dict(self._plateau)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def _one_cycle(done: float, span: float, rise: float) -> float:
 
 
 def _half_cosine(x: float) -> float:
-    """From one at 0 to zero at 1."""
+    """Half a cosine from one at 0 to zero at 1."""
     return 0.5 * (1 + math.cos(math.pi * x))
 
 

@@ -32,7 +32,7 @@ class Spent(NamedTuple):
     """Cost of a checkpoint, including segments whose results never arrived."""
 
     seconds: float = 0.0
-    """Of each GCD [s]."""
+    """Time of each GCD [s]."""
     joules: float = 0.0
 
 

@@ -75,7 +75,7 @@ class Trainer:
         self.spec, self.world, self.device = spec, world, device
         self.may_write, self.spent = may_write, spent
         self.spent_before = Spent()
-        """By the segments before, down to the checkpoint this one begins with."""
+        """Cost of earlier segments up to the checkpoint that this one begins with."""
         network = spec.network
         self.settings = network.Training
         self.train, self.val = store["trainset"], store["valset"]
@@ -101,9 +101,9 @@ class Trainer:
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
         self.monitor: TrainingMonitor | None = None
-        """Of the last run: how many steps it took, and how long they were."""
+        """Monitor of the last run, with the number and time of its steps."""
         self.predicted: Predicted | None = None
-        """Of the validation split by the best weights, where the last run found them."""
+        """Validation predictions by the best weights, if the last run found those."""
         self._outputs: Outputs | None = None
         """The same on this rank alone."""
         self._unsaved = False

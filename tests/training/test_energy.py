@@ -109,7 +109,7 @@ def test_dies_of_a_package_have_one_counter(
     "counted", [[False], [False] * 8, [True, True, False, False], [True, True, False]]
 )
 def test_dies_that_do_not_say_who_counts_are_not_counted(counted: list[bool]) -> None:
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError, match="it is unknown which die"):
         package_counter(counted, 0)
 
 

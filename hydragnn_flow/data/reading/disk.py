@@ -14,7 +14,7 @@ from hydragnn_flow.data.columns import Column, bounds_of
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ReadInto
 
-# Of each key of whole graphs.
+# Memory for each key of whole graphs.
 _KEEP_BYTES = 64 << 20
 
 

@@ -1,4 +1,4 @@
-"""Which structures train, validate and test."""
+"""Division of structures into training, validation and test."""
 
 TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
 """The names HydraGNN gives its splits."""

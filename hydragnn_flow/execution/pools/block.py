@@ -24,17 +24,17 @@ class Block:
     since: float = field(default_factory=time.time)
     """Unix time it entered the state."""
     entered: float = field(default_factory=time.monotonic)
-    """When that was, by the monotonic clock [s]."""
+    """Time it entered the state, by the monotonic clock [s]."""
     submitted: float = field(default_factory=time.monotonic)
-    """When the scheduler took it."""
+    """Time the scheduler took it."""
     managers: list[Manager] = field(default_factory=list)
     """Its worker pools that are connected."""
     seen: set[str] = field(default_factory=set)
-    """Identifiers of all that have been."""
+    """Identifiers of all worker pools that have been connected."""
     connected: float | None = None
-    """When the first came."""
+    """Time the first was connected."""
     gone: float | None = None
-    """When the last went."""
+    """Time the last was gone."""
     leaving: bool = False
     """Whether it is being given back."""
     was_given_work: bool = False

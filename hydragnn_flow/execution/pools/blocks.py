@@ -60,7 +60,7 @@ class Blocks:
     parsl
         The pool's executor.
     scheduler_thread
-        Runs what talks to the scheduler, one thing at a time, while the campaign goes on.
+        Runs what talks to the scheduler, one thing at a time, while the campaign continues.
     workers_per_node
         How many workers a node of the pool has.
     first_state

@@ -1,4 +1,4 @@
-"""Which nodes spoil the work that is sent to them."""
+"""Health of nodes: those that spoil the work that is sent to them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SECONDS_BETWEEN_QUESTIONS = 15.0
 # Waits shorter than this are not reported to the user.
 SECONDS_BEFORE_A_WORD = 10.0
 
-# Characters that stand for themselves where Parsl puts a path: in shell commands, in format
+# Characters without a special meaning where Parsl puts a path: in shell commands, in format
 # strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
 _PLAIN = r"\w./@+=,-"
 _ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}

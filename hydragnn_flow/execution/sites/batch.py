@@ -157,7 +157,7 @@ class Executors:
 
     node: Node
     options: Options
-    """As resolved by the site."""
+    """Options as resolved by the site."""
     provider: Callable[..., Any]
     """Makes a Parsl provider of the arguments every batch provider takes: `nodes_per_block`,
     `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` if there is one."""

@@ -40,7 +40,7 @@ class Preview:
     config: Config
     """Parsl's configuration."""
     blocks: dict[str, Block]
-    """By pool."""
+    """Block of each pool."""
     note: str
     """Sentence about values that this host cannot know; empty if it knows all."""
 

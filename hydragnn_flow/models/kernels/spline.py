@@ -150,7 +150,7 @@ class KnotRows:
 
     @cached_property
     def reader(self) -> Tensor:
-        """Which edge reads, four times each [4 * n_edges]."""
+        """Index of the reading edge, four times each [4 * n_edges]."""
         edges = torch.arange(self.start.shape[0], device=self.start.device)
         return edges.repeat_interleave(_PER_EDGE)
 

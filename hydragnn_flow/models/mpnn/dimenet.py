@@ -107,7 +107,7 @@ class Residual(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of any shape [n, width]."""
+        """Features [n, width] with the residual added."""
         return x + functional.silu(self.second(functional.silu(self.first(x))))
 
 

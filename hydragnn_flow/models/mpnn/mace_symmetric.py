@@ -108,7 +108,7 @@ class _Power(nn.Module):
 
 
 def _computable(needed: set[Monomial], n_components: int, order: int) -> list[list[Monomial]]:
-    """Those needed, and those they are computed from, sorted, by their number of factors."""
+    """Monomials needed, and those they are computed from, sorted by their number of factors."""
     by_power = [sorted(m for m in needed if len(m) == power) for power in range(1, order + 1)]
     for power in range(order - 1, 0, -1):
         smaller = {monomial[:-1] for monomial in by_power[power]}

@@ -1,4 +1,4 @@
-"""Which GCD ran what when."""
+"""Occupancy of the GCDs over time."""
 
 from __future__ import annotations
 

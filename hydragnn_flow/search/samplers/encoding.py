@@ -54,13 +54,13 @@ class UnitCube:
         self._column = {name: column for column, name in enumerate(space)}
         self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
         self.parameters = np.repeat(np.arange(len(space)), [self._width(name) for name in space])
-        """Of which parameter each feature is [n_features]."""
+        """Parameter of each feature [n_features]."""
 
     def __len__(self) -> int:
         return len(self.domains)
 
     def branches(self) -> list[Branch]:
-        """For each choice that conditions ask for, one with each of its values."""
+        """Branches: one with each value of every choice that conditions ask for."""
         asked = {other for when in self._when.values() for other in when}
         return [
             Branch(self._column[name], (value + 0.5) / count)
@@ -127,7 +127,7 @@ class UnitCube:
         return snapped
 
     def _holds(self, name: str, units: Floats, allowed: Sequence[Any]) -> Bools:
-        """Where a parameter exists and has one of the values."""
+        """Whether a parameter exists and has one of the values, of each point."""
         found, where = np.unique(units, return_inverse=True)
         holds = [not math.isnan(unit) and self._value(name, unit) in allowed for unit in found]
         return np.array(holds, dtype=bool)[where]

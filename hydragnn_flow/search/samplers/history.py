@@ -122,7 +122,7 @@ class History:
         self._parts = None
 
     def having(self, rows: Index, names: Iterable[str]) -> Index:
-        """Those of the trials that have all the parameters."""
+        """Rows of the trials that have all the parameters."""
         for name in names:
             if name not in self._columns:
                 return rows[:0]

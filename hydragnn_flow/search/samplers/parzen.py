@@ -27,7 +27,7 @@ POINTS, KERNELS = 256, 128
 NEGLIGIBLE = 4.0
 """Kernels whose sum is this far below the prior, in ln, are left out: 2 % of a small part."""
 _LARGEST = 80.0
-"""In ln: float32 ends at 88."""
+"""Largest exponent, in ln: float32 ends at 88."""
 
 
 def ramp(count: int) -> Array:
@@ -115,7 +115,7 @@ class Parzen:
         return np.asarray(found + added)
 
     def _near(self, points: Array, kernels: Index, least: float) -> Index:
-        """Those of the kernels whose logarithm may exceed ``least`` at any of the points."""
+        """Kernels whose logarithm may exceed ``least`` at any of the points."""
         # Largest sum of the other parameters' terms, to drop kernels early.
         to_come = self._highest
         reached = self._log_weights[kernels]

@@ -218,7 +218,7 @@ def _first_new(points: Floats, taken: Floats) -> Floats | None:
 
 
 def _inside(points: Floats, branch: Branch | None) -> Bools:
-    """Which points are of a branch; the parameter it is named by may itself be conditional."""
+    """Mask of the points in a branch; its parameter may itself be conditional."""
     if branch is None:
         return np.ones(len(points), dtype=bool)
     return np.isclose(points[:, branch.column], branch.unit)

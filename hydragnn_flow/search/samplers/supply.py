@@ -15,7 +15,7 @@ MOST_IDLE = 0.01
 MOST_BUSY = 0.25
 """Share of its time that the driver may wait."""
 MOST_SECONDS = 2.0
-"""That the driver waits at a time: it has results to record and segments to send."""
+"""Longest wait of the driver at a time: it has results to record and segments to send."""
 IN_FLIGHT_PER_PROPOSAL = 16
 """Trials in flight for each proposal that is made ahead: more proposals would soon be stale."""
 FEWEST_AHEAD = 2
