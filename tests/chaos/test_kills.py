@@ -1,6 +1,7 @@
 """The driver is killed at every stage of a run; the same command goes on, and nothing is lost.
 
-A campaign that is killed once and interrupted once is tests/test_campaign.py.
+A campaign that is killed once and interrupted once is tests/test_campaign.py; a search that is
+killed at random moments, test_search_kills.py.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from hydragnn_flow.search import read_trials
 # What the run directory shows at each moment of death, in the order of a run.
 MOMENTS: dict[str, Reached] = {
     "while the store is being written": lambda run: any(run.glob("*store*")),
-    "while the first trials are begun": lambda run: lines(run / "study.journal") >= 3,
     "while segments run": lambda run: (run / "trials/0/checkpoint.pt").exists(),
-    "after the first results": lambda run: lines(run / "segments.jsonl") >= 2,
     "late in the search": lambda run: lines(run / "segments.jsonl") >= 7,
     "while a member trains": lambda run: (run / "ensemble/members/0/log").exists(),
     "between members": lambda run: member_lines(run) >= 1,

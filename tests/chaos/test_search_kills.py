@@ -1,4 +1,4 @@
-"""A search of two hundred trials whose driver is killed at random moments, again and again."""
+"""A search of a hundred trials whose driver is killed at random moments, again and again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hydragnn_flow.config import load_config
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 
-TRIALS, KILLS = 200, 20
+TRIALS, KILLS = 100, 10
 SEARCH: dict[str, Any] = {
     "trials": TRIALS,
     "sampler": "auto",
