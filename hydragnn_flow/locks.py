@@ -90,7 +90,7 @@ def local_locks(path: Path) -> str:
 def take(lock: int) -> bool:
     """Lock an open file for this process alone; returns whether no other process has it.
 
-    A lock that was :func:`share`-d before is lost if another process has it.
+    A lock that was taken by :func:`take_shared` before is lost if another process has it.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def take(lock: int) -> bool:
     return _flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def share(lock: int) -> None:
+def take_shared(lock: int) -> None:
     """Lock an open file for reading, as others may; waits for a process that has it alone.
 
     Raises

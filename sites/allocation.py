@@ -92,8 +92,8 @@ def seconds_left(job: str) -> int:
     days, _, clock = left.rpartition("-")
     try:
         seconds = 86400 * int(days or 0)
-        for unit, part in zip((1, 60, 3600), reversed(clock.split(":")), strict=False):
-            seconds += unit * int(part)
+        for unit, number in zip((1, 60, 3600), reversed(clock.split(":")), strict=False):
+            seconds += unit * int(number)
     except ValueError:
         raise InputError(
             f"site allocation: squeue does not say how long job {job} has left "

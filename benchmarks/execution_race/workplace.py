@@ -122,7 +122,7 @@ class Segments:
 
 def workers_of_this_machine(workers: int) -> Site:
     """A site like `local`, with as many workers as wanted, whatever the machine has."""
-    each = Gcd(4.0, 3e10, 1.8e10, launch_seconds=1.5e-5, process_gib=0.6, share=1)
+    each = Gcd(4.0, 3e10, 1.8e10, launch_seconds=1.5e-5, process_gib=0.6, most_segments=1)
     node = Node(tuple(str(gcd) for gcd in range(workers)), each, cores_per_gcd=1, device="cpu")
     executors = Executors(node, Options(heartbeat=HEARTBEAT), LocalProvider, lambda: "127.0.0.1")
     return Site("local", 1, node, executors)

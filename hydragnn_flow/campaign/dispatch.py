@@ -15,7 +15,6 @@ from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import PoolName, RankGroup, abort, merged
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import seconds_of
 from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
 
 SECONDS_BETWEEN_CHECKS = 0.5
@@ -44,17 +43,11 @@ class _Sending:
 
         An overdue one is assumed to need as long again as it is late.
         """
-        return abs(self.started + max(map(seconds_of, self.tasks)) - now)
+        return abs(self.started + max(task.seconds for task in self.tasks) - now)
 
 
-@dataclass(frozen=True)
-class _End:
-    """The end of a worker's part of a bundle that was sent."""
-
-    sending: _Sending
-    position: int
-    """Position of the worker in the gang."""
-    future: Future[list[SegmentResult]]
+_Ended = tuple[_Sending, int, Future[list[SegmentResult]]]
+"""A bundle that was sent, the position of one of its workers, and the results of that worker."""
 
 
 class Dispatch:
@@ -74,7 +67,7 @@ class Dispatch:
         self._context, self._workers, self._pool = context, workers, pool
         self._clock = context.clock
         self._running: set[_Sending] = set()
-        self._done: SimpleQueue[_End] = SimpleQueue()
+        self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
 
     @property
@@ -127,7 +120,7 @@ class Dispatch:
             future.add_done_callback(partial(self._ended, sending, position))
 
     def _ended(self, sending: _Sending, position: int, end: Future[list[SegmentResult]]) -> None:
-        self._done.put(_End(sending, position, end))  # called by a thread of Parsl's
+        self._done.put((sending, position, end))  # called by a thread of Parsl's
 
     def wait(self) -> list[tuple[Task, SegmentResult]]:
         """The segments that have ended, already on disk; none if that takes long."""
@@ -160,8 +153,8 @@ class Dispatch:
         seconds = SECONDS_BETWEEN_CHECKS
         while (end := self._clock.next(self._done, seconds)) is not None:
             seconds = 0.0
-            sending = end.sending
-            results = sending.ended[end.position] = end.future.result()
+            sending, position, future = end
+            results = sending.ended[position] = future.result()
             if len(sending.ended) == len(sending.groups):
                 finished.append(sending)
             elif results[0].status not in AGREED:

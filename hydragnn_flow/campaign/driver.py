@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -99,14 +100,7 @@ def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pools
     """The site's pools, started when first asked for: whatever is wrong is found before."""
     pools = Pools(site, directory.path / "parsl")
     with ExitStack() as stack:
-        running: list[Pools] = []
-
-        def start() -> Pools:
-            if not running:
-                running.append(stack.enter_context(pools))
-            return pools
-
-        yield start
+        yield cache(lambda: stack.enter_context(pools))
 
 
 def _prepare(

@@ -107,11 +107,8 @@ class Estimator:
 
     def steps_per_epoch(self, network: NetworkConfig) -> int:
         """Optimiser steps of an epoch."""
-        return self._steps(Budget.of(network))
-
-    def _steps(self, budget: Budget) -> int:
         sizes = self._store.manifest.splits["trainset"]
-        return budget.least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+        return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took; those of a bundle come all together."""
@@ -161,18 +158,17 @@ class Estimator:
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None
     ) -> Estimate:
-        budget = Budget.of(network)
-        steps = self._steps(budget)
+        steps = self.steps_per_epoch(network)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
-        larger = self._largest_batch(budget, steps, micro_batches)
+        larger = self._largest_batch(network, steps, micro_batches)
         work = replace(work, activation_bytes=work.activation_bytes * larger / micro_batches)
         mpnn_type = network.Architecture.mpnn_type
         return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
 
-    def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
+    def _largest_batch(self, network: NetworkConfig, steps: int, micro_batches: int) -> float:
         """Size of the largest micro-batch over that of the mean one."""
-        limits = budget.limits
+        limits = Budget.of(network).limits
         totals = self._store.manifest.splits["trainset"]
         larger = 1.0
         for name, sizes in self._sizes.items():
@@ -217,7 +213,7 @@ class Estimator:
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
-    """The site's GCD, less its share of the store where both are in the node's memory.
+    """The site's GCD, less a part of the store where both are in the node's memory.
 
     Raises
     ------
@@ -228,11 +224,11 @@ def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
     if node.device != "cpu" or config.data.mode != "memory":
         return node.gcd
     # A store larger than half of a node's memory is on its disk.
-    share = store.manifest.bytes / 2**30 / len(node.gcds)
-    left = node.gcd.memory_gib - min(share, node.gcd.memory_gib / 2)
+    stored = store.manifest.bytes / 2**30 / len(node.gcds)
+    left = node.gcd.memory_gib - min(stored, node.gcd.memory_gib / 2)
     if left <= node.gcd.process_gib:
         raise InputError(
-            f"site {site.name}: beside its share of the store a GCD has {left:.1f} GiB, and a "
+            f"site {site.name}: beside the store a GCD has {left:.1f} GiB, and a "
             f"process that trains takes more than {node.gcd.process_gib:g} GiB; use fewer GCDs a "
             f"node, or data.mode: random"
         )

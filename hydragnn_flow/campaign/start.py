@@ -57,12 +57,17 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
         where the configuration says, or the sampler cannot propose for its search.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
-    with _refused_in_a_sentence(directory.path):
+    try:
         directory.check(config)
         if not directory.is_complete(config):
             _check_writable(directory.path)
             config.data.source.check_files(config.data.folder)
             _check_sampler(config)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or directory.path}: {error.strerror}; allow its use or name another "
+            "place"
+        ) from error
     return directory
 
 
@@ -137,17 +142,6 @@ def _shown(view: View | None) -> Iterator[View]:
         return
     with CampaignView() as shown:
         yield shown
-
-
-@contextmanager
-def _refused_in_a_sentence(path: Path) -> Iterator[None]:
-    """Errors of the system while paths are checked, as mistakes of the user."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or path}: {error.strerror}; allow its use or name another place"
-        ) from error
 
 
 def _check_sampler(config: RunConfig) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.files import modified, patiently
-from hydragnn_flow.placement import Estimate, seconds_of
+from hydragnn_flow.placement import Placeable
 from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE
@@ -18,28 +18,18 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Placeable):
     """A segment to run, and its estimated cost."""
 
     spec: SegmentSpec
-    estimate: Estimate
     epochs: int
     """Epochs it is expected to train."""
     parameters: dict[str, Any]
     """Values of the trial by path."""
-    width: int
-    """Number of GCDs, and so of ranks."""
-    ready_since: float
-    """Time from which it could have run, by the campaign's clock [s]."""
     checkpoint_seen: float
     """Time of the checkpoint it begins with; see :func:`checkpoint_time`."""
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether it was cut short: its progress is of no use before it continues."""
-        return self.retries.total > 0
 
     def sent(self) -> SegmentSpec:
         """The segment as it goes out, with an attempt of its own."""
@@ -53,7 +43,7 @@ class Task:
             parameters=self.parameters,
             accumulation_steps=self.spec.network.Training.accumulation_steps,
             planned_epochs=self.epochs,
-            predicted_seconds=seconds_of(self),
+            predicted_seconds=self.seconds,
             uncorrected_seconds=estimate.uncorrected_seconds,
             predicted_memory_gib=estimate.memory_gib,
             uncorrected_memory_gib=estimate.uncorrected_memory_gib,
@@ -65,7 +55,7 @@ class Task:
         before = self.retries if seen == self.checkpoint_seen else Retries()
         is_lost = end.status in ("lost", "refused", "interrupted")
         retries = before.lost() if is_lost else before.failed()
-        return replace(self, retries=retries, checkpoint_seen=seen)
+        return replace(self, retries=retries, checkpoint_seen=seen, is_urgent=True)
 
     def __str__(self) -> str:
         return f"{self.spec.kind} {self.spec.number}"

@@ -27,12 +27,6 @@ _MOST_IMPOSSIBLE = 20
 # GCDs that are given work at a time. To ask for a trial takes a millisecond or more, and the first
 # of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
-_SAID: dict[Verdict, str] = {
-    "goes_on": "goes on",
-    "waits": "waits",
-    "complete": "is complete",
-    "stops": "is stopped",
-}
 _logger = logging.getLogger(__name__)
 
 
@@ -237,8 +231,8 @@ class TrialPhase:
             return "stops"
         verdict = self.search.report(number, rung, outcome)
         _logger.info(
-            "trial %d %s at rung %d by the rule '%s': %s = %.6g after %d epochs",
-            *(number, _SAID[verdict], rung, self.context.config.search.rungs),
+            "trial %d, rung %d: %s by the rule '%s': %s = %.6g after %d epochs",
+            *(number, rung, verdict.replace("_", " "), self.context.config.search.rungs),
             *(self.context.config.search.objectives[0], outcome.objectives[0]),
             results[-1].to_epoch,
         )

@@ -162,7 +162,7 @@ def _facts(site: Site) -> Table:
         ("batch system", site.scheduler or "none"),
         ("GCDs of a node", f"{len(node.gcds)} ({node.device}): {', '.join(node.gcds)}"),
         ("memory of a GCD", f"{gcd.memory_gib:.1f} GiB for segments"),
-        ("trials on a GCD", f"at most {gcd.share} side by side"),
+        ("trials on a GCD", f"at most {gcd.most_segments} side by side"),
         ("CPU cores of a GCD", str(node.cores_per_gcd)),
         ("their numbers", "  ".join(node.cores) or "left to the system"),
         ("network interface", node.interface or "left to the system"),

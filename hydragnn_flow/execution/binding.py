@@ -43,7 +43,7 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
         If the batch job was given fewer devices than the site's nodes have.
     """
     variables: dict[str, str | None] = {"OMP_NUM_THREADS": str(node.cores_per_gcd)}
-    # torch looks up the name of every rank it connects to, for its messages. On a node whose name
+    # torch resolves the name of every rank it connects to, for its messages. On a node whose name
     # server does not answer, ranks met after 20 s with the system's settings and 2 s with these.
     variables["RES_OPTIONS"] = "timeout:1 attempts:1"
     if node.device == "cpu":

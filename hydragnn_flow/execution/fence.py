@@ -102,25 +102,17 @@ class Fence:
 
     Parameters
     ----------
-    run_directory, token
-        The run, and the token of the driver that sent the segment.
-    folder, attempt
-        The trial's folder, and the attempt of the segment.
+    spec
+        The segment, which begins now.
     """
 
-    def __init__(self, run_directory: Path, token: str, folder: Path, attempt: str) -> None:
-        self._run_directory, self._token = run_directory, token
-        self._folder = folder
+    def __init__(self, spec: SegmentSpec) -> None:
+        self._spec = spec
         # Only the first rank writes the attempt; until then others find an earlier one.
-        self._not_newer = {"", attempt}
+        self._not_newer = {"", spec.attempt}
         with suppress(OSError):
-            self._not_newer.add(_read(folder / ATTEMPT_FILE))
+            self._not_newer.add(_read(spec.folder / ATTEMPT_FILE))
         self._checked, self._deposed = float("-inf"), False
-
-    @classmethod
-    def of(cls, spec: SegmentSpec) -> Fence:
-        """The fence of a segment that begins now."""
-        return cls(Path(spec.run_directory), spec.token, spec.folder, spec.attempt)
 
     def deposed(self) -> bool:
         """Whether a newer driver is in charge, or the segment was sent again."""
@@ -128,8 +120,8 @@ class Fence:
         if not self._deposed and now - self._checked >= SECONDS_BETWEEN_CHECKS:
             self._checked = now
             with suppress(OSError):  # a disk that does not answer says nothing
-                token = _driver(self._run_directory).get("token")
-                self._deposed = token not in (None, self._token) or not self.may_write()
+                token = _driver(Path(self._spec.run_directory)).get("token")
+                self._deposed = token not in (None, self._spec.token) or not self.may_write()
         return self._deposed
 
     def may_write(self) -> bool:
@@ -143,7 +135,7 @@ class Fence:
         OSError
             If the disk does not say.
         """
-        return _read(self._folder / ATTEMPT_FILE) in self._not_newer
+        return _read(self._spec.folder / ATTEMPT_FILE) in self._not_newer
 
 
 @contextmanager

@@ -32,8 +32,8 @@ def cores_in(group: str) -> set[int]:
         If it is not written so.
     """
     cores: set[int] = set()
-    for part in group.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    for numbers in group.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", numbers)
         if match is None:
             raise ValueError(f"cores: {group!r} is not a group such as '0-7,64-71'")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -128,7 +128,7 @@ class Options(Section):
     @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
     def _is_one_word(cls, value: Any) -> Any:
-        # Each becomes a part of a line of the batch script.
+        # Each goes into a line of the batch script.
         if value is not None and not (isinstance(value, str) and re.fullmatch(r"\S+", value)):
             raise ValueError(f"must be one word, a number in quotes; got {value!r}")
         return value
@@ -196,7 +196,7 @@ class Options(Section):
 def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     """Name of the site and options that a ``site.yaml`` gives.
 
-    A site file it names is looked for beside it.
+    A site file beside it is preferred to a shipped site of that name.
 
     Raises
     ------

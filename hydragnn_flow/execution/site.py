@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -76,8 +77,10 @@ def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
         # One core of a 2024 server processor, one thread, measured on training steps of
         # hidden_dim 8 to 64. Two of them on one core train 0.94 times as much as one after the
         # other, eight 0.68 times: to launch is to compute there.
-        return Gcd(memory_gib, 3e10, 1.8e10, 1.5e-5, process_gib=0.6, share=1, launches=True)
-    return Gcd(memory_gib, 1e13, 1e12, launch_seconds=1e-5, process_gib=0.6, share=4)
+        return Gcd(
+            memory_gib, 3e10, 1.8e10, 1.5e-5, process_gib=0.6, most_segments=1, launches=True
+        )
+    return Gcd(memory_gib, 1e13, 1e12, launch_seconds=1e-5, process_gib=0.6, most_segments=4)
 
 
 def described_node(facts: NodeOptions, interface: str | None) -> Node:
@@ -169,12 +172,8 @@ def _find(name: str, source: str) -> Path:
 
 def _site_of(path: Path, options: Options) -> Site:
     module = _module_of(path)
-    try:
+    with _loading(path):
         site = module.site(options)
-    except InputError:
-        raise
-    except Exception as error:
-        raise _unloadable(path, error) from error
     if not isinstance(site, Site):
         raise InputError(f"{path}: site() must return a hydragnn_flow Site, not {type(site)}")
     return site
@@ -184,14 +183,18 @@ def _module_of(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"hydragnn_flow_site_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _loading(path):
         spec.loader.exec_module(module)
-    except InputError:
-        raise
-    except Exception as error:
-        raise _unloadable(path, error) from error
     return module
 
 
-def _unloadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: cannot be loaded ({type(error).__name__}: {error})")
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """Name the site file in any error of its code."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        raise InputError(f"{path}: cannot be loaded ({name}: {error})") from error

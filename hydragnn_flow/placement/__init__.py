@@ -2,7 +2,7 @@
 
 from hydragnn_flow.placement.cost_model import CostModel, Estimate, Gcd, Sizes, Taken, Work
 from hydragnn_flow.placement.interpolation import WorkInterpolation
-from hydragnn_flow.placement.placer import Filling, next_bundles, seconds_of, too_large
+from hydragnn_flow.placement.placer import Filling, Placeable, next_bundles, too_large
 from hydragnn_flow.placement.waves import Wave, plan_members
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Estimate",
     "Filling",
     "Gcd",
+    "Placeable",
     "Sizes",
     "Taken",
     "Wave",
@@ -17,6 +18,5 @@ __all__ = [
     "WorkInterpolation",
     "next_bundles",
     "plan_members",
-    "seconds_of",
     "too_large",
 ]

@@ -45,7 +45,7 @@ class Gcd:
     """Time to start one operation [s]."""
     process_gib: float
     """Memory a process takes before it has a model [GiB]."""
-    share: int
+    most_segments: int
     """Largest number of segments side by side on one GCD; 1 on CPU slots."""
     launches: bool = False
     """Whether it starts operations itself, as a CPU core does: it is always busy then, and the
@@ -74,7 +74,7 @@ class Estimate:
     uncorrected_seconds: float
     """Time of its training steps as the network alone says, before experience corrected it [s]."""
     busy: float
-    """Share of the time the GCD computes rather than waits for the next launch, 0 to 1."""
+    """Fraction of the time the GCD computes rather than waits for the next launch, 0 to 1."""
     uncorrected_memory_gib: float = 0.0
     """Peak memory as the network alone says, without a margin [GiB]."""
 
@@ -118,7 +118,7 @@ class CostModel:
         Parameters
         ----------
         kind
-            The message-passing type: segments of one share a correction.
+            The message-passing type: segments of one type have a correction in common.
         work
             One training step.
         steps
@@ -157,7 +157,7 @@ class CostModel:
         taken
             Its ratios.
         """
-        if taken.steps <= 0 or taken.rest <= 0:
+        if not (0 < taken.steps < math.inf and 0 < taken.rest < math.inf):
             return
         self._steps.add(kind, math.log(taken.steps), _conditions(taken.together, taken.width))
         self._rests.append(math.log(taken.rest))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from hydragnn_flow.placement.cost_model import Estimate, Gcd
 
 # A little over full: two half-busy segments rarely wait for each other at the same moment.
 FULL = 1.05
 # Part of a GCD's memory that estimates may fill; they are estimates.
-MEMORY_SHARE = 0.9
+MEMORY_FRACTION = 0.9
 # A bundle ends with its longest segment, so segments share a GCD only with others about as long.
 LONGEST_TO_SHORTEST = 3.0
 # A segment of several GCDs that has waited for this many times the length of the longest is not
@@ -22,36 +22,26 @@ LATE = 20.0
 _SEARCHED = 512
 
 
-class Placeable(Protocol):
-    """A segment ready to run, as the placer sees it."""
+@dataclass(frozen=True, kw_only=True)
+class Placeable:
+    """A segment ready to run, as far as its place depends on it."""
+
+    estimate: Estimate
+    """Its seconds are those on one GCD."""
+    width: int = 1
+    """Number of GCDs it runs on, all of them to itself if there are several."""
+    ready_since: float = 0.0
+    """Time from which it could have run [s]."""
+    is_urgent: bool = False
+    """Whether it was cut short: its progress is of no use before it continues."""
 
     @property
-    def estimate(self) -> Estimate:
-        """Expected cost; its seconds are those on one GCD."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """GCDs it runs on, all of them to itself if there are several."""
-        ...
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether it was cut short: its progress is of no use before it continues."""
-        ...
-
-    @property
-    def ready_since(self) -> float:
-        """Time from which it could have run [s]."""
-        ...
+    def seconds(self) -> float:
+        """Time that its GCDs will be busy [s]."""
+        return self.estimate.seconds / self.width
 
 
 Segment = TypeVar("Segment", bound=Placeable)
-
-
-def seconds_of(segment: Placeable) -> float:
-    """Time that the GCDs of a segment will be busy [s]."""
-    return segment.estimate.seconds / segment.width
 
 
 def next_bundles(
@@ -96,7 +86,7 @@ def next_bundles(
         The segments to run side by side, bundle by bundle, and those left over. A segment of
         several GCDs is a bundle of its own.
     """
-    patience = max((*busy, *map(seconds_of, ready)), default=0.0)
+    patience = max((*busy, *(segment.seconds for segment in ready)), default=0.0)
     queue, by_length = _in_order(ready, now, patience)
     ends = list(busy)
     narrow = sum(segment.width == 1 for segment in queue)
@@ -129,7 +119,7 @@ def next_bundles(
             joined.update(members)
             narrow -= len(members)
             bundle += [queue[member] for member in members]
-        ends += [max(map(seconds_of, bundle))] * head.width
+        ends += [max(segment.seconds for segment in bundle)] * head.width
         bundles.append(bundle)
     return bundles, rest
 
@@ -151,10 +141,10 @@ def _in_order(ready: Sequence[Segment], now: float, patience: float) -> tuple[li
 
     def place(segment: Segment) -> tuple[int, float]:
         if segment.is_urgent:
-            return 0, -seconds_of(segment)
+            return 0, -segment.seconds
         if now - segment.ready_since > patience:
             return 1, segment.ready_since
-        return (2, 0.0) if segment is oldest else (3, -seconds_of(segment))
+        return (2, 0.0) if segment is oldest else (3, -segment.seconds)
 
     places = sorted(((*place(segment), i) for i, segment in enumerate(ready)))
     return [ready[i] for *_, i in places], sum(rank < 3 for rank, *_ in places)
@@ -179,7 +169,7 @@ class _Reservation:
 
     def lets(self, other: Placeable) -> bool:
         """Whether another segment may start now, going by its estimate."""
-        if seconds_of(other) <= self.seconds:
+        if other.seconds <= self.seconds:
             return True
         if other.width > self.spare:
             return False
@@ -234,10 +224,10 @@ class Filling:
             self._busy += width
             self._memory += width
             return
-        self._places += 1 / self.gcd.share
+        self._places += 1 / self.gcd.most_segments
         if width == 1:
             self._busy += estimate.busy
-            self._memory += min(1, estimate.memory_gib / (MEMORY_SHARE * self.gcd.memory_gib))
+            self._memory += min(1, estimate.memory_gib / (MEMORY_FRACTION * self.gcd.memory_gib))
 
     @property
     def is_full(self) -> bool:
@@ -257,30 +247,29 @@ def _joining(
     """Positions in the queue of those that share the GCD of its ``head``."""
     first, members = queue[head], list[int]()
     busy, memory = first.estimate.busy, first.estimate.memory_gib
-    room = MEMORY_SHARE * gcd.memory_gib
-    shortest = seconds_of(first) / LONGEST_TO_SHORTEST
-    longest = seconds_of(first) * LONGEST_TO_SHORTEST
+    room = MEMORY_FRACTION * gcd.memory_gib
+    shortest = first.seconds / LONGEST_TO_SHORTEST
+    longest = first.seconds * LONGEST_TO_SHORTEST
     for position in range(head + 1, min(len(queue), head + 1 + _SEARCHED)):
-        if len(members) >= most or len(members) + 1 == gcd.share:
+        if len(members) >= most or len(members) + 1 == gcd.most_segments:
             break
         if busy + least.busy[position] > FULL or memory + least.memory[position] > room:
             break
         candidate = queue[position]
-        seconds = seconds_of(candidate)
-        if seconds < shortest and position >= by_length:
+        if candidate.seconds < shortest and position >= by_length:
             break  # and so is every one behind it
         estimate = candidate.estimate
         if (
             position not in taken
             and candidate.width == 1
-            and shortest <= seconds <= longest
+            and shortest <= candidate.seconds <= longest
             and busy + estimate.busy <= FULL
             and memory + estimate.memory_gib <= room
         ):
             busy += estimate.busy
             memory += estimate.memory_gib
-            shortest = max(shortest, seconds / LONGEST_TO_SHORTEST)
-            longest = min(longest, seconds * LONGEST_TO_SHORTEST)
+            shortest = max(shortest, candidate.seconds / LONGEST_TO_SHORTEST)
+            longest = min(longest, candidate.seconds * LONGEST_TO_SHORTEST)
             members.append(position)
     return members
 

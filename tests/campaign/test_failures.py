@@ -73,7 +73,7 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
         return well(spec)
 
     context = campaign()
-    change_gcd(context, share=1)  # who shares a worker is lost with it
+    change_gcd(context, most_segments=1)  # who shares a worker is lost with it
     trials, _ = run(context, machine)
     assert lost[1] > 2 * MOST_TRIES
     assert trials[1].state in ("complete", "pruned")

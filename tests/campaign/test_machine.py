@@ -102,7 +102,7 @@ def test_a_campaign_runs_to_its_end_on_simulated_gcds(
     context = campaign(rungs="none")
     machine = Simulated(gcds, node=gcds // 2)
     context.clock, context.site = machine, replace(SITE, nodes=gcds // 2)
-    change_gcd(context, share=1)
+    change_gcd(context, most_segments=1)
     trials = TrialPhase(context).run(machine)
     assert [trial.state for trial in trials] == ["complete"] * TRIALS
     seconds_of_a_trial = 3600 * HOURS_OF_AN_EPOCH * context.config.num_epoch

@@ -56,7 +56,7 @@ def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
         return result
 
     context = campaign(objectives=["val_loss", "seconds", "joules"], rungs="none")
-    change_gcd(context, share=1)  # who shares a worker is lost with it
+    change_gcd(context, most_segments=1)  # who shares a worker is lost with it
     trials, _ = run(context, machine)
     costs = [trial.values[1:] for trial in trials[:3]]
     assert costs == [(1.0, 10.0), (41.0, 410.0), (51.0, 510.0)]

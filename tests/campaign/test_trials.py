@@ -74,7 +74,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
 ) -> None:
     """What computes all the time fills a GCD; of what waits for its launches four share one."""
     context = campaign(trials=20)
-    change_gcd(context, share=4, launch_seconds=launch_seconds)
+    change_gcd(context, most_segments=4, launch_seconds=launch_seconds)
     before: list[int] = []
 
     class Counting(FakePools):
@@ -102,7 +102,7 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
 
     phase = TrialPhase(context)
     phase.run(Counting(well, workers=8))
-    per_gcd = context.gcd.share
+    per_gcd = context.gcd.most_segments
     assert asked[0] <= 2 * per_gcd  # no more than fill two
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 

@@ -1,4 +1,4 @@
-"""Trainer processes of the test process: warm from one test of a file to the next."""
+"""Trainer processes of the test process, warm from one test to the next; a pool on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from block_cases import GCDS, AtOnce, Machine
 
+from hydragnn_flow.execution.pools import blocks, patience
+from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 
@@ -18,7 +21,7 @@ def _end(trainers: dict[tuple[int, int], TrainerProcess]) -> None:
     trainers.clear()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _end_trainers() -> Iterator[None]:
     """A trainer process takes five seconds to start, so a test ends only those that it damages."""
     yield
@@ -56,3 +59,17 @@ def in_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "72(x5),64")
     monkeypatch.setenv("SLURM_JOB_END_TIME", "99999999999")
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
+    monkeypatch.setattr(blocks, "SECONDS_IDLE", 0.0)
+    monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 0.0)
+    monkeypatch.setattr(blocks, "SECONDS_PER_NODE", 0.0)
+    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
+    return Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution.workers.rendezvous import Rendezvous, meet
+from hydragnn_flow.execution.workers.rendezvous import rendezvous
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.trainer import Trainer
@@ -21,11 +21,11 @@ def listening() -> list[str]:
     return sorted({c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN})
 
 
-values, rendezvous, rank, size = json.loads(sys.argv[1])
+values, where, rank, size = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 spec = SegmentSpec.from_dict(values)
 with (
-    meet(Rendezvous(**rendezvous), rank, size, lambda: False) as store,
+    rendezvous(**where, rank=rank, size=size, should_stop=lambda: False) as store,
     joined(rank, size, store, "cpu") as world,
 ):
     total = float(world.sum(torch.tensor([float(rank + 1)])))

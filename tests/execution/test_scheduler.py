@@ -13,7 +13,6 @@ from hydragnn_flow.execution.pools import scheduler as module
 from hydragnn_flow.execution.pools.scheduler import (
     JobState,
     Pbs,
-    Scheduler,
     Slurm,
     number_of,
     scheduler_named,
@@ -139,7 +138,7 @@ def test_silence_is_not_taken_for_an_answer(
 
 @pytest.mark.parametrize(("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel")])
 def test_jobs_are_cancelled_in_one_go(
-    tmp_path: Path, install: Install, system: Scheduler, command: str
+    tmp_path: Path, install: Install, system: Slurm | Pbs, command: str
 ) -> None:
     install(command, f"echo $* >> {tmp_path}/cancelled")
     system.cancel([])

@@ -6,12 +6,10 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
@@ -22,33 +20,26 @@ from typing import Any
 import psutil
 import pytest
 from segment_cases import make_spec, network_with
-from trainer_cases import LONG, NODE, Running, checkpoint, run_together, trainer_of, until
+from trainer_cases import (
+    LONG,
+    NODE,
+    Running,
+    checkpoint,
+    epochs_saved,
+    run_together,
+    trainer_of,
+    trainer_pids,
+    until,
+)
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.execution import RankGroup, run_rank_groups, sole_driver
-from hydragnn_flow.execution.fence import Busy, Fence, sole_writer
+from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.execution.workers import trainer_main, worker
-from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.worker import run_preparation
-from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 
-
-def trainer_pids() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        # What has ended and is not yet waited for has no command line any more.
-        if child.status() != psutil.STATUS_ZOMBIE
-        and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
-    ]
-
-
-def epochs_saved(spec: SegmentSpec) -> int:
-    epochs: int = load_checkpoint(spec.folder / FILE)["progress"]["epoch"]
-    return epochs
+pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
 def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -121,67 +112,6 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     epochs = epochs_saved(spec) + 1
     (again,) = run_together([replace(spec, until_epoch=epochs)])
     assert (again.status, again.to_epoch) == ("ok", epochs)
-
-
-def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
-    """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
-    for epochs in (1, 2):
-        spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
-        (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-        assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
-
-
-def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
-    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    victim = trainer_of(1)._process
-    (spec.folder / FILE).unlink()
-    running = Running([RankGroup(replace(spec, until_epoch=LONG), (0, 1))])
-    checkpoint(spec.folder)
-    victim.kill()
-    begin = time.monotonic()
-    (result,) = running.results()
-    assert result.status == "killed"
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
-    epochs = epochs_saved(spec) + 1
-    (resumed,) = run_rank_groups(NODE, [RankGroup(replace(spec, until_epoch=epochs), (0, 1))])
-    assert (resumed.status, resumed.to_epoch) == ("ok", epochs)
-
-
-def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
-    warm = make_spec(tmp_path / "warm", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(warm, (0, 1))])
-    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    (
-        spec.folder / "writer.lock"
-    ).mkdir()  # the first rank cannot lock it; the other waits for the first
-    begin = time.monotonic()
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    assert result.status == "error"
-    assert "writer.lock" in result.reason
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
-
-
-def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
-    """It answers at once, where NCCL would have it wait for the others, and its process ends."""
-    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    trainer = trainer_of(1)._process.pid
-    process = psutil.Process(trainer)
-    most = process.memory_info().vms + 150 * 2**20
-    process.rlimit(psutil.RLIMIT_AS, (most, most))
-    network = network_with(Architecture__hidden_dim=1024, Training__batch_size=32)
-    spec = make_spec(tmp_path / "wide", alloy_store, 1, kind="member", network=network)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    assert result.status == "out_of_memory", result.reason
-    assert trainer not in trainer_pids()
-    again = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
-    (resumed,) = run_rank_groups(NODE, [RankGroup(again, (0, 1))])
-    assert resumed.status == "ok"
 
 
 def test_a_trainer_that_cannot_come_back_costs_no_result(
@@ -266,30 +196,6 @@ def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     assert not any(entry.exists() for entry in entries)
 
 
-@pytest.fixture
-def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
-    """It opens, and its data are not those that were written."""
-    path = tmp_path / "damaged.gs"
-    shutil.copytree(alloy_store.path, path)
-    payload = path / "shard-00000.bp" / "data.0"
-    payload.write_bytes(bytes(byte ^ 0xFF for byte in payload.read_bytes()))
-    return GraphStore.open(path)
-
-
-def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: GraphStore) -> None:
-    spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
-    (result,) = run_together([spec])
-    assert result.status == "refused"
-    assert "data.0 has changed since it was written" in result.reason
-
-
-def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
-    spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    assert result.status == "refused"
-    assert "data.0 has changed since it was written" in result.reason
-
-
 @pytest.mark.slow  # that a trainer process which has not come to its first request ends as well
 def test_trainers_end_with_their_worker() -> None:
     parent = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
@@ -298,47 +204,6 @@ def test_trainers_end_with_their_worker() -> None:
     parent.kill()
     parent.wait()
     trainer.wait(timeout=120)
-
-
-def test_an_orphan_gives_way_to_a_newer_driver(tmp_path: Path, alloy_store: GraphStore) -> None:
-    """A driver is killed, its worker computes on; the next driver's worker takes over."""
-    with sole_driver(tmp_path) as token:
-        pass  # the first driver is gone without a word to its workers
-    shared = {"run_directory": str(tmp_path), "token": token}
-    orphan_spec = make_spec(tmp_path / "trial", alloy_store, LONG, **shared)
-    orphan = Running([RankGroup(orphan_spec)])
-    checkpoint(tmp_path / "trial")
-    with sole_driver(tmp_path) as new_token:
-        spec = make_spec(
-            tmp_path / "trial", alloy_store, 1, run_directory=str(tmp_path), token=new_token
-        )
-        (result,) = run_rank_groups(NODE, [RankGroup(spec, (1,))])
-    (orphaned,) = orphan.results()
-    assert (orphaned.status, result.status) == ("interrupted", "ok")
-
-
-def test_a_segment_sent_again_takes_over(tmp_path: Path, alloy_store: GraphStore) -> None:
-    """The driver lost sight of a worker and repeats its segment; the worker is still there."""
-    lost = Running([RankGroup(make_spec(tmp_path / "trial", alloy_store, LONG, attempt="first"))])
-    checkpoint(tmp_path / "trial")
-    second = make_spec(tmp_path / "trial", alloy_store, 1, attempt="second")
-    (result,) = run_rank_groups(NODE, [RankGroup(second, (1,))])
-    assert (lost.results()[0].status, result.status) == ("interrupted", "ok")
-
-
-def test_a_segment_that_was_sent_again_writes_no_more(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
-    """Lock or no lock: a file system that took its node for dead has given that away."""
-    spec = make_spec(tmp_path / "trial", alloy_store, LONG, attempt="first")
-    running = Running([RankGroup(spec)])
-    checkpoint(spec.folder)
-    (spec.folder / "attempt").write_text("second")
-    time.sleep(0.3)  # what was being written is
-    checkpoint(spec.folder).unlink()
-    (lost,) = running.results()
-    assert lost.status == "interrupted"
-    assert not (spec.folder / FILE).exists()
 
 
 def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -351,44 +216,6 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: 
     assert trainer.wait(timeout=30) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together([go_on])[0].status == "ok"
-
-
-def test_a_node_without_room_is_named(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    spec = make_spec(tmp_path / "member", alloy_store, 1)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    assert (result.status, result.node) == ("error", socket.gethostname())
-    assert "FileNotFoundError" in result.reason
-    assert run_together([spec])[0].status == "ok"  # one rank needs no such place
-
-
-@pytest.mark.parametrize(("ranks", "status"), [(1, "interrupted"), (2, "lost")])
-def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
-    tmp_path: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-    ranks: int,
-    status: str,
-) -> None:
-    """A part that is `interrupted` is taken to end together with all others."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(trainer_main, "write_network", full)
-    spec = make_spec(tmp_path / "trial", alloy_store, 1)
-    request = {
-        "spec": spec.to_dict(),
-        "rank": 0,
-        "world": ranks,
-        "device": "cpu",
-        "rendezvous": None,
-    }
-    result = trainer_main._train(request, threading.Event())
-    assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
 def unread(trainer: TrainerProcess) -> int:
@@ -421,32 +248,3 @@ def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore)
     trainer = trainer_of(0)._process
     trainer.terminate()
     assert trainer.wait(timeout=30) == 0
-
-
-def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
-    network = network_with(Architecture__energy_peratom_weight=0.0)
-    spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
-    assert result.status == "ok", result.reason
-
-
-def test_a_fence_holds_only_for_newer_drivers(tmp_path: Path) -> None:
-    def deposed(token: str) -> bool:
-        return Fence(tmp_path, token, tmp_path, "mine").deposed()
-
-    with sole_driver(tmp_path) as token:
-        assert not deposed(token)
-    assert not deposed(token), "a driver that ended is not a newer one"
-    with sole_driver(tmp_path):
-        assert deposed(token)
-
-
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with (
-        sole_writer(tmp_path, "first"),
-        pytest.raises(Busy, match="another process"),
-        sole_writer(tmp_path, "second", patience_seconds=0.3),
-    ):
-        pass
-    with sole_writer(tmp_path, "third"):
-        pass

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
+
 from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 
 PATIENCE = 120.0
 LONG = 100_000
@@ -66,3 +68,18 @@ class Running:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "a segment was left waiting"
         return self._found
+
+
+def trainer_pids() -> list[int]:
+    return [
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        # What has ended and is not yet waited for has no command line any more.
+        if child.status() != psutil.STATUS_ZOMBIE
+        and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
+    ]
+
+
+def epochs_saved(spec: SegmentSpec) -> int:
+    epochs: int = load_checkpoint(spec.folder / FILE)["progress"]["epoch"]
+    return epochs

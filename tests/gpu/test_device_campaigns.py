@@ -62,7 +62,7 @@ from hydragnn_flow.execution.sites.this_node import this_node
 def site(options):
     run = options.resolved("tight", heartbeat=3)
     node = this_node()
-    node = replace(node, gcd=replace(node.gcd, share=1))
+    node = replace(node, gcd=replace(node.gcd, most_segments=1))
     parsl = Executors(node, run, local_processes, lambda: "127.0.0.1", first_lines=({line!r},))
     return Site("tight", 1, node, parsl)
 """

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hydragnn_flow.placement import Estimate
+from hydragnn_flow.placement import Estimate, Placeable
 
 
-@dataclass(frozen=True)
-class Segment:
-    item: int | str
-    estimate: Estimate
-    width: int = 1
-    is_urgent: bool = False
-    ready_since: float = 0.0
+@dataclass(frozen=True, kw_only=True)
+class Segment(Placeable):
+    item: int
 
 
 def segments(*estimates: tuple[float, float, float]) -> list[Segment]:
     """Segments of (seconds, GiB, busy), named by their position."""
     return [
-        Segment(i, Estimate(s, gib, uncorrected_seconds=s, busy=busy))
+        Segment(item=i, estimate=Estimate(s, gib, uncorrected_seconds=s, busy=busy))
         for i, (s, gib, busy) in enumerate(estimates)
     ]

@@ -19,7 +19,7 @@ GCD = Gcd(
     bandwidth=1e11,
     launch_seconds=1e-5,
     process_gib=0.5,
-    share=4,
+    most_segments=4,
 )
 works = st.builds(
     Work,
@@ -57,7 +57,7 @@ def test_a_cpu_slot_is_always_busy() -> None:
     slot = CostModel(replace(GCD, launches=True)).estimate("PNA", work, steps=1)
     assert slot.busy == 1
     assert slot.seconds == pytest.approx(1.0 + 7.0), "it cannot compute while it launches"
-    assert guessed_gcd("cpu", 16.0).share == 1 < guessed_gcd("hip", 64.0).share
+    assert guessed_gcd("cpu", 16.0).most_segments == 1 < guessed_gcd("hip", 64.0).most_segments
 
 
 def test_memory_is_that_of_process_activations_and_copies_of_the_weights() -> None:

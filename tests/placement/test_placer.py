@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from placer_cases import Segment, segments
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles, placer, seconds_of
-from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_SHARE
+from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles
+from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_FRACTION
 
 
 def gcd(memory_gib: float = 16.0, share: int = 4) -> Gcd:
@@ -40,7 +40,7 @@ def test_any_bundles_are_sound(ready: list[Segment], share: int, free: int, memo
         assert 1 <= len(bundle) <= share
         if len(bundle) > 1:
             longest = bundle[0].estimate.seconds
-            assert sum(p.estimate.memory_gib for p in bundle) <= MEMORY_SHARE * memory
+            assert sum(p.estimate.memory_gib for p in bundle) <= MEMORY_FRACTION * memory
             assert sum(p.estimate.busy for p in bundle) <= FULL
             assert min(p.estimate.seconds for p in bundle) >= longest / LONGEST_TO_SHORTEST
 
@@ -65,7 +65,7 @@ def test_what_could_join_the_last_free_gcd_does(ready: list[Segment], share: int
         for p in rest:
             together = [*bundle, p]
             assert (
-                sum(q.estimate.memory_gib for q in together) > MEMORY_SHARE * site.memory_gib
+                sum(q.estimate.memory_gib for q in together) > MEMORY_FRACTION * site.memory_gib
                 or sum(q.estimate.busy for q in together) > FULL
                 or p.estimate.seconds < bundle[0].estimate.seconds / LONGEST_TO_SHORTEST
             )
@@ -105,7 +105,7 @@ def test_small_segments_share_and_large_ones_do_not() -> None:
 def wide(width: int, seconds: float) -> Segment:
     """A segment that takes so long on so many GCDs."""
     estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
-    return Segment(100 + width, estimate, width)
+    return Segment(item=100 + width, estimate=estimate, width=width)
 
 
 @settings(deadline=None)
@@ -166,7 +166,7 @@ def test_segments_of_a_bundle_are_about_as_long(
 ) -> None:
     bundles, _ = next_bundles([replace(p, is_urgent=p.item in urgent) for p in ready], gcd(), free)
     for bundle in bundles:
-        shortest, longest = min(map(seconds_of, bundle)), max(map(seconds_of, bundle))
+        shortest, longest = min(p.seconds for p in bundle), max(p.seconds for p in bundle)
         assert longest <= LONGEST_TO_SHORTEST * shortest * (1 + 1e-9)
 
 
@@ -185,7 +185,7 @@ def test_no_gcd_has_the_whole_queue_searched(
         next(searched)
         return segment.estimate.seconds
 
-    monkeypatch.setattr(placer, "seconds_of", seconds)
+    monkeypatch.setattr(Segment, "seconds", property(seconds))
     light = (15.0, 1.0, 0.45) if heavy[2] == 0.55 else heavy
     queue, gcds = segments(*[heavy] * 2048, *[light] * 2048), 1024
     bundles, _ = next_bundles(queue, gcd(), gcds)
@@ -206,7 +206,7 @@ def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
         (1.0, 0.1, 1, 32),  # four side by side, as many as there may be
         (1.0, 0.5, 1, 16),
         (1.0, 1.0, 1, 8),
-        (MEMORY_SHARE * 8.0, 0.1, 1, 16),
+        (MEMORY_FRACTION * 8.0, 0.1, 1, 16),
         (16.0, 0.1, 1, 8),
         (1.0, 0.1, 4, 2),
         (1.0, 0.1, 9, 32),  # while they wait, others run

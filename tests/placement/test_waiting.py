@@ -5,33 +5,30 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles
+from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
 from hydragnn_flow.placement.placer import LATE
 
-GCD = Gcd(58.0, 1e13, 1e12, 1e-5, 0.6, share=4)
+GCD = Gcd(58.0, 1e13, 1e12, 1e-5, 0.6, most_segments=4)
 
 
-@dataclass(eq=False)
-class Segment:
-    seconds: float
-    """Expected, on its GCDs."""
-    width: int
-    ready_since: float
-    lasts: float = 1.0
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Segment(Placeable):
+    lasts: float
     """Times as long as expected."""
-    is_urgent: bool = False
-    estimate: Estimate = field(init=False)
 
-    def __post_init__(self) -> None:
-        work = self.seconds * self.width
-        self.estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
+
+def segment(seconds: float, width: int, ready_since: float, lasts: float = 1.0) -> Segment:
+    """A segment that is expected to take this long on its GCDs."""
+    work = seconds * width
+    estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
+    return Segment(estimate=estimate, width=width, ready_since=ready_since, lasts=lasts)
 
 
 @dataclass
@@ -79,7 +76,7 @@ def others(seed: int, shortest: float, longest: float, widths: list[int], wrong:
 
     def more(now: float) -> Segment:
         seconds, width = chance.uniform(shortest, longest), chance.choice(widths)
-        return Segment(seconds, width, now, chance.uniform(1.0, wrong))
+        return segment(seconds, width, now, chance.uniform(1.0, wrong))
 
     machine = Machine(8, more)
     machine.step()
@@ -108,7 +105,7 @@ def test_whatever_comes_every_segment_is_placed(
     """Also where more comes all the time than there is room for."""
     machine = others(seed, shortest, 100.0, widths, wrong)
     machine.extra = extra
-    waiting = Segment(seconds, width, machine.now)
+    waiting = segment(seconds, width, machine.now)
     machine.ready.append(waiting)
     # Those that had waited before it go first, then nobody; what runs takes `wrong` times as long.
     longest_wait = (LATE + len(machine.ready) + 2) * 100.0 * wrong
@@ -123,7 +120,7 @@ def test_a_gang_does_not_stand_behind_what_is_asked_for_later(
 ) -> None:
     """Short or long: among trials of 400 to 800 s it begins when the first GCDs are free for it."""
     machine = others(0, 400.0, 800.0, [1], 1.0)
-    gang = Segment(gang_seconds, width, 0.0)
+    gang = segment(gang_seconds, width, 0.0)
     machine.ready.append(gang)
     overtaking = 0
     while gang not in (begun := machine.step()):
@@ -133,7 +130,7 @@ def test_a_gang_does_not_stand_behind_what_is_asked_for_later(
 
 def test_what_does_not_delay_a_gang_still_goes_before_it() -> None:
     machine = others(3, 40.0, 800.0, [1], 1.0)
-    gang = Segment(100.0, 8, 0.0)
+    gang = segment(100.0, 8, 0.0)
     machine.ready.append(gang)
     first = max(end for end, *_ in machine.ends)
     overtaking = 0
@@ -145,9 +142,9 @@ def test_what_does_not_delay_a_gang_still_goes_before_it() -> None:
 def test_estimates_that_were_wrong_for_long_let_nobody_overtake() -> None:
     """Everything takes five times as long as expected, for ever."""
     chance = random.Random(0)
-    machine = Machine(8, lambda now: Segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
+    machine = Machine(8, lambda now: segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
     machine.step()
-    gang = Segment(100.0, 8, 0.0)
+    gang = segment(100.0, 8, 0.0)
     machine.ready.append(gang)
     while gang not in machine.step():
         assert machine.now < 2 * LATE * 5 * 800.0, "it still waits"
@@ -168,8 +165,8 @@ def test_what_fairness_costs(widths: list[int], least: float) -> None:
 
 def test_what_begins_now_counts_for_when_a_gang_can() -> None:
     """Eight GCDs are free, one of which goes to what was cut short, for 30 s."""
-    cut_short = Segment(30.0, 1, 0.0, is_urgent=True)
-    gang, brief, long = Segment(10.0, 8, 0.0), Segment(20.0, 1, 0.0), Segment(40.0, 1, 0.0)
+    cut_short = replace(segment(30.0, 1, 0.0), is_urgent=True)
+    gang, brief, long = segment(10.0, 8, 0.0), segment(20.0, 1, 0.0), segment(40.0, 1, 0.0)
     bundles, rest = next_bundles([long, gang, brief, cut_short], GCD, 8)
     assert bundles == [[cut_short], [brief]]
     assert sorted(rest, key=id) == sorted([gang, long], key=id)

@@ -10,5 +10,5 @@ from hydragnn_flow.execution.site import Site
 def site(options: Options) -> Site:
     """The generic site with up to four segments on a CPU slot, as if it were a device."""
     slots = load_site("slurm", **options.model_dump(exclude_none=True))
-    gcd = replace(slots.node.gcd, share=4, launches=False)
+    gcd = replace(slots.node.gcd, most_segments=4, launches=False)
     return replace(slots, node=replace(slots.node, gcd=gcd))

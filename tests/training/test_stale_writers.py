@@ -33,7 +33,7 @@ BY = made_by({"best_epoch": 3, "best_val_loss": 0.1})
 @pytest.fixture
 def fence(tmp_path: Path) -> Fence:
     (tmp_path / ATTEMPT_FILE).write_text("old")
-    return Fence(tmp_path, "token", tmp_path, "old")
+    return Fence(make_spec(tmp_path, None, 1, token="token", attempt="old"))
 
 
 @pytest.fixture

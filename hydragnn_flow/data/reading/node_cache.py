@@ -21,7 +21,7 @@ from pathlib import Path
 from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.files import same_file
-from hydragnn_flow.locks import share, take
+from hydragnn_flow.locks import take, take_shared
 
 _RAM = Path("/dev/shm")
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -100,7 +100,7 @@ def node_entry(
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
     """Share the lock of a complete entry; returns False if that has to be tried again."""
-    share(lock)  # waits for whoever is making the entry
+    take_shared(lock)  # waits for whoever is making the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
         # back to it. Neither this change of lock nor the next is atomic: in between, someone else
@@ -109,7 +109,7 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: s
             return False
         if same_file(lock, _lock_file(path)) and not path.is_dir():
             _make(path, make, remedy)
-        share(lock)
+        take_shared(lock)
     return same_file(lock, _lock_file(path)) and path.is_dir()
 
 
@@ -219,7 +219,7 @@ def _own(base: Path) -> Path:
         )
     try:
         with tempfile.TemporaryFile(dir=own) as file:
-            share(file.fileno())
+            take_shared(file.fileno())
     except OSError as error:
         raise StoreError(
             f"{own} does not take files with locks ({error.strerror}); name a scratch directory on "

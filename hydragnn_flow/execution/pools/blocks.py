@@ -1,7 +1,7 @@
 """The blocks of a pool: the batch jobs whose nodes its workers run on.
 
 Parsl starts blocks for the tasks it has been given, and gives a pool up for good when its first
-block fails. A campaign knows what it could use next, has two pools that share the same nodes, and
+block fails. A campaign knows what it could use next, has two pools on the same nodes, and
 outlives its batch jobs; so it has Parsl submit and cancel, and decides itself when.
 """
 
@@ -81,7 +81,7 @@ class Blocks:
         self.blocks: list[Block] = []
         """Blocks that hold nodes or wait for some."""
         self.ended: list[Block] = []
-        self.wanted = 0
+        self.demand = 0
         """Workers the campaign could use."""
         self.patience = Patience(site, parsl)
         self._requested: list[Future[BatchJob]] = []
@@ -104,13 +104,13 @@ class Blocks:
 
     @property
     def needed(self) -> int:
-        """Blocks it takes for the workers wanted."""
+        """Blocks it takes for the demand."""
         capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
-        if self.wanted > capacity:
-            missing = self.wanted - capacity
+        if self.demand > capacity:
+            missing = self.demand - capacity
             return self.standing + math.ceil(missing / self._workers_per_block)
-        return min(self.standing, math.ceil(self.wanted / self._workers_per_block))
+        return min(self.standing, math.ceil(self.demand / self._workers_per_block))
 
     @property
     def usable(self) -> list[Manager]:
@@ -292,7 +292,7 @@ class Blocks:
         """
         for block in [*self.blocks]:
             if block.cancelling is not None and block.cancelling.done():
-                self._cancel(block)  # again: it has not been heard
+                self._cancel(block)  # again: the first attempt had no effect
             known = states.get(block.job.number)
             if known is None:
                 continue
@@ -316,8 +316,8 @@ class Blocks:
         number = min(blocks, most - len(self._requested))
         if number > 0:
             _logger.info(
-                "pool %s asks for %s: %d workers are wanted, %d blocks work or wait",
-                *(self.parsl.label, count(number), self.wanted, self.standing),
+                "pool %s asks for %s: work for %d workers, %d blocks work or wait",
+                *(self.parsl.label, count(number), self.demand, self.standing),
             )
         for _ in range(number):
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
@@ -346,7 +346,7 @@ class Blocks:
             if place < missing:
                 self._release(block, "the other pool waits for blocks")
             elif is_lasting and is_unused:
-                self._release(block, f"only {self.wanted} workers are wanted")
+                self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
         """Give back blocks that have lost nodes, where they wait for work that needs more nodes.
@@ -358,7 +358,7 @@ class Blocks:
         """
         staying = [block for block in self.blocks if not block.leaving]
         are_idle = all(block.is_idle(SECONDS_IDLE) for block in staying)
-        if self._requested or self.wanted <= self.workers or not are_idle:
+        if self._requested or self.demand <= self.workers or not are_idle:
             return
         for block in staying:
             nodes = self._capacity(block) // (self._workers_per_block // self.parsl.nodes_per_block)

@@ -81,8 +81,8 @@ class Patience:
                 "and give the same command again"
             )
         waits = SECONDS_AFTER_FRUITLESS
-        self._wait(max(least_wait, waits[min(self._fruitless, len(waits)) - 1]))
-        self._put_off(f"the last block ended without having done anything ({said})")
+        seconds = max(least_wait, waits[min(self._fruitless, len(waits)) - 1])
+        self._put_off(seconds, f"the last block ended without having done anything ({said})")
 
     def refuse(self, said: str, can_wait: bool, has_blocks: bool) -> None:
         """Record that the scheduler refused a job.
@@ -112,15 +112,12 @@ class Patience:
             raise InputError(sentence)
         if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
-        self._wait(SECONDS_AFTER_REFUSAL[min(self._refused, len(SECONDS_AFTER_REFUSAL)) - 1])
-        self._put_off(f"the scheduler refused a block ({said})")
+        waits = SECONDS_AFTER_REFUSAL
+        seconds = waits[min(self._refused, len(waits)) - 1]
+        self._put_off(seconds, f"the scheduler refused a block ({said})")
 
-    def _put_off(self, trouble: str) -> None:
-        self.trouble = trouble
-        seconds = max(0.0, self._not_before - time.monotonic())
+    def _put_off(self, seconds: float, trouble: str) -> None:
+        self.trouble, self._not_before = trouble, time.monotonic() + seconds
         _logger.info(
             "pool %s: %s; the next is asked for in %.0f s", self._parsl.label, trouble, seconds
         )
-
-    def _wait(self, seconds: float) -> None:
-        self._not_before = time.monotonic() + seconds

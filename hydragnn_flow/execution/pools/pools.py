@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from parsl.dataflow.rundirs import make_rundir
@@ -23,13 +22,13 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.apportion import apportion
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.interchange import check_descriptors
 from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
-from hydragnn_flow.execution.pools.sharing import share
 from hydragnn_flow.execution.pools.worker_pool import run_in_block
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
@@ -141,12 +140,7 @@ class Pools:
             pool.parsl.start(run, self._directory)
         self._exclude()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._until_the_end.close()
 
     def _stop(self) -> None:
@@ -185,9 +179,9 @@ class Pools:
             If there is no hope for workers: blocks end without having done anything, or the
             scheduler keeps refusing them.
         """
-        for label, wanted in (("gcd", gcd), ("node", node)):
+        for label, demand in (("gcd", gcd), ("node", node)):
             pool = self._pools[label]
-            pool.wanted = max(wanted, pool.parsl.outstanding)
+            pool.demand = max(demand, pool.parsl.outstanding)
         news = self._collect()
         now = time.monotonic()
         if now - self._checked < SECONDS_BETWEEN_CHECKS and not news:
@@ -196,7 +190,7 @@ class Pools:
         for pool in self._pools.values():
             pool.refresh()
         self._keep_off_bad_nodes(now)
-        before = self._at_work  # what has ended since then may not have been noted yet
+        before = self._at_work  # the end of what was at work may not be recorded yet
         self._at_work = {node for pool in self._pools.values() for node in pool.at_work}
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
@@ -246,7 +240,7 @@ class Pools:
             self._worked.append((pool, block))
             try:
                 answer.set_result(pickle.loads(result))
-            except Exception as unreadable:  # nobody else would ever hear of it
+            except Exception as unreadable:  # nobody else would ever report it
                 answer.set_exception(unreadable)
             return
         if isinstance(error, ManagerLost):
@@ -276,7 +270,7 @@ class Pools:
 
     def waiting(self) -> str:
         """Reason why work waits for workers, in words; empty if none waits."""
-        pools = [pool for pool in self._pools.values() if pool.wanted > pool.workers]
+        pools = [pool for pool in self._pools.values() if pool.demand > pool.workers]
         blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
         blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
         queued = [block for block in blocks if block.state == "pending"]
@@ -389,7 +383,7 @@ class Pools:
         pools = [*self._pools.values()]
         most = self._site.blocks
         has = pools[0].standing, pools[1].standing
-        targets = share((pools[0].needed, pools[1].needed), has, most)
+        targets = apportion((pools[0].needed, pools[1].needed), has, most)
         lacks = [max(0, target - number) for target, number in zip(targets, has, strict=True)]
         room = most - sum(pool.total for pool in pools)
         for pool, lack in zip(pools, lacks, strict=True):

@@ -10,8 +10,7 @@ import getpass
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 SECONDS_TO_ANSWER = 30
 
@@ -28,18 +27,6 @@ class JobState(NamedTuple):
     """Path of its batch script, as it was submitted."""
 
 
-class Scheduler(Protocol):
-    """A batch system."""
-
-    def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended, by number; None if there is no answer."""
-        ...
-
-    def cancel(self, jobs: Sequence[str]) -> None:
-        """Take jobs back, as far as the scheduler listens."""
-        ...
-
-
 _SLURM_PENDING = {
     "PENDING",
     "CONFIGURING",
@@ -49,9 +36,8 @@ _SLURM_PENDING = {
     "RESV_DEL_HOLD",
     "SPECIAL_EXIT",
 }
-_SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"} | {
-    "STOPPED",
-    "SUSPENDED",
+_SLURM_RUNNING = {
+    *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 }
 
 
@@ -59,7 +45,7 @@ class Slurm:
     """Slurm, asked by `squeue` and `scancel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended."""
+        """The jobs of this user that have not ended, by number; None if there is no answer."""
         # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
         answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%o")
         if answer is None or answer.returncode != 0:
@@ -86,7 +72,7 @@ class Pbs:
     """PBS Pro, asked by `qselect`, `qstat` and `qdel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended."""
+        """The jobs of this user that have not ended, by number; None if there is no answer."""
         mine = _run("qselect", "-u", getpass.getuser())
         if mine is None or mine.returncode != 0:
             return None
@@ -119,23 +105,17 @@ class Pbs:
             _run("qdel", *jobs)
 
 
-def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Scheduler | None:
+def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Slurm | Pbs | None:
     """The scheduler of a site; None if processes are started directly."""
     if name is None:
         return None
     return Slurm() if name == "slurm" else Pbs()
 
 
-@dataclass(frozen=True)
-class _Answer:
-    returncode: int
-    stdout: str
-
-
-def _run(*command: str) -> _Answer | None:
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run a command; None if it cannot be run or takes too long."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -147,7 +127,6 @@ def _run(*command: str) -> _Answer | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return _Answer(done.returncode, done.stdout)
 
 
 def number_of(job: str) -> str:

@@ -55,7 +55,7 @@ def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Look around in this process; what a trainer process answers.
+    """Describe the device, cores and interface of this process; what a trainer process answers.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """A gang: several tasks that run the ranks of one segment, and so end as one.
 
 A rank group that ends badly leaves the ranks of the others waiting in a collective operation, so it
-writes an abort file into the segment's folder, for which every group looks while it runs. The file
+writes an abort file into the segment's folder, which every group checks for while it runs. The file
 is named after the attempt: a segment that is sent again does not see it.
 """
 

@@ -155,7 +155,7 @@ class LocalRanks:
 
     def _watch(self) -> None:
         """End the ranks where they would otherwise wait for what does not come, or too long."""
-        fence = Fence.of(self._spec)
+        fence = Fence(self._spec)
         end = (self._spec.deadline or float("inf")) - SECONDS_TO_ANSWER
         while not self._over.wait(min(SECONDS_BETWEEN_CHECKS, max(0.0, end - time.time()))):
             if time.time() >= end:

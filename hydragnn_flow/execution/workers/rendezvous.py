@@ -1,7 +1,7 @@
 """Rendezvous of the ranks of a segment before they begin.
 
 The first rank opens a key-value store on one address of one network interface and says in a file
-where; the others look for that file. Nobody depends on host names, on ports agreed beforehand, or
+where; the others wait for that file. Nobody depends on host names, on ports agreed beforehand, or
 on having begun at the same time.
 """
 
@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,30 +34,29 @@ class RanksMissing(RuntimeError):
     """The ranks did not come together in time."""
 
 
-@dataclass(frozen=True)
-class Rendezvous:
-    """Place and time limit of ranks that wait for each other."""
-
-    folder: str
-    """Directory that all ranks see."""
-    key: str
-    """Identifies this rendezvous among those there have been in the directory."""
-    interface: str | None
-    """Network interface on which the ranks reach each other; loopback if not given."""
-    patience: float
-    """Longest time that each waits [s]."""
-
-
 @contextmanager
-def meet(
-    rendezvous: Rendezvous, rank: int, size: int, should_stop: Callable[[], bool]
+def rendezvous(
+    folder: str,
+    key: str,
+    interface: str | None,
+    patience: float,
+    *,
+    rank: int,
+    size: int,
+    should_stop: Callable[[], bool],
 ) -> Iterator[Store]:
     """Wait until all ranks are there; their store is open for the length of a ``with`` block.
 
     Parameters
     ----------
-    rendezvous
-        Where.
+    folder
+        Directory that all ranks see.
+    key
+        Identifies this rendezvous among those there have been in the directory.
+    interface
+        Network interface on which the ranks reach each other; loopback if not given.
+    patience
+        Longest time that each waits [s].
     rank, size
         This process's number, and how many there are.
     should_stop
@@ -74,11 +72,10 @@ def meet(
         If this machine does not have the interface, or none is given and the ranks are not all on
         one node.
     """
-    interface = rendezvous.interface or LOOPBACK
-    address = address_of(interface)
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
-    end = time.monotonic() + rendezvous.patience
-    path = Path(rendezvous.folder) / FILE
+    address = address_of(interface or LOOPBACK)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
+    end = time.monotonic() + patience
+    path = Path(folder) / FILE
 
     def pause() -> None:
         if should_stop():
@@ -87,17 +84,16 @@ def meet(
 
     if rank == 0:
         store = _open(address)
-        here = {"key": rendezvous.key, "node": _NODE, "address": address, "port": store.port}
+        here = {"key": key, "node": _NODE, "address": address, "port": store.port}
         write_json(path, here)
     else:
-        while (place := _published(path, rendezvous.key)) is None:
+        while (place := _published(path, key)) is None:
             if time.monotonic() > end:
                 raise RanksMissing(
-                    f"rank {rank} of {size} waited {rendezvous.patience:.0f} s for rank 0, which "
-                    f"did not come"
+                    f"rank {rank} of {size} waited {patience:.0f} s for rank 0, which did not come"
                 )
             pause()
-        if rendezvous.interface is None and place["node"] != _NODE:
+        if interface is None and place["node"] != _NODE:
             raise InputError(
                 f"a gang has ranks on {place['node']} and {_NODE}, and the site does not say how "
                 f"they reach each other; name its network `interface`"
@@ -111,7 +107,7 @@ def meet(
         if time.monotonic() > end:
             missing = [name for name in names if not store.check([name])]
             raise RanksMissing(
-                f"only {size - len(missing)} of {size} ranks met in {rendezvous.patience:.0f} s "
+                f"only {size - len(missing)} of {size} ranks met in {patience:.0f} s "
                 f"(missing: {', '.join(missing)})"
             )
         pause()

@@ -24,7 +24,7 @@ from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.fence import Busy, Fence, sole_writer
 from hydragnn_flow.execution.workers.gang import forget_earlier_aborts
-from hydragnn_flow.execution.workers.rendezvous import RanksMissing, Rendezvous, meet
+from hydragnn_flow.execution.workers.rendezvous import RanksMissing, rendezvous
 from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
     ARGUMENT,
@@ -48,7 +48,7 @@ SECONDS_TO_SAVE = 20.0
 def _serve() -> None:
     """Answer requests until the worker closes the pipe."""
     keep_freed_memory()
-    gc.freeze()  # what is imported stays, and would take a quarter of a second to look through
+    gc.freeze()  # what is imported stays, and would take a quarter of a second to search
     send = keep_stdout()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     stop, safe = threading.Event(), threading.Event()
@@ -62,7 +62,7 @@ def _serve() -> None:
         try:
             release_all()  # the node's copy of the store, which the exit below would leave there
         finally:
-            os._exit(0)  # the worker is gone, so nobody wants the rest
+            os._exit(0)  # the worker is gone, and with it the reader of any answer
 
     threading.Thread(target=read, daemon=True).start()
 
@@ -79,7 +79,7 @@ def _serve() -> None:
             if LAST in answer:
                 release_all()
                 os._exit(0)
-            # Now, while no request waits: others may share the GCD of an idle process.
+            # Now, while no request waits: other segments may run on the GCD of an idle process.
             give_back_memory()
 
 
@@ -136,7 +136,7 @@ def _train(
     except InputError as error:  # this node lacks a module of the user's
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     rank, size, device = request["rank"], request["world"], request["device"]
-    fence = Fence.of(spec)
+    fence = Fence(spec)
     started = time.time()
 
     # Other ranks do not come to know by themselves, as they do when all agree to stop.
@@ -203,8 +203,8 @@ def _rendezvous(
 ) -> AbstractContextManager[Store | None]:
     if request["rendezvous"] is None:
         return nullcontext()
-    rendezvous = Rendezvous(**request["rendezvous"])
-    return meet(rendezvous, request["rank"], request["world"], should_stop)
+    rank, size = request["rank"], request["world"]
+    return rendezvous(**request["rendezvous"], rank=rank, size=size, should_stop=should_stop)
 
 
 def _one_line(error: Exception) -> str:

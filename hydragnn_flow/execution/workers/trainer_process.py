@@ -1,7 +1,7 @@
 """Trainer process: one warm process that trains segment after segment on one GCD.
 
 The Parsl worker that owns it imports neither torch nor the store, so that the worker survives
-whatever happens to the process. Several trainer processes on one GCD share it. Requests and replies
+whatever happens to the process. Several may run on one GCD. Requests and replies
 are single lines of JSON through pipes; the process ends when its worker does.
 
 While it trains it sends a sign of life about every second. A process that hangs, in a GPU's queue

@@ -45,7 +45,7 @@ def run_rank_groups(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResu
     node
         What the site's nodes have.
     groups
-        Rank groups to run; those on the same GCD share it.
+        Rank groups to run; those on the same GCD run side by side.
 
     Returns
     -------
@@ -74,9 +74,11 @@ def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentRe
         for position in positions:
             trainers.append(trainer_for(node, position, taken[position]))
             taken[position] += 1
-        shares = [_energy_fraction(node, together[position]) for position in positions]
+        fractions = [_energy_fraction(node, together[position]) for position in positions]
         local.append(
-            LocalRanks(node, replace(group, spec=_in_time(group.spec)), positions, trainers, shares)
+            LocalRanks(
+                node, replace(group, spec=_in_time(group.spec)), positions, trainers, fractions
+            )
         )
     with ThreadPoolExecutor(len(local)) as pool:
         results = list(pool.map(LocalRanks.run, local))
@@ -91,10 +93,10 @@ def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentRe
 
 
 def _energy_fraction(node: Node, segments: int) -> float:
-    """Share of a GCD's energy counters that each of its segments is charged with.
+    """Fraction of a GCD's energy counters that each of its segments is charged with.
 
-    The sockets' counters see all CPU slots. A slot is charged with its share of them whatever runs
-    on the others, so that what a trial costs does not depend on its neighbours.
+    The sockets' counters see all CPU slots. Each slot is charged with the same fraction whatever
+    runs on the others, so that what a trial costs does not depend on its neighbours.
     """
     slots = len(node.gcds) if node.device == "cpu" else 1
     return 1 / (slots * segments)
@@ -134,7 +136,7 @@ def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:
     gcd_position
         The GCD, by its position on the node.
     slot
-        Which of the trainer processes that share the GCD.
+        Which of the trainer processes on the GCD.
 
     Raises
     ------

@@ -1,14 +1,14 @@
-"""Sharing of a site's blocks among its two pools."""
+"""Apportionment of a site's blocks between its two pools."""
 
 from __future__ import annotations
 
 
-def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:
-    """Share the blocks of a site among its two pools.
+def apportion(needed: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int, int]:
+    """Divide the blocks of a site between its two pools.
 
     Parameters
     ----------
-    wanted
+    needed
         Blocks that each pool could use.
     has
         Blocks each has.
@@ -21,7 +21,7 @@ def share(wanted: tuple[int, int], has: tuple[int, int], most: int) -> tuple[int
         Number of blocks of each: what it can use, reduced in proportion if that is too much, and at
         least one. A single block stays where it is for as long as it is used.
     """
-    first, second = (min(number, most) for number in wanted)
+    first, second = (min(number, most) for number in needed)
     if first + second <= most:
         return first, second
     if most == 1:

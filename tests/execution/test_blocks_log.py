@@ -1,0 +1,78 @@
+"""What is logged of blocks, and what their jobs said last."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from block_cases import Machine, have, started
+
+from hydragnn_flow.execution.pools import blocks as module
+from hydragnn_flow.execution.pools.blocks import Blocks
+from hydragnn_flow.execution.pools.parsl_executor import last_words
+
+
+def test_last_words_are_the_jobs_own(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "none") == "it left no word"
+    errors = tmp_path / "errors"
+    errors.write_text("0: ModuleNotFoundError: No module named 'parsl'\nsrun: error: task 0: bye\n")
+    assert last_words(errors) == "ModuleNotFoundError: No module named 'parsl'"
+    errors.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
+    assert "TIME LIMIT" in last_words(errors)
+
+
+def test_the_life_of_a_block_is_logged_with_its_reasons(
+    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hydragnn_flow")
+    pool.demand = 9
+    have(pool, machine, 1)
+    machine.connected.pop("node1-abc")
+    for _ in range(3):  # nothing new, and so not a word
+        pool.refresh()
+    pool.demand = 0
+    pool.shrink(1, missing=0)
+    pool.refresh()
+    pool.collect(patient=False)
+    assert caplog.messages == [
+        "pool gcd asks for 1 block: work for 9 workers, 0 blocks work or wait",
+        "block 0 (job 100) of pool gcd is submitted",
+        "block 0 (job 100) of pool gcd has its first workers, 0 s old, on node0, node1",
+        "block 0 (job 100) of pool gcd is given back: there is work for 0 workers",
+        "block 0 (job 100) of pool gcd is cancelled, 0 s old",
+    ]
+
+
+def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
+    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hydragnn_flow")
+    started(pool, module.SECONDS_TO_START + 5)
+    pool.request(1)
+    machine.refuses = "maintenance"
+    pool.request(1)
+    pool.collect(patient=True)
+    assert [message for message in caplog.messages if "asks for" not in message][1:] == [
+        "block 0 (job 100) of pool gcd is running, 0 s old",
+        "block 0 (job 100) of pool gcd has ended: no worker came within 15 min of its start, "
+        "0 s old",
+        "pool gcd: the last block ended without having done anything (no worker came within 15 min "
+        "of its start: no such interface); the next is asked for in 0 s",
+        "block 1 (job 101) of pool gcd is submitted",
+        "pool gcd: the scheduler refused a block (maintenance); the next is asked for in 10 s",
+    ]
+
+
+def test_a_job_that_cannot_be_cancelled_is_told(
+    pool: Blocks,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.0)
+    have(pool, machine, 1)
+    machine.takes_cancels = False
+    pool.cancel_all()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "did not cancel the jobs 100; cancel them yourself" in caplog.text

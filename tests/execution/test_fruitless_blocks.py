@@ -1,0 +1,143 @@
+"""Blocks that end without having done anything, and schedulers that refuse them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from block_cases import GCDS, AtOnce, Machine, have, listed, started
+
+from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.pools import block as one_block
+from hydragnn_flow.execution.pools import blocks as module
+from hydragnn_flow.execution.pools import patience
+from hydragnn_flow.execution.pools.blocks import Blocks
+
+
+@pytest.mark.parametrize("work", ["none came", "a task was done", "it drained"])
+def test_only_blocks_that_were_for_nothing_count_against_a_site(
+    pool: Blocks, machine: Machine, work: str
+) -> None:
+    for number in range(2 * patience.MOST_FRUITLESS):
+        pool.request(1)
+        pool.collect(patient=False)
+        machine.connect(number, tasks=0 if work == "none came" else 1)
+        pool.refresh()
+        if work == "a task was done":
+            pool.worked(str(number))
+        if work == "it drained":
+            machine.change(draining=True)
+            pool.refresh()
+        machine.connected.clear()
+        pool.refresh()
+        listed(pool, "ended")
+    assert pool.total == 0
+
+
+def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
+    pool: Blocks, machine: Machine
+) -> None:
+    def lose_another() -> None:
+        pool.request(1)
+        pool.collect(patient=False)
+        machine.connect(len(machine.launched) - 1, tasks=1)
+        pool.refresh()
+        machine.connected.clear()
+        pool.refresh()
+        listed(pool, "ended")
+
+    lose_another()
+    lose_another()
+    assert "no such interface" in pool.patience.trouble
+    with pytest.raises(CampaignStopped, match=r"3 blocks of its pool 'gcd'.*no such interface"):
+        lose_another()
+
+
+def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
+    have(pool, machine, 1, tasks=1)
+    for number in range(1, 5):
+        pool.request(1)
+        pool.collect(patient=False)
+        listed(pool, "ended")
+        assert (pool.total, len(machine.launched)) == (1, number + 1)
+    pool.request(1)
+    assert len(machine.launched) == 5  # but ever more seldom
+
+
+def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of hours end in no block whose job is preempted, and get on all the same."""
+    monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
+    for number in range(2 * patience.MOST_FRUITLESS):
+        pool.request(1)
+        pool.collect(patient=False)
+        machine.connect(number, tasks=1)
+        pool.refresh()
+        time.sleep(0.01)
+        machine.connected.clear()
+        pool.refresh()
+        listed(pool, "ended")
+    assert pool.total == 0
+
+
+def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
+    pool: Blocks, machine: Machine
+) -> None:
+    """Its environment is on a file system that hangs, say; its nodes would idle for hours."""
+    started(pool, 10_000.0, running=False)
+    started(pool, module.SECONDS_TO_START - 5)
+    assert (pool.total, machine.cancelled) == (2, [])
+    started(pool, module.SECONDS_TO_START + 5)
+    assert (pool.total, machine.cancelled) == (2, ["102"])
+    assert "no worker came within 15 min of its start: no such interface" in pool.patience.trouble
+    started(pool, module.SECONDS_TO_START + 5)
+    with pytest.raises(CampaignStopped, match=r"3 blocks .* \(no worker came within 15 min"):
+        started(pool, module.SECONDS_TO_START + 5)
+
+
+@pytest.mark.parametrize(("scheduler", "seconds"), [(False, 120.0), (True, 900.0)])
+def test_processes_of_this_host_are_waited_for_less_long(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, scheduler: bool, seconds: float
+) -> None:
+    monkeypatch.setattr(machine, "is_here", True)
+    first: Any = "pending" if scheduler else "running"
+    pool = Blocks("here", machine, AtOnce(), GCDS, first)  # type: ignore[arg-type]
+    started(pool, seconds - 5)
+    assert pool.total == 1
+    started(pool, seconds + 5)
+    assert machine.cancelled == ["101"]
+
+
+def test_large_blocks_are_given_more_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand nodes are started, and let in by Parsl's interchange, one after another."""
+    monkeypatch.setattr(machine, "nodes_per_block", 4096)
+    pool = Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
+    started(pool, 1200.0)
+    assert pool.total == 1
+    machine.connect(0, nodes=2000)
+    pool.refresh()
+    pool.demand = 4096 * GCDS
+    for seconds, needed in ((400.0, 1), (200.0, 2)):
+        assert pool.blocks[0].connected is not None
+        pool.blocks[0].connected -= seconds
+        assert pool.needed == needed
+
+
+def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine: Machine) -> None:
+    """A queue may let a user have one job at a time, and that may wait for days."""
+    pool.request(1)
+    pool.collect(patient=False)
+    machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    for _ in range(3 * len(patience.SECONDS_AFTER_REFUSAL)):
+        pool.patience._not_before = 0.0
+        pool.request(1)
+        pool.collect(patient=True)
+    assert pool.total == 1
+    assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
