@@ -64,7 +64,7 @@ def test_a_result_is_composed_and_stays() -> None:
     assert result.places == [("n1", "0"), ("n2", "1")]
     assert (result.bundle, result.predicted_seconds) == ("b3", 9.0)
     with pytest.raises(FrozenInstanceError):
-        result.status = "lost"  # type: ignore[misc]
+        result.status = "lost"
 
 
 def test_a_segment_cut_short_has_taken_the_time_until_now(monkeypatch: pytest.MonkeyPatch) -> None:

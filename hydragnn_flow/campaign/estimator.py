@@ -174,7 +174,7 @@ class Estimator:
         for name, sizes in self._sizes.items():
             most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
             if name in limits:
-                most = min(most, limits[name] * steps / getattr(totals, name))
+                most = min(most, limits[name] * steps / (sizes.mean * totals.graphs))
             larger = max(larger, most)
         return larger
 

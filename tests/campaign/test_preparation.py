@@ -64,7 +64,7 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
             "split": {"val": 0.2, "test": 0.1},
         }
     )
-    workers = PoolWorkers(site, lambda: pools)  # type: ignore[arg-type, return-value]
+    workers = PoolWorkers(site, lambda: pools)
     return prepare_store(data, 4.0, 12, 0, folder / "store.gs", workers=workers), pools
 
 

@@ -21,9 +21,17 @@ def _end(trainers: dict[tuple[int, int], TrainerProcess]) -> None:
     trainers.clear()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _end_trainers() -> Iterator[None]:
-    """A trainer process takes five seconds to start, so a test ends only those that it damages."""
+@pytest.fixture(scope="module", autouse=True)
+def _end_trainers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A trainer process takes five seconds to start, so a test ends only those that it damages.
+
+    Files of the group `trainers` leave theirs to each other.
+    """
+    group = request.node.get_closest_marker("xdist_group")
+    if group is not None and group.args == ("trainers",):
+        yield
+        return
+    _end(worker._trainers)
     yield
     _end(worker._trainers)
 
@@ -72,4 +80,4 @@ def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
     monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 0.0)
     monkeypatch.setattr(blocks, "SECONDS_PER_NODE", 0.0)
     monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
-    return Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
+    return Blocks("here", machine, AtOnce(), GCDS, "pending")

@@ -106,7 +106,7 @@ def test_processes_of_this_host_are_waited_for_less_long(
 ) -> None:
     monkeypatch.setattr(machine, "is_here", True)
     first: Any = "pending" if scheduler else "running"
-    pool = Blocks("here", machine, AtOnce(), GCDS, first)  # type: ignore[arg-type]
+    pool = Blocks("here", machine, AtOnce(), GCDS, first)
     started(pool, seconds - 5)
     assert pool.total == 1
     started(pool, seconds + 5)
@@ -118,7 +118,7 @@ def test_large_blocks_are_given_more_time(
 ) -> None:
     """A thousand nodes are started, and let in by Parsl's interchange, one after another."""
     monkeypatch.setattr(machine, "nodes_per_block", 4096)
-    pool = Blocks("here", machine, AtOnce(), GCDS, "pending")  # type: ignore[arg-type]
+    pool = Blocks("here", machine, AtOnce(), GCDS, "pending")
     started(pool, 1200.0)
     assert pool.total == 1
     machine.connect(0, nodes=2000)

@@ -72,7 +72,7 @@ def other_executors(site: Site, **changes: Any) -> Site:
     make = site.parsl_config
 
     def parsl_config(directory: Path) -> Any:
-        config = make.config(directory, "127.0.0.1")  # type: ignore[attr-defined]
+        config = make.config(directory, "127.0.0.1")
         for executor in config.executors:
             for name, value in changes.items():
                 setattr(executor, name, value)

@@ -98,7 +98,7 @@ def _device(device: str) -> dict[str, Any]:
             "identity": None,
             "memory_gib": memory / 2**30,
         }
-    runtime = getattr(torch, device)
+    runtime: Any = torch.get_device_module(device)
     seen = runtime.device_count()
     if seen != 1:
         raise InputError(

@@ -17,5 +17,5 @@ class Sbatch(SlurmProvider):
         if cmd.startswith("sacct"):
             return 1, "", "not asked"
         answer: tuple[int, str, str]
-        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]  # it has none
+        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]  # Parsl has no types
         return answer

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its stubs
 from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.errors import InputError
