@@ -180,10 +180,10 @@ def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore
     assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[1] * net)
 
 
-def activations(context: Context, parts: int = 1, width: int = 1, **training: Any) -> float:
+def activations(context: Context, steps: int = 1, width: int = 1, **training: Any) -> float:
     """Counted for one GCD [GiB], weights left out."""
     network = copy.deepcopy(context.config.network)
-    network["Training"] |= {"batch_size": 16, "accumulation_steps": parts, **training}
+    network["Training"] |= {"batch_size": 16, "accumulation_steps": steps, **training}
     _, estimate = context.estimator.divide(load_network(network), 1, width, ())
     weights = 6 * 4 * 1.0e3 / 2**30  # some thousand numbers
     return estimate.uncorrected_memory_gib - GCD.process_gib - weights
@@ -195,10 +195,10 @@ def test_memory_is_for_the_largest_batch(start: Start, store: GraphStore) -> Non
     per_graph = {n: activations(context, batch_size=n) / n for n in (1, 4, 16)}
     assert per_graph[1] > per_graph[4] > per_graph[16]
     sizes = store["trainset"].n_edges
-    # In parts, or on several GCDs, no less than the largest part takes.
+    # In micro-batches, or on several GCDs, no less than the largest of them takes.
     whole = activations(context)
-    assert whole / 4 < activations(context, parts=4) < whole / 4 * sizes.max() / sizes.mean()
-    assert activations(context, width=4) == pytest.approx(activations(context, parts=4))
+    assert whole / 4 < activations(context, steps=4) < whole / 4 * sizes.max() / sizes.mean()
+    assert activations(context, width=4) == pytest.approx(activations(context, steps=4))
 
 
 def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> None:

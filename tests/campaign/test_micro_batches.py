@@ -140,7 +140,7 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
 
 
 @pytest.mark.parametrize(
-    ("training", "failures", "parts", "state"),
+    ("training", "failures", "steps", "state"),
     [
         ({}, "resize", 1, "running"),
         ({}, "resize", 4, "failed"),
@@ -150,7 +150,7 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
     ],
 )
 def test_every_judge_of_what_did_not_fit_comes_to_the_same(
-    campaign: Campaign, training: dict[str, Any], failures: str, parts: int, state: str
+    campaign: Campaign, training: dict[str, Any], failures: str, steps: int, state: str
 ) -> None:
     """The driver at work, the next one, and who makes the study anew."""
     changes = {
@@ -162,7 +162,7 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     trial, directory = phase.search.ask(), phase.context.directory
     phase.search.commit()
     task = phase._task(trial, 0)
-    network = task.spec.network.with_accumulation(parts)
+    network = task.spec.network.with_accumulation(steps)
     task = replace(task, spec=replace(task.spec, network=network))
     result = badly(task.spec, "out_of_memory").expected(task.forecast("b1"))
     phase.context.record([result])

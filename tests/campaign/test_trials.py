@@ -73,7 +73,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     campaign: Campaign, launch_seconds: float, asked: int
 ) -> None:
     """What computes all the time fills a GCD; of what waits for its launches four share one."""
-    context = campaign(trials=20)
+    context = campaign(trials=10)
     change_gcd(context, most_segments=4, launch_seconds=launch_seconds)
     before: list[int] = []
 
@@ -109,11 +109,11 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
 
 def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
     """However little it computes there: what launches an operation is the core."""
-    context = campaign(trials=20)
+    context = campaign()
     change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
     run(context, well)
     results = list(context.directory.results())
-    assert len({result.bundle for result in results}) == len(results) >= 20
+    assert len({result.bundle for result in results}) == len(results) >= TRIALS
 
 
 def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:

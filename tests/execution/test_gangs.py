@@ -129,7 +129,7 @@ def test_a_gang_of_two_workers_equals_one_process(
     assert not list(spec.folder.glob("abort*"))
 
 
-def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
+def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, LONG)
@@ -151,7 +151,7 @@ def test_a_killed_rank_ends_every_part_and_the_next_sending_goes_on(
     assert not list(spec.folder.glob("abort*")), "the earlier sending's note was left"
 
 
-def test_a_lost_worker_ends_the_other_part(
+def test_a_lost_worker_ends_the_other_group(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     """As where a node dies: the worker and its trainer processes are gone at once."""
@@ -170,7 +170,7 @@ def test_a_lost_worker_ends_the_other_part(
     assert merged([left, gone]).reason == gone.reason
 
 
-def test_an_abort_ends_parts_that_hang(
+def test_an_abort_ends_groups_that_hang(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     """A node that freezes breaks no connection; the driver learns of it and calls the gang off."""
@@ -189,7 +189,7 @@ def test_an_abort_ends_parts_that_hang(
     assert time.monotonic() - begin < SECONDS_TO_FOLLOW
 
 
-def test_a_part_that_begins_after_the_abort_ends_at_once(
+def test_a_group_that_begins_after_the_abort_ends_at_once(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, LONG)
@@ -205,7 +205,7 @@ def test_a_part_that_begins_after_the_abort_ends_at_once(
 
 
 @pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
-def test_a_gang_without_one_of_its_parts_is_lost(
+def test_a_gang_without_one_of_its_groups_is_lost(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 1)
@@ -243,7 +243,7 @@ def test_a_gang_saves_before_its_deadline(
 def test_a_gang_sent_again_takes_over(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
-    """The driver took the first sending for lost; its parts see the second and give way."""
+    """The driver took the first sending for lost; its groups see the second and give way."""
     first = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, first)
     checkpoint(first.folder)
@@ -305,7 +305,7 @@ def test_a_gang_ends_for_its_cause(cause: SegmentResult, consequences: list[Segm
         assert (result.status, result.reason) == (cause.status, cause.reason)
 
 
-def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
+def test_a_gang_has_the_gcds_and_costs_of_all_its_groups() -> None:
     result = merged(
         [
             group_result("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0),
@@ -326,7 +326,7 @@ def test_a_gang_has_the_gcds_and_costs_of_all_its_parts() -> None:
         ([0.0, 0.0], 0.0),
     ],
 )
-def test_a_gang_has_the_energy_of_all_its_parts(
+def test_a_gang_has_the_energy_of_all_its_groups(
     joules: list[float | None], expected: float | None
 ) -> None:
     group_results = [group_result("ok", joules=value) for value in joules]
@@ -340,7 +340,7 @@ def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts() -> None
     assert merged([lost]).joules is None
 
 
-def test_a_part_of_a_gang_needs_a_claim(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_group_of_a_gang_needs_an_attempt(tmp_path: Path, alloy_store: GraphStore) -> None:
     with pytest.raises(ValueError, match="attempt"):
         RankGroup(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)
 

@@ -173,7 +173,7 @@ def test_a_gang_whose_rank_hangs_ends_and_says_which(
     result = LocalRanks(NODE, RankGroup(spec, (0, 1), world=3), (0, 1), trainers, (1.0, 1.0)).run()
     assert result.status == "killed"
     assert result.reason.startswith("it hung: ")
-    assert (abort_reason(spec) or "").startswith("it hung: "), "the other parts wait for it"
+    assert (abort_reason(spec) or "").startswith("it hung: "), "the other groups wait for it"
 
 
 @pytest.mark.parametrize("in_gang", [False, True])

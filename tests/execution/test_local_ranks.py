@@ -41,9 +41,9 @@ def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
 def test_the_other_parts_of_a_gang_are_told(tmp_path: Path, alloy_store: GraphStore) -> None:
     """Their batch job may have more time, and they would take the broken connection for a loss."""
     spec = make_spec(tmp_path / "t", alloy_store, 1, attempt="1", deadline=time.time() + SECONDS)
-    (part,) = run_rank_groups(NODE, [RankGroup(spec, (0,), first_rank=0, world=2)])
-    assert part.status == "interrupted"
-    assert abort_reason(spec) == part.reason
+    (group,) = run_rank_groups(NODE, [RankGroup(spec, (0,), first_rank=0, world=2)])
+    assert group.status == "interrupted"
+    assert abort_reason(spec) == group.reason
 
 
 @pytest.mark.parametrize(

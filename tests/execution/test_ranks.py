@@ -140,7 +140,7 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     ranks: int,
     status: str,
 ) -> None:
-    """A part that is `interrupted` is taken to end together with all others."""
+    """A group that is `interrupted` is taken to end together with all others."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -60,6 +60,14 @@ def test_a_cpu_slot_is_always_busy() -> None:
     assert guessed_gcd("cpu", 16.0).most_segments == 1 < guessed_gcd("hip", 64.0).most_segments
 
 
+@pytest.mark.parametrize("wrong", [0.0, float("nan"), float("inf")])
+def test_what_is_no_measurement_teaches_nothing(wrong: float) -> None:
+    model, work = CostModel(GCD), Work(1e12, 1e11, 10, 0, 0)
+    model.observe("PNA", Taken(steps=wrong))
+    model.observe("PNA", Taken(steps=1.0, rest=wrong))
+    assert seconds(model, work, 1) == pytest.approx(1.0)
+
+
 def test_memory_is_that_of_process_activations_and_copies_of_the_weights() -> None:
     work = Work(1, 1, 1, activation_bytes=2 * 2**30, parameter_bytes=0.5 * 2**30)
     estimate = CostModel(GCD).estimate("PNA", work, steps=1)
