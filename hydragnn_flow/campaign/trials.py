@@ -155,8 +155,8 @@ class TrialPhase:
             and self.search.states.get("failed") == self.search.asked
         ):
             raise InputError(
-                f"search.space: none of the {self.search.asked} trials asked for has a network "
-                f"that can be ({self.search.record(trial.number).reason}); correct the space and "
+                f"search.space: none of the {self.search.asked} trials asked for has a possible "
+                f"network ({self.search.record(trial.number).reason}); correct the space and "
                 f"search in another run directory"
             )
         return True

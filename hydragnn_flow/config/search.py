@@ -194,7 +194,7 @@ class SearchConfig(Section):
             )
         if self.learning_curve is not None and self.objectives[0] != "val_loss":
             raise ValueError(
-                f"learning_curve foresees val_loss, but the first objective is "
+                f"learning_curve predicts val_loss, but the first objective is "
                 f"{self.objectives[0]!r}; remove it, or put val_loss first"
             )
         return self

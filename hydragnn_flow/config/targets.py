@@ -58,7 +58,7 @@ class TargetConfig(Section):
     def _extensive_by_structure(self) -> TargetConfig:
         if self.extensive and self.level == "node":
             raise ValueError(
-                "extensive is said of targets of a structure, and this one is an atom's; remove it"
+                "extensive applies to targets of structures, and this one is of atoms; remove it"
             )
         return self
 

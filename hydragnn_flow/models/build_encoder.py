@@ -131,8 +131,8 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
         if needed and (found is None or found.shape != (needed,)):
             has = "have none" if found is None else f"have one of shape {list(found.shape)}"
             raise InputError(
-                f"network: Architecture.pe_dim = {needed} needs the key {key!r} with so many "
-                f"columns, but the store's graphs {has}; set pe_dim to 0 or bring the key"
+                f"network: Architecture.pe_dim = {needed} needs the key {key!r} with that "
+                f"number of columns, but the store's graphs {has}; set pe_dim to 0 or bring the key"
             )
     return BatchInputs(
         edge_columns=architecture.attribute_columns,

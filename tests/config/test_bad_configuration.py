@@ -152,7 +152,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (
         ("data", "source"),
         FILES | {"targets": {"spin": {"unit": "μB", "level": "node", "extensive": True}}},
-        ("data.source.targets.spin:", "extensive is said of targets of a structure", "remove it"),
+        ("data.source.targets.spin:", "extensive applies to targets of structures", "remove it"),
     ),
     (
         ("data", "source"),

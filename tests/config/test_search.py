@@ -176,7 +176,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     (
         SEARCH,
         {"objectives": ["val.forces"], "learning_curve": {}},
-        ("learning_curve foresees val_loss", "put val_loss first"),
+        ("learning_curve predicts val_loss", "put val_loss first"),
     ),
     ((*SEARCH, "failures"), {"diverged": "resize"}, ("search.failures.diverged", "'record'")),
     ((*SEARCH, "failures"), {"oom": "retry"}, ("search.failures", "'oom'")),

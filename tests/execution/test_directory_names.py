@@ -35,7 +35,7 @@ def test_a_name_that_parsl_cannot_take_is_refused_before_anything_starts(
 ) -> None:
     run = tmp_path / name / "run"
     with pytest.raises(
-        InputError, match=rf"takes no {character} in a path; keep the run"
+        InputError, match=rf"takes no {character} in a path; choose a directory"
     ) as caught:
         Pools(site(), run / "parsl")
     assert str(caught.value).startswith(str(run))
