@@ -107,7 +107,7 @@ def finish_ensemble(
             for member, weight in zip(members, weights, strict=True)
         ],
         "best_member": members[best].member,
-        "calibration": {name: value.to_dict() for name, value in calibrations.items()},
+        "calibration": {name: asdict(value) for name, value in calibrations.items()},
         "test": _test(ensemble, test, predictions, best),
         **totals,
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +31,6 @@ class Calibration:
     """Fraction of true values that the interval should contain."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values of the fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -143,9 +138,7 @@ def calibrate(
         float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, level, per_atom
     )
     scores = (np.abs(residuals) / np.hypot(fitted.scale * spread, fitted.floor * size)).ravel()
-    return Calibration(
-        fitted.scale, fitted.floor, conformal_quantile(scores, level), level, per_atom
-    )
+    return replace(fitted, quantile=conformal_quantile(scores, level))
 
 
 def conformal_quantile(scores: Floats, level: float) -> float:

@@ -45,23 +45,22 @@ def build_potential(
 
 def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
     """Whether the store's graphs have a stress that a potential can be compared with."""
-    target = manifest.targets.get(STRESS)
+    target, energy = manifest.targets.get(STRESS), manifest.targets["energy"].unit
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
-    if target is not None and fits and "cell" in manifest.keys:
-        energy = manifest.targets["energy"].unit
-        if is_slope(target.unit, energy, by_volume=True):
-            return True
-        if architecture.stress_weight > 0:
-            raise InputError(
-                f"network: Architecture.stress_weight needs the stress in {energy}/Å³, but the "
-                f"store has it in {target.unit}; convert it, or set the weight to 0"
-            )
-        return False
-    if architecture.stress_weight > 0:
-        raise InputError(
-            f"network: Architecture.stress_weight needs graphs with the key 'cell' and a graph "
-            f"target named {STRESS!r} of 6 or 9 numbers, which the store does not have; set it to 0"
+    if target is None or not fits or "cell" not in manifest.keys:
+        lacking = (
+            f"graphs with the key 'cell' and a graph target named {STRESS!r} of 6 or 9 numbers, "
+            f"which the store does not have; set it to 0"
         )
+    elif not is_slope(target.unit, energy, by_volume=True):
+        lacking = (
+            f"the stress in {energy}/Å³, but the store has it in {target.unit}; convert it, or set "
+            f"the weight to 0"
+        )
+    else:
+        return True
+    if architecture.stress_weight > 0:
+        raise InputError(f"network: Architecture.stress_weight needs {lacking}")
     return False
 
 

@@ -47,15 +47,6 @@ class Encoder(nn.Module):
         self.inputs = inputs
         self.fusion = fusion
 
-    @property
-    def checkpointing(self) -> bool:
-        """Whether layers keep nothing for the backward pass and are computed anew there."""
-        return self.layers.checkpointing
-
-    @checkpointing.setter
-    def checkpointing(self, value: bool) -> None:
-        self.layers.checkpointing = value
-
     def forward(self, batch: GraphBatch, positions: Tensor) -> tuple[Tensor, Geometry]:
         """Node features [n_atoms, hidden_dim], and the geometry they were computed from.
 

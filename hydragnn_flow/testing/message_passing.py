@@ -353,7 +353,7 @@ class PotentialSuite(_Suite):
         gradients = []
         for checkpointing in (False, True):
             model = make().double()
-            model.encoder.checkpointing = checkpointing
+            model.encoder.layers.checkpointing = checkpointing
             outputs = model(batch)
             (outputs["energy"].sum() + outputs["forces"].square().sum()).backward()
             gradients.append([parameter.grad for parameter in model.parameters()])

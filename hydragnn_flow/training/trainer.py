@@ -86,7 +86,7 @@ class Trainer:
         model = build_model(network, store)
         if self.settings.precision == "fp64":
             model = model.double()
-        model.encoder.checkpointing = self.settings.conv_checkpointing
+        model.encoder.layers.checkpointing = self.settings.conv_checkpointing
         self.model: nn.Module = model.to(device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.loss = Loss(network, store.manifest, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 
 import numpy as np
@@ -208,7 +208,7 @@ def test_intervals_contain_their_mean_and_grow_with_their_quantile(
 
 def test_a_calibration_survives_json() -> None:
     found = Calibration(1.5, 0.1, 2.0, 0.9, per_atom=True)
-    assert Calibration(**found.to_dict()) == found
+    assert Calibration(**asdict(found)) == found
 
 
 @settings(deadline=None)

@@ -233,7 +233,7 @@ def test_checkpointed_layers_give_the_same(
             Architecture__output_heads=heads,
             Variables_of_interest__type=["graph"],
         )
-        assert trainer.model.encoder.checkpointing is switch
+        assert trainer.model.encoder.layers.checkpointing is switch
         trainer.run()
         losses.append(trainer.progress.history)
     assert losses[0] == losses[1]
