@@ -251,7 +251,7 @@ def predict(
             say(short(path))
     targets = ensemble.manifest.targets
     units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.level * 100:g} % interval")
+    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
 
 
 @app.command()

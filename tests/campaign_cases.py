@@ -30,7 +30,7 @@ CONFIG: dict[str, Any] = {
             "Training.batch_size": {"choices": [2, 4]},
         },
     },
-    "ensemble": {"size": MEMBERS, "epochs": 8, "level": 0.9},
+    "ensemble": {"size": MEMBERS, "epochs": 8, "coverage": 0.9},
 }
 
 

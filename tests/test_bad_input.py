@@ -235,10 +235,10 @@ def test_no_data_directory(console: Console, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_too_few_validation_structures(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was prepared stays, and the corrected command goes on with it."""
-    wrong = ("run", console.write(changed("ensemble/level", 0.999)), "--run-dir", console.run)
+    wrong = ("run", console.write(changed("ensemble/coverage", 0.999)), "--run-dir", console.run)
     with monkeypatch.context() as patch:
         patch.setattr(Console, "snapshot", lambda self: {})  # the store is new
-        console.refuses(patch, *wrong, names=["ensemble.level", "999"])
+        console.refuses(patch, *wrong, names=["ensemble.coverage", "999"])
     store = console.run / "store.gs"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     assert before

@@ -131,7 +131,7 @@ def test_prediction_tables(finished: Path) -> None:
     assert graphs["graph_id"].tolist() == test.graph_id.tolist()
     np.testing.assert_allclose(graphs["energy"], test.target("energy").ravel())
     assert graphs.attrs["units"]["energy_mean"] == "eV"
-    assert graphs.attrs["level"] == 0.9
+    assert graphs.attrs["coverage"] == 0.9
     assert (graphs["energy_lo"] < graphs["energy_mean"]).all()
     assert (graphs["energy_mean"] < graphs["energy_hi"]).all()
     assert (graphs["energy_epistemic_std"] <= graphs["energy_std"] * (1 + 1e-9)).all()

@@ -52,7 +52,7 @@ def test_it_is_far_better_than_the_mean_of_the_training_data(summary: dict[str, 
 
 
 def test_intervals_hold_what_they_promise(summary: dict[str, Any]) -> None:
-    assert summary["level"] == 0.9
+    assert summary["coverage"] == 0.9
     for target in ("energy", "forces"):
         assert 0.8 <= summary["test"][target]["coverage"] <= 1
 

@@ -123,7 +123,7 @@ def test_until_the_search_begins_only_the_store_binds(directory: RunDirectory) -
     network = json.loads(json.dumps(CONFIG.network))
     network["Training"]["Optimizer"]["learning_rate"] = 0.1
     directory.check(CONFIG.model_copy(update={"network": network}))
-    directory.check(configured(ensemble={"level": 0.8}, data={"mode": "random"}))
+    directory.check(configured(ensemble={"coverage": 0.8}, data={"mode": "random"}))
     message = refusal(lambda: directory.check(configured(seed=2)))
     assert "(seed differs)" in message
 

@@ -71,7 +71,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
             "split": {"val": 0.25, "test": 0.25},
         },
         search={"trials": 2, "rungs": "none", "space": CONFIG["search"]["space"]},
-        ensemble={"size": 2, "epochs": 9, "level": 0.8},
+        ensemble={"size": 2, "epochs": 9, "coverage": 0.8},
     )
     run, output, mark = folder / "run", folder / "output", str(folder)
     command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]

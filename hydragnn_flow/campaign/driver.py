@@ -24,7 +24,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_level, select_top
+from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage, select_top
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, check_driver, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
@@ -128,11 +128,11 @@ def _prepare(
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
-    n_val, level = len(store["valset"]), config.ensemble.level
-    if n_val < needed_for_level(level):
+    n_val, coverage = len(store["valset"]), config.ensemble.coverage
+    if n_val < (needed := needed_for_coverage(coverage)):
         raise InputError(
-            f"{config.name}: ensemble.level = {level} needs at least {needed_for_level(level)} "
-            f"validation structures, and there are {n_val}; raise data.split.val or lower the level"
+            f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} validation "
+            f"structures, and there are {n_val}; raise data.split.val or lower the coverage"
         )
     _check_budget(base, store)
     with torch.device("meta"):

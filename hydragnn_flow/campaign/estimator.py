@@ -195,7 +195,7 @@ class Estimator:
         def count() -> Work:
             with torch.device("meta"):
                 model = build_model(network, self._store)
-            model.encoder.checkpointing = training.conv_checkpointing
+            model.encoder.layers.checkpointing = training.conv_checkpointing
             cost = network_cost(model, **batch, largest=self._largest_graph)
             return Work(
                 flops=cost.flops * wide,

@@ -28,9 +28,9 @@ class EnsembleConfig(Section):
     ended count as finished."""
     epochs: int = Field(ge=1)
     """Epochs of a member in total. Its training continues from its trial's checkpoint."""
-    level: float = Field(default=0.9, gt=0, lt=1)
+    coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
-    validation split needs at least ``level / (1 - level)`` structures."""
+    validation split needs at least ``coverage / (1 - coverage)`` structures."""
 
 
 class RunConfig(Section):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
-    from hydragnn_flow.ensemble.uncertainty import needed_for_level
+    from hydragnn_flow.ensemble.uncertainty import needed_for_coverage
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -22,7 +22,7 @@ else:
             "Predictions": "predictions_table",
             "finish_ensemble": "finish",
             "member_folder": "ensemble",
-            "needed_for_level": "uncertainty",
+            "needed_for_coverage": "uncertainty",
             "select_top": "selection",
         },
     )
@@ -34,6 +34,6 @@ __all__ = [
     "Predictions",
     "finish_ensemble",
     "member_folder",
-    "needed_for_level",
+    "needed_for_coverage",
     "select_top",
 ]

@@ -57,7 +57,7 @@ class Ensemble:
     """Per target."""
     manifest: Manifest
     """Manifest of the store the members were trained on."""
-    level: float
+    coverage: float
     """Fraction of true values the intervals are to hold."""
 
     @classmethod
@@ -82,7 +82,7 @@ class Ensemble:
             np.array([m["weight"] for m in summary["members"]]),
             {name: Calibration(**values) for name, values in summary["calibration"].items()},
             manifest,
-            summary["level"],
+            summary["coverage"],
         )
 
     def predict(
@@ -137,7 +137,7 @@ class Ensemble:
             self.manifest.targets,
             self.distributions(predictions, n_atoms),
             {},
-            self.level,
+            self.coverage,
             predictions if members else None,
             about={**about, "formula": [_formula(atoms) for atoms in structures]},
         )
@@ -238,7 +238,7 @@ class Ensemble:
                 for name in self.calibrations
                 if name in labels
             },
-            self.level,
+            self.coverage,
             predictions if members else None,
             names if len(splits) > 1 else None,
         )

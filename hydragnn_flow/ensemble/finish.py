@@ -27,7 +27,7 @@ from hydragnn_flow.ensemble.uncertainty import (
     calibrate,
     combine,
     combine_noise,
-    coverage,
+    measured_coverage,
 )
 from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
 from hydragnn_flow.files import write_json, write_text
@@ -65,7 +65,7 @@ def finish_ensemble(
     run_directory
         Of the campaign; the members' folders are in it.
     config
-        Level of the intervals, and the network whose loss weighs the members.
+        Coverage of the intervals, and the network whose loss weighs the members.
     store
         Its validation split calibrates. Errors on its test split are computed here and nowhere
         else.
@@ -80,7 +80,7 @@ def finish_ensemble(
         The content of `ensemble.json`, which is written last.
     """
     folder = run_directory / FOLDER
-    level = config.ensemble.level
+    coverage = config.ensemble.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
     models, by = tuple(model for model, _ in loaded), [weights for _, weights in loaded]
     network = config.network_with({})
@@ -88,8 +88,8 @@ def finish_ensemble(
     validation = _predictions(folder, members, models, by, val)
     products = _products(validation, val, network, store.manifest)
     weights = stacking_weights(products)
-    calibrations = _calibrations(validation, weights, val, store.manifest, level)
-    ensemble = Ensemble(models, weights, calibrations, store.manifest, level)
+    calibrations = _calibrations(validation, weights, val, store.manifest, coverage)
+    ensemble = Ensemble(models, weights, calibrations, store.manifest, coverage)
 
     test = store["testset"]
     # Not by best_val_loss: members may have been trained with different losses.
@@ -101,7 +101,7 @@ def finish_ensemble(
     tables.save(folder_out / "test")
     summary = {
         "version": VERSION,
-        "level": level,
+        "coverage": coverage,
         "members": [
             {**asdict(member), "weight": float(weight)}
             for member, weight in zip(members, weights, strict=True)
@@ -148,7 +148,7 @@ def _calibrations(
     weights: Floats,
     val: GraphSplit,
     manifest: Manifest,
-    level: float,
+    coverage: float,
 ) -> dict[str, Calibration]:
     atoms = val.n_atoms.astype(float)[:, None]
     calibrations = {}
@@ -165,7 +165,7 @@ def _calibrations(
         calibrations[name] = calibrate(
             (labels_of(val, name, mean.shape[1]) - mean)[known],
             spread[known],
-            level,
+            coverage,
             per_atom=manifest.is_extensive(name),
             atoms=atoms[known] if per_graph else None,
             noise=None if noise is None else combine_noise(noise, weights)[known],
@@ -189,7 +189,10 @@ def _test(
         known = np.isfinite(predicted.mean)
         if not known.any():
             continue
-        row: dict[str, Any] = {"unit": target.unit, "coverage": coverage(reference, predicted)}
+        row: dict[str, Any] = {
+            "unit": target.unit,
+            "coverage": measured_coverage(reference, predicted),
+        }
         for who, error in errors.items():
             row[f"mae_{who}"] = float(error[known].mean())
             if ensemble.manifest.is_extensive(name):

@@ -21,7 +21,7 @@ from hydragnn_flow.models.stress import STRESS, VOIGT
 class Predictions:
     """Predictions of an ensemble for some structures, in their order.
 
-    Units of the columns and the level of the intervals are in ``DataFrame.attrs``.
+    Units of the columns and the coverage of the intervals are in ``DataFrame.attrs``.
     """
 
     graphs: pd.DataFrame | None
@@ -57,7 +57,7 @@ def build_tables(
     targets: Mapping[str, Target],
     predicted: Mapping[str, Distribution],
     references: Mapping[str, Floats],
-    level: float,
+    coverage: float,
     members: Mapping[str, Floats] | None = None,
     splits: NDArray[np.str_] | None = None,
     about: Mapping[str, Sequence[str]] | None = None,
@@ -74,7 +74,7 @@ def build_tables(
         Distribution per target, ``[n, d]`` each.
     references
         True values, for targets whose labels are known.
-    level
+    coverage
         Of the intervals.
     members
         Each member's predictions ``[n_members, n, d]``, where they are wanted.
@@ -108,7 +108,7 @@ def build_tables(
                 units |= dict.fromkeys(new, targets[name].unit)
         table = pd.DataFrame(columns) if units else None
         if table is not None:
-            table.attrs = {"units": units, "level": level}
+            table.attrs = {"units": units, "coverage": coverage}
         tables[kind] = table
     return Predictions(tables["graph"], tables["node"])
 

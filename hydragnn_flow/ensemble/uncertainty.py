@@ -27,7 +27,7 @@ class Calibration:
     """Error that all members share, in the data's units; per atom with ``per_atom``; a factor if
     the noise is predicted."""
     quantile: float
-    level: float
+    coverage: float
     """Fraction of true values that the interval should contain."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
@@ -84,7 +84,7 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
 def calibrate(
     residuals: Floats,
     spread: Floats,
-    level: float,
+    coverage: float,
     per_atom: bool,
     atoms: Floats | None = None,
     noise: Floats | None = None,
@@ -94,7 +94,7 @@ def calibrate(
     The likelihood is Gaussian; the quantile is that of the residuals divided by the standard
     deviation (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). Its guarantee asks for calibration
     data that served nothing else. The validation split has chosen epochs and trials before, and the
-    force components of one structure are not independent, so the level is approximate.
+    force components of one structure are not independent, so the coverage is approximate.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def calibrate(
         Reference minus mean on validation data ``[n, d]``.
     spread
         Standard deviation between members ``[n, d]``.
-    level
-        Fraction of true values the interval is to hold.
+    coverage
+        Fraction of true values that the interval should contain.
     per_atom
         Whether errors grow with the number of atoms.
     atoms
@@ -135,25 +135,25 @@ def calibrate(
     ]
     scale, floor = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
     fitted = Calibration(
-        float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, level, per_atom
+        float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, coverage, per_atom
     )
     scores = (np.abs(residuals) / np.hypot(fitted.scale * spread, fitted.floor * size)).ravel()
-    return replace(fitted, quantile=conformal_quantile(scores, level))
+    return replace(fitted, quantile=conformal_quantile(scores, coverage))
 
 
-def conformal_quantile(scores: Floats, level: float) -> float:
-    """The score that a fraction ``level`` of new data stays below, for a finite calibration set.
+def conformal_quantile(scores: Floats, coverage: float) -> float:
+    """The score that a fraction ``coverage`` of new data stays below, for a finite calibration set.
 
-    The ⌈(n + 1) level⌉-th smallest of n scores; the largest where n is too small for that.
+    The ⌈(n + 1) coverage⌉-th smallest of n scores; the largest where n is too small for that.
     """
     # 20 * 0.55 is a little more than 11 in floating point
-    rank = min(math.ceil((len(scores) + 1) * level - 1e-9), len(scores))
+    rank = min(math.ceil((len(scores) + 1) * coverage - 1e-9), len(scores))
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 
-def needed_for_level(level: float) -> int:
-    """Smallest calibration set for which :func:`conformal_quantile` can hold for its level."""
-    return math.ceil(level / (1 - level) - 1e-9)
+def needed_for_coverage(coverage: float) -> int:
+    """Smallest calibration set for which :func:`conformal_quantile` can hold for its coverage."""
+    return math.ceil(coverage / (1 - coverage) - 1e-9)
 
 
 def distribution(
@@ -195,7 +195,7 @@ def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
     return atoms if per_atom and atoms is not None else np.ones((1, 1))
 
 
-def coverage(reference: Floats, predicted: Distribution) -> float:
+def measured_coverage(reference: Floats, predicted: Distribution) -> float:
     """Fraction of true values inside the interval, if there is a prediction."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)

@@ -60,7 +60,7 @@ def closing_table(summary: Mapping[str, Any]) -> Table:
     summary
         Content of `ensemble/ensemble.json`.
     """
-    level = f"{summary['level'] * 100:g} %"
+    coverage = f"{summary['coverage'] * 100:g} %"
     caption = [
         f"{len(summary['members'])} members · {summary['wall_seconds']:,.0f} s wall · "
         f"{summary['cpu_seconds']:,.0f} s CPU in training trials and members"
@@ -81,7 +81,7 @@ def closing_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("best single member", justify="right")
     table.add_column("ensemble", justify="right")
     table.add_column("unit")
-    table.add_column(f"{level} interval holds", justify="right")
+    table.add_column(f"{coverage} interval holds", justify="right")
     for row in accuracies(summary):
         single, ensemble = row.best_member, row.ensemble
         # Text, not markup: a target may be named [like this].

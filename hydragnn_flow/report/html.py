@@ -85,7 +85,7 @@ def render(run: RunFiles) -> str:
     members = {member["trial"] for member in (run.ensemble or {}).get("members", ())}
     targets = test_targets(run)
     objective = run.config.search.objectives[0]
-    level = float(run.ensemble["level"]) if run.ensemble else run.config.ensemble.level
+    coverage = run.ensemble["coverage"] if run.ensemble else run.config.ensemble.coverage
     pictures: dict[str, Picture] = {}
     own = _own(run)
     if len(own):
@@ -98,7 +98,7 @@ def render(run: RunFiles) -> str:
         drawn = figures.gcd_occupancy(run.segments, types)
         pictures["occupancy"] = embed(drawn, "Bars of the segments each GCD ran over time")
     if targets:
-        drawn = figures.coverage(targets, level)
+        drawn = figures.coverage(targets, coverage)
         pictures["coverage"] = embed(drawn, "Observed against expected coverage of intervals")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -110,7 +110,7 @@ def render(run: RunFiles) -> str:
         objective=objective_label(objective),
         missing=missing(run, targets),
         facts=facts(run),
-        level=f"{level * 100:g} %",
+        coverage=f"{coverage * 100:g} %",
         accuracy=as_text(tables.accuracy_table(run.ensemble)) if run.ensemble else None,
         members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
         parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],

@@ -43,7 +43,7 @@ def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
         network=network,
         search=SEARCH,
         data={"source": source, "split": {"val": 0.3, "test": 0.2}},
-        ensemble={"size": 2, "epochs": 4, "level": 0.8},
+        ensemble={"size": 2, "epochs": 4, "coverage": 0.8},
     )
     run, log, chance = tmp_path / "run", tmp_path / "output", random.Random(0)
     ledger = run / "segments.jsonl"

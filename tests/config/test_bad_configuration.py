@@ -229,7 +229,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 16")),
     (("ensemble", "size"), 1, ("ensemble.size:",)),
     (("ensemble", "epochs"), 1, ("ensemble.epochs = 1", "Training.num_epoch = ")),
-    (("ensemble", "level"), 90, ("ensemble.level:",)),
+    (("ensemble", "coverage"), 90, ("ensemble.coverage:",)),
 ]
 
 

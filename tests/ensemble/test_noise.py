@@ -25,8 +25,8 @@ from hydragnn_flow.ensemble.uncertainty import (
     calibrate,
     combine,
     combine_noise,
-    coverage,
     distribution,
+    measured_coverage,
 )
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -88,7 +88,7 @@ def test_intervals_follow_the_noise() -> None:
         found = calibrate((truth - mean)[half[0]], spread[half[0]], 0.9, False, noise=known)
         given = noise[:, half[1]] if told else None
         d = distribution(members[:, half[1]], EQUAL, found, None, given)
-        assert coverage(truth[half[1]], d) == pytest.approx(0.9, abs=0.02)
+        assert measured_coverage(truth[half[1]], d) == pytest.approx(0.9, abs=0.02)
         held = (truth[half[1]] >= d.lo) & (truth[half[1]] <= d.hi)
         certain = noise[1, half[1]] < np.median(noise[1])
         inside[told] = [held[certain].mean(), held[~certain].mean()]
@@ -169,7 +169,7 @@ def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphSto
         ensemble.weights,
         ensemble.calibrations,
         ensemble.manifest,
-        ensemble.level,
+        ensemble.coverage,
     )
     table = mixed.predict_store(alloy_store, "testset").graphs
     assert table is not None and "energy_aleatoric_std" not in table

@@ -124,7 +124,7 @@ def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> Non
         stored = pd.read_parquet(tmp_path / f"{name}.parquet")
         pd.testing.assert_frame_equal(stored, table)
         assert stored.attrs == table.attrs
-        assert stored.attrs["level"] == 0.9
+        assert stored.attrs["coverage"] == 0.9
         units = stored.attrs["units"]
         assert units == {
             column: "eV" if column.startswith("energy") else "eV/Å"

@@ -17,9 +17,9 @@ from hydragnn_flow.ensemble.uncertainty import (
     calibrate,
     combine,
     conformal_quantile,
-    coverage,
     distribution,
-    needed_for_level,
+    measured_coverage,
+    needed_for_coverage,
 )
 
 Floats = NDArray[np.float64]
@@ -109,32 +109,32 @@ def test_units_do_not_matter(factor: float, seed: int, n: int, per_atom: bool) -
 
 
 def test_the_quantile_is_that_of_the_definition() -> None:
-    """The smallest score q with (number of scores <= q) / (n + 1) >= level, in exact arithmetic."""
+    """The smallest q with (number of scores <= q) / (n + 1) >= coverage, in exact arithmetic."""
     for n in range(1, 61):
         scores = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
         for percent in range(1, 100):
             rank = next(k for k in range(n + 2) if Fraction(k, n + 1) >= Fraction(percent, 100))
             assert conformal_quantile(scores, percent / 100) == min(rank, n)
-            assert (rank <= n) == (n >= needed_for_level(percent / 100))
+            assert (rank <= n) == (n >= needed_for_coverage(percent / 100))
 
 
-@pytest.mark.parametrize(("n", "level"), [(9, 0.9), (19, 0.5), (20, 0.8), (50, 0.9), (99, 0.95)])
-def test_conformal_coverage_is_the_level_on_average(n: int, level: float) -> None:
-    """Split conformal holds ⌈(n+1) level⌉ / (n+1) of new data, for any distribution."""
+@pytest.mark.parametrize(("n", "coverage"), [(9, 0.9), (19, 0.5), (20, 0.8), (50, 0.9), (99, 0.95)])
+def test_conformal_coverage_is_the_asked_one_on_average(n: int, coverage: float) -> None:
+    """Split conformal holds ⌈(n+1) coverage⌉ / (n+1) of new data, for any distribution."""
     rng = np.random.default_rng(11)
     draws = 4000
     scores = rng.gamma(0.7, size=(draws, n + 1))
-    held = [row[-1] <= conformal_quantile(row[:-1], level) for row in scores]
-    expected = math.ceil((n + 1) * level - 1e-9) / (n + 1)
-    # three standard errors; never below the level by more
+    held = [row[-1] <= conformal_quantile(row[:-1], coverage) for row in scores]
+    expected = math.ceil((n + 1) * coverage - 1e-9) / (n + 1)
+    # three standard errors; never below the coverage by more
     assert np.mean(held) == pytest.approx(
         expected, abs=3 * math.sqrt(expected * (1 - expected) / draws)
     )
-    assert expected >= level
+    assert expected >= coverage
 
 
-@pytest.mark.parametrize(("n", "level"), [(20, 0.9), (48, 0.9), (48, 0.5)])
-def test_the_whole_calibration_holds_its_level(n: int, level: float) -> None:
+@pytest.mark.parametrize(("n", "coverage"), [(20, 0.9), (48, 0.9), (48, 0.5)])
+def test_the_whole_calibration_has_its_coverage(n: int, coverage: float) -> None:
     """Errors with heavy tails, few members, small validation sets."""
     held = []
     for seed in range(150):
@@ -147,11 +147,13 @@ def test_the_whole_calibration_holds_its_level(n: int, level: float) -> None:
             + noise * rng.normal(size=(3, *truth.shape))
         )
         mean, spread = combine(members[:, :n], equal(3))
-        found = calibrate(truth[:n] - mean, spread, level, per_atom=False)
-        held.append(coverage(truth[n:], distribution(members[:, n:], equal(3), found, None)))
+        found = calibrate(truth[:n] - mean, spread, coverage, per_atom=False)
+        held.append(
+            measured_coverage(truth[n:], distribution(members[:, n:], equal(3), found, None))
+        )
     error = np.std(held) / math.sqrt(len(held))
-    assert np.mean(held) >= level - 3 * error
-    assert np.mean(held) <= level + 1 / (n + 1) + 3 * error
+    assert np.mean(held) >= coverage - 3 * error
+    assert np.mean(held) <= coverage + 1 / (n + 1) + 3 * error
 
 
 @pytest.mark.parametrize("n_members", [2, 3])
@@ -165,7 +167,7 @@ def test_members_that_agree_get_the_floor(n_members: int) -> None:
     d = distribution(members, equal(n_members), found, None)
     np.testing.assert_allclose(d.std, 1.0, rtol=0.05)
     assert not d.epistemic_std.any()
-    assert coverage(truth, d) == pytest.approx(0.9, abs=0.001)
+    assert measured_coverage(truth, d) == pytest.approx(0.9, abs=0.001)
 
 
 def test_two_members_are_enough() -> None:
@@ -175,7 +177,7 @@ def test_two_members_are_enough() -> None:
     mean, spread = combine(members[:, :2500], equal(2))
     found = calibrate(truth[:2500] - mean, spread, 0.9, per_atom=False)
     d = distribution(members[:, 2500:], equal(2), found, None)
-    assert coverage(truth[2500:], d) == pytest.approx(0.9, abs=0.03)
+    assert measured_coverage(truth[2500:], d) == pytest.approx(0.9, abs=0.03)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
@@ -184,7 +186,7 @@ def test_no_error_at_all_gives_finite_numbers(spread: float) -> None:
     found = calibrate(zeros, zeros + spread, 0.9, per_atom=False)
     assert all(math.isfinite(v) for v in (found.scale, found.floor, found.quantile))
     d = distribution(np.zeros((2, 4, 1)), equal(2), found, None)
-    assert coverage(np.zeros((4, 1)), d) == 1.0
+    assert measured_coverage(np.zeros((4, 1)), d) == 1.0
 
 
 @settings(deadline=None)
@@ -212,8 +214,8 @@ def test_a_calibration_survives_json() -> None:
 
 
 @settings(deadline=None)
-@given(level=st.floats(0.01, 0.999))
-def test_the_smallest_set_that_keeps_the_promise(level: float) -> None:
-    needed = needed_for_level(level)
-    assert (needed + 1) * level <= needed + 1e-6
-    assert needed * level > needed - 1 - 1e-6
+@given(coverage=st.floats(0.01, 0.999))
+def test_the_smallest_set_that_can_have_a_coverage(coverage: float) -> None:
+    needed = needed_for_coverage(coverage)
+    assert (needed + 1) * coverage <= needed + 1e-6
+    assert needed * coverage > needed - 1 - 1e-6

@@ -60,7 +60,7 @@ CONFIG: dict[str, Any] = {
             "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
         },
     },
-    "ensemble": {"size": 2, "epochs": 6, "level": 0.9},
+    "ensemble": {"size": 2, "epochs": 6, "coverage": 0.9},
 }
 KEPT = (
     "run.yaml",

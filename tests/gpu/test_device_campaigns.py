@@ -47,7 +47,7 @@ QUICKSTART: dict[str, Any] = {
             "Training.Optimizer.learning_rate": {"float": [2e-3, 6e-3], "log": True},
         },
     },
-    "ensemble": {"size": 2, "epochs": 24, "level": 0.9},
+    "ensemble": {"size": 2, "epochs": 24, "coverage": 0.9},
 }
 
 # One process at a time on each GCD, with less memory than it has.
@@ -132,7 +132,7 @@ def test_a_trial_that_does_not_fit_is_taken_in_more_parts(
             "space": {"Training.batch_size": {"choices": [SMALL, LARGE]}},
             "enqueue": [{"Training.batch_size": size} for size in sizes],
         },
-        "ensemble": {"size": 2, "epochs": 2, "level": 0.8},
+        "ensemble": {"size": 2, "epochs": 2, "coverage": 0.8},
     }
     run = ended(config, tmp_path, site, device)
     segments: dict[int, list[SegmentResult]] = defaultdict(list)

@@ -182,7 +182,7 @@ def test_a_campaign_searches_trains_and_predicts_with_it(package: Path, tmp_path
         tmp_path,
         network=network | {"Training": training},
         search=search,
-        ensemble={"size": 2, "epochs": 2, "level": 0.9},
+        ensemble={"size": 2, "epochs": 2, "coverage": 0.9},
     )
     environment = {**os.environ, "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}"}
     flow = [sys.executable, "-m", "hydragnn_flow.cli"]

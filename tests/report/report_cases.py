@@ -63,7 +63,7 @@ CONFIGURATION = {
             "Training.Optimizer.learning_rate": {"float": [5e-4, 1e-2], "log": True},
         },
     },
-    "ensemble": {"size": 3, "epochs": 30, "level": 0.9},
+    "ensemble": {"size": 3, "epochs": 30, "coverage": 0.9},
     "versions": {"torch": "2.13.0", "optuna": "5.0.0"},
 }
 
@@ -237,7 +237,7 @@ class Made:
         )
         summary = {
             "version": 1,
-            "level": 0.9,
+            "coverage": 0.9,
             "members": members,
             "calibration": {
                 "energy": {"scale": 1.3, "quantile": 1.7},
@@ -275,7 +275,7 @@ def predictions(
     reference = atoms * random.normal(0.35, 0.2, graphs)
     std = atoms * 0.006 * random.lognormal(0, 0.4, graphs)
     table = pd.DataFrame({"graph_id": ids, **_columns("energy", random, reference, std)})
-    table.attrs = {"units": dict.fromkeys(table.columns[1:], "eV"), "level": 0.9}
+    table.attrs = {"units": dict.fromkeys(table.columns[1:], "eV"), "coverage": 0.9}
     count = int(atoms.sum())
     nodes = pd.DataFrame(
         {
@@ -288,7 +288,7 @@ def predictions(
         std = 0.05 * random.lognormal(0, 0.5, count)
         for name, values in _columns(f"forces_{axis}", random, force, std).items():
             nodes[name] = values
-    nodes.attrs = {"units": dict.fromkeys(nodes.columns[2:], "eV/Å"), "level": 0.9}
+    nodes.attrs = {"units": dict.fromkeys(nodes.columns[2:], "eV/Å"), "coverage": 0.9}
     return table, nodes
 
 

@@ -57,7 +57,7 @@ def write_campaign(
         data={"source": source, "split": {"val": 0.25, "test": 0.25}, "mode": mode},
         network=network,
         search={"trials": trials, "rungs": "none", "space": space or SPACE} | search,
-        ensemble={"size": 2, "epochs": epochs + member_epochs, "level": 0.8},
+        ensemble={"size": 2, "epochs": epochs + member_epochs, "coverage": 0.8},
     )
 
 
