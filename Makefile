@@ -25,6 +25,8 @@ BENCHMARKS := store models accuracy forces campaigns search search_quality execu
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (6 minutes)"
 	@echo "make test         lint, types and tests (7 minutes)"
+	@echo "make lint         lint and types alone"
+	@echo "make test-slow    campaigns killed at many moments, installations, benchmarks (8 minutes)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (10 minutes)"
 	@echo "make format       let ruff rewrite the sources"

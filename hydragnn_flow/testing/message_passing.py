@@ -15,7 +15,7 @@ Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that
         def mpnn_type(self) -> str:
             return "my_package.my_module:Mine"
 
-A type is held to its :class:`~hydragnn_flow.models.mpnn.Properties`.
+The suites check the guarantees in the :class:`~hydragnn_flow.models.mpnn.Properties` of a type.
 """
 
 from __future__ import annotations
