@@ -37,8 +37,8 @@ class CampaignSummary:
 def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
     """Refuse a run directory or data files that will not do; imports neither torch nor Parsl.
 
-    :func:`prepare` and :func:`run_campaign` begin with it. Called before a site is loaded, it tells
-    of a wrong path at once.
+    :func:`prepare` and :func:`run_campaign` begin with it. Called before a site is loaded, it
+    reports a wrong path at once.
 
     Parameters
     ----------

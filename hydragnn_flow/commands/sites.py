@@ -97,7 +97,8 @@ def load(site: str, options: Mapping[str, Any]) -> Site:
 @app.command()
 @with_options
 def show(site: _Name, **options: Any) -> None:
-    """Show what a site says of its nodes, and the batch scripts it would submit; submits nothing.
+    """Show a site's description of its nodes, and the batch scripts it would submit; submits
+    nothing.
 
     Works on any machine, a laptop included.
     """

@@ -326,7 +326,7 @@ def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Float
 
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Module, str]:
-    """A member of the ensemble's folder with its best weights, and what tells these from others.
+    """A member of the ensemble's folder with its best weights, and an identifier of these.
 
     The rest of its checkpoint, several times as large, is gone by then.
     """

@@ -1,4 +1,4 @@
-"""Batches on the device, made and copied while it computes what it was told before.
+"""Batches on the device, made and copied while it computes.
 
 A thread reads the next batches into pinned memory and copies them on a stream of its own. The
 stream of the steps waits for a batch's copy; the host waits for neither. On a CPU the thread would
@@ -34,7 +34,7 @@ def reads_ahead(device: torch.device) -> bool:
 def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
     """The batches in their order, on the device.
 
-    Left before its end it is to be closed; then its thread is gone, and ``batches`` is closed too.
+    Close it if you leave it before its end; then its thread is gone, and ``batches`` is closed too.
     An exception of ``batches`` is raised here in the place of the batch.
 
     Parameters
@@ -109,7 +109,7 @@ class _Copies:
             return copy, self._stream.record_event()
 
     def end(self, copy: Batch, done: Any) -> Batch:
-        """Have what this thread tells the device from now on wait for the copy."""
+        """Make this thread's later work on the device wait for the copy."""
         steps = self._runtime.current_stream(self._device)
         steps.wait_event(done)
         # Its memory belongs to the other stream, which must not use it again before the steps have.

@@ -225,6 +225,6 @@ class _Work:
 
 
 def _wait(device: torch.device) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -45,7 +45,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Go on with the random numbers of a checkpoint, as far as it knows those of the device."""
+    """Continue with the random numbers of a checkpoint, and those of the device if it has them."""
     torch.set_rng_state(state["cpu"].cpu())
     if device.type in state and device.type != "cpu":
         numbers = state[device.type].cpu()

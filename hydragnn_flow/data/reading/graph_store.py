@@ -28,8 +28,8 @@ class GraphStore:
     """Material graphs on disk, in splits: ``store["trainset"]``.
 
     Made by :meth:`open`, which reads the manifest and verifies sizes and metadata. Payload is
-    verified when it is first read. A context manager; without one, what is shared with other
-    processes is let go of when neither the store nor a split of it is held any more.
+    verified when it is first read. A context manager; without one, memory shared with other
+    processes is released when neither the store nor a split of it is held any more.
     """
 
     def __init__(

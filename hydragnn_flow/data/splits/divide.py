@@ -1,4 +1,4 @@
-"""The division of structures into training, validation and test that leaks none of them."""
+"""Division of structures into training, validation and test, without leaks between them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Description:
-    """Description of a store beyond what its graphs tell."""
+    """Description of a store that its graphs do not contain."""
 
     targets: Mapping[str, Target] | None = None
     """The keys that are labels; by default ``energy`` and ``forces`` where the graphs have them."""

@@ -1,1 +1,1 @@
-"""Trying a site: one block is started, and every GCD says what it is."""
+"""Site check: one block is started, and every GCD reports what it is."""

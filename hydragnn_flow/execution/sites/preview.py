@@ -51,7 +51,7 @@ def preview(site: Site) -> Preview:
     Parameters
     ----------
     site
-        The machine; this host need be none of its.
+        The machine; this host need not belong to it.
     """
     directory, note = Path(_RUN_DIR), ""
     make: Callable[[], Config] = partial(site.parsl_config, directory)

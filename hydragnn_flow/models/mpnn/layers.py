@@ -1,4 +1,4 @@
-"""Layers put around those of a type: each is called as they are."""
+"""Wrappers of a type's layers, called as these are."""
 
 from __future__ import annotations
 
