@@ -120,7 +120,7 @@ class RunConfig(Section):
 
 
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
-    """Refuse a network whose outputs the data do not have, if the configuration names the targets."""
+    """Refuse a network whose outputs the data do not have, if the targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
     targets = data.source.target_levels
     if targets is None:
