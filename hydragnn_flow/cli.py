@@ -396,14 +396,28 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     debug = _DEBUG in sys.argv
     try:
-        app(arguments)
+        code = app(arguments, prog_name="hydragnn-flow", standalone_mode=False)
     except Exception as error:
         if debug:
             traceback.print_exc()
-        told = str(error) if isinstance(error, (InputError, CampaignStopped)) else _brief(error)
-        said = Text.assemble(("error: ", "bold red"), told)
-        Console(stderr=True).print(said, soft_wrap=True)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+        message, code = _explained(error)
+        if message:
+            said = Text.assemble(("error: ", "bold red"), message)
+            Console(stderr=True).print(said, soft_wrap=True)
+    sys.exit(code or 0)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """A sentence about an error, and the exit code; no sentence if the help is already printed."""
+    if isinstance(error, (InputError, CampaignStopped)):
+        return str(error), 2 if isinstance(error, InputError) else 1
+    if not hasattr(error, "format_message"):
+        return _brief(error), 1
+    # click's errors, which typer exports by other names in other versions.
+    usage: Any = error
+    message = " ".join(usage.format_message().split()).rstrip(".")
+    place = usage.ctx.command_path if getattr(usage, "ctx", None) else "hydragnn-flow"
+    return f"{message}; see `{place} --help`" if message else "", usage.exit_code
 
 
 def _brief(error: Exception) -> str:

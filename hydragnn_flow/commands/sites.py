@@ -129,11 +129,15 @@ def check(
     Ends with exit code 1 if anything is not as the site says.
     """
     loaded = load(site, options)
+    from hydragnn_flow.data import GraphStore
     from hydragnn_flow.execution import sole_driver
     from hydragnn_flow.execution.site_check.check import check_site, faults
 
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):
+        if store is not None:
+            with GraphStore.open(store):
+                pass  # told before a job waits in a queue
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
             sole_driver(directory),

@@ -30,6 +30,9 @@ _IN_PLAIN_WORDS = {
     "path_type": "must be a path",
     "string_type": "must be text",
     "too_short": "must not be empty",
+    "too_long": "has too many values",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
 }
 
 

@@ -151,10 +151,12 @@ class SearchConfig(Section):
                 raise ValueError(f"{name!r} is not a constraint{hint}")
         return constraints
 
-    @field_validator("pruner")
+    @field_validator("pruner", mode="before")
     @classmethod
-    def _a_pruner(cls, pruner: dict[str, Any] | None) -> dict[str, Any] | None:
-        if pruner is not None:
+    def _a_pruner(cls, pruner: Any) -> Any:
+        if isinstance(pruner, str):
+            raise ValueError(f"must be a mapping, as {{type: {pruner}}}")
+        if isinstance(pruner, dict):
             build_pruner(pruner)
         return pruner
 

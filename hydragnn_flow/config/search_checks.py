@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
+from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, both, did_you_mean, needed
-from hydragnn_flow.config.network import NetworkConfig
+from hydragnn_flow.config.network import Architecture, NetworkConfig, Optimizer, Training
 from hydragnn_flow.config.search import LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 
@@ -27,6 +28,11 @@ _FIXED_BY_THE_STORE = (
 )
 # Trials must have learnt the same for as long.
 _FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
+_SECTIONS: dict[str, type[Section]] = {
+    "Architecture": Architecture,
+    "Training": Training,
+    "Training.Optimizer": Optimizer,
+}
 # Losses, but not the errors of single targets, mean another thing with each value of these.
 _FIXED_BY_THE_LOSS = (
     "Training.loss_function_type",
@@ -125,6 +131,13 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
 
 
 def _check_may_vary(name: str) -> None:
+    section, _, key = name.rpartition(".")
+    if section.partition(".")[0] not in NetworkConfig.model_fields:
+        home = next((home for home, model in _SECTIONS.items() if key in model.model_fields), None)
+        hint = f"write {home}.{key}" if home else "begin it with Architecture. or Training."
+        raise ValueError(
+            f"search.space.{name}: is no path into the network's NeuralNetwork section; {hint}"
+        )
     if name in _FIXED_BY_THE_STORE:
         raise ValueError(f"search.space.{name}: the store is built with it; it cannot vary")
     if name in _FIXED_BY_THE_RUN or name.startswith("Variables_of_interest."):

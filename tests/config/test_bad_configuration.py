@@ -36,7 +36,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*ARCHITECTURE, "hiden_dim"), 3, ("Architecture", "did you mean 'hidden_dim'")),
     ((*TRAINING, "batchsize"), 3, ("Training", "did you mean 'batch_size'")),
     (("network", "Neural"), {}, ("'Neural'",)),
-    ((*SPACE, "Archtecture.radius"), {"int": [1, 2]}, ("did you mean 'Architecture'",)),
+    ((*SPACE, "Archtecture.radius"), {"int": [1, 2]}, ("write Architecture.radius",)),
     ((*SPACE, "Training.batch"), {"int": [1, 2]}, ("did you mean 'batch_size'",)),
     # missing keys
     (("name",), ..., ("name: this key is required",)),
@@ -64,6 +64,14 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("search", "trials"), True, ("trials must be a whole number",)),
     (("search", "space"), ["x"], ("search.space: must be a mapping",)),
     ((*WIDTH,), None, ("search.space.Architecture.hidden_dim: must be a mapping",)),
+    (("search", "space"), {"hidden_dim": {"int": [8, 9]}}, ("write Architecture.hidden_dim",)),
+    (
+        ("search", "space"),
+        {"NeuralNetwork.Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}},
+        ("search.space.NeuralNetwork.", "write Training.Optimizer.learning_rate"),
+    ),
+    (("search", "space"), {"width": {"int": [8, 9]}}, ("begin it with Architecture.",)),
+    (("search", "pruner"), "MedianPruner", ("must be a mapping, as {type: MedianPruner}",)),
     ((*WIDTH,), [16, 32], ("search.space.Architecture.hidden_dim: must be a mapping",)),
     ((*ARCHITECTURE, "hidden_dim"), True, ("hidden_dim must be a whole number",)),
     ((*ARCHITECTURE, "output_heads"), [{"type": "branch-0"}], ("Architecture.output_heads",)),
@@ -199,6 +207,9 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*WIDTH,), {"choices": [16, 32], "log": True}, ("hidden_dim", "log belongs to")),
     ((*WIDTH,), {"int": [64, 16]}, ("hidden_dim", "the range [64, 16] is empty")),
     ((*WIDTH,), {"int": [64]}, ("hidden_dim.int: has too few values",)),
+    ((*WIDTH,), {"int": [8, 16, 2]}, ("hidden_dim.int: has too many values, got [8, 16, 2]",)),
+    ((*WIDTH,), {"int": [8, 9.5]}, ("hidden_dim.int.1: must be a whole number, got 9.5",)),
+    (("ensemble", "coverage"), "90 %", ("ensemble.coverage: must be a number, got '90 %'",)),
     ((*WIDTH,), {"int": [16, "many"]}, ("hidden_dim.int.1",)),
     ((*WIDTH,), {"int": [0, 16], "log": True}, ("hidden_dim", "above zero")),
     ((*WIDTH,), {"float": [NAN, 16]}, ("hidden_dim.float.0", "finite")),
@@ -351,7 +362,7 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
 SHIPPED = yaml.safe_load(QUICKSTART.read_text())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_random_typo_in_any_key_is_named(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(list(places(SHIPPED))))

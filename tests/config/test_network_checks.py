@@ -31,8 +31,8 @@ MISFITS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"mpnn_type": "MACE", "correlation": [2, 2]}, ("correlation", "num_conv_layers = 3")),
     ({"mpnn_type": "MACE", "correlation": [2, 0, 2]}, (".correlation.1: must be greater",)),
     ({"mpnn_type": "MACE", "correlation": 0}, (".correlation: must be greater",)),
-    ({"mpnn_type": "MACE", "correlation": "3"}, (".correlation: must be a valid integer",)),
-    ({"mpnn_type": "MACE", "correlation": True}, (".correlation: must be a valid integer",)),
+    ({"mpnn_type": "MACE", "correlation": "3"}, (".correlation: must be a whole number",)),
+    ({"mpnn_type": "MACE", "correlation": True}, (".correlation: must be a whole number",)),
     (
         {"mpnn_type": "MACE", "max_ell": 3, "correlation": [2, 2, 5]},
         ("correlation = 5 with max_ell = 3 makes 1,048,576 products", "131,072", "lower one"),

@@ -1,0 +1,85 @@
+"""`hydragnn-flow predict` says what it wrote, and refuses what it cannot predict."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import pytest
+from ase.build import bulk
+from console_cases import Console, structures
+from ensemble_cases import untrained_ensemble
+
+from hydragnn_flow import GraphStore, cli
+from hydragnn_flow.ensemble import Ensemble
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an ensemble; tests only read it."""
+    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+
+
+def test_predicting_says_where_and_in_which_units(
+    run: Path,
+    alloy_store: GraphStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / f"a-long-[name]-{'x' * 90}.csv"
+    arguments = ["predict", run, alloy_store.path, "--split", "valset", "-o", out]
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    graphs, nodes, units = capsys.readouterr().out.splitlines()
+    assert graphs == str(out)
+    assert len(out.read_text().splitlines()) == 1 + len(alloy_store["valset"])
+    assert Path(nodes).is_file()
+    assert units == "energy in eV, forces in eV/Å; _lo to _hi is the 90 % interval"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["{store}", "--split", "test"], ["{store}", "testset"]),
+        (["{folder}/some.xyz", "--split", "testset"], ["some.xyz", "--split"]),
+        (["{folder}/none.xyz"], ["none.xyz", "does not exist"]),
+        (["{folder}/iron.xyz"], ["iron.xyz", "structure 1", "Fe"]),
+    ],
+)
+def test_structures_that_cannot_be_predicted(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Path,
+    alloy_store: GraphStore,
+    arguments: list[str],
+    names: list[str],
+) -> None:
+    ase.io.write(console.folder / "some.xyz", structures(1))
+    ase.io.write(console.folder / "iron.xyz", [*structures(1), bulk("Fe")])
+    places = {"folder": console.folder, "store": alloy_store.path}
+    filled = [argument.format(**places) for argument in arguments]
+    console.refuses(
+        monkeypatch,
+        *("predict", run, *filled, "-o", console.folder / "out.csv"),
+        names=[name.format(**places) for name in names],
+    )
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_predicting(
+    console: Console, monkeypatch: pytest.MonkeyPatch, run: Path, alloy_store: GraphStore
+) -> None:
+    def predicted(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was predicted")
+
+    monkeypatch.setattr(Ensemble, "predict_store", predicted)
+    command = ["predict", run, alloy_store.path, "-o"]
+    (console.folder / "taken.csv").mkdir()
+    for out in ("nowhere/out.csv", "taken.csv", "out.txt"):
+        console.refuses(monkeypatch, *command, console.folder / out, names=["--out", out])
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    console.refuses(monkeypatch, *command, console.folder / "out.csv", names=["--out", "written"])

@@ -1,0 +1,147 @@
+"""Bad configurations and directories get one sentence, exit code 2, and change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+from console_cases import Console, changed, with_data
+
+from hydragnn_flow.config import load_config
+from hydragnn_flow.run_directory import RunDirectory
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "names"),
+    [
+        ("serach", {}, ["serach", "search"]),
+        ("search/trails", 5, ["trails", "trials"]),
+        ("search/trials", "many", ["search", "trials"]),
+        ("data/source/structures", [1], ["data.source.structures"]),
+        ("search/space", {}, ["search.space"]),
+        ("search/space", {"Architecture.mpnn_type": {"choices": []}}, ["mpnn_type", "choices"]),
+        ("search/space", {"Architecture.hiden_dim": {"int": [1, 2]}}, ["hiden_dim", "hidden_dim"]),
+        ("search/space", {"Architecture.hidden_dim": {"int": [1, "a"]}}, ["hidden_dim"]),
+        ("ensemble/size", 100, ["ensemble.size", "search.trials"]),
+        ("network/Architecture/hidden_dim", "wide", ["Architecture", "hidden_dim"]),
+        ("network/Architecture/model_type", "SchNet", ["model_type", "mpnn_type"]),
+        ("network/Variables_of_interest/output_names", ["energy", "x"], ["type"]),
+        ("network", "missing.json", ["missing.json"]),
+    ],
+)
+def test_configuration(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    value: Any,
+    names: list[str],
+) -> None:
+    file = console.write(changed(path, value))
+    where = "missing.json" if value == "missing.json" else "campaign.yaml"
+    console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=[where, *names])
+
+
+@pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", ""])
+def test_not_a_configuration(
+    console: Console, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    file = console.folder / "broken.yaml"
+    file.write_text(content)
+    console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=["broken.yaml"])
+
+
+def test_no_configuration(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.refuses(monkeypatch, "run", console.folder / "no.yaml", names=["no.yaml"])
+
+
+def test_an_output_the_data_do_not_have(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed("network/Architecture/enable_interatomic_potential", False)
+    config["network"]["Variables_of_interest"] = {"output_names": ["band_gap"], "type": ["node"]}
+    console.refuses(
+        monkeypatch,
+        *("run", console.write(config), "--run-dir", console.run),
+        names=["band_gap", "output_names"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "network", "names"),
+    [
+        ({"energy": "eV"}, {}, ["force_weight", "'forces'"]),
+        ({"forces": "eV/Å"}, {}, ["enable_interatomic_potential", "'energy'"]),
+        (
+            {"energy": {"unit": "eV", "level": "node"}, "forces": "eV/Å"},
+            {},
+            ["'energy' by graph", "by node"],
+        ),
+        (
+            {"gap": {"unit": "eV", "level": "graph"}},
+            {"output_names": ["gap"], "type": ["node"]},
+            ["output_names", "'gap' by node", "by graph"],
+        ),
+    ],
+)
+def test_a_network_for_other_targets_is_refused_before_anything_is_read(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    targets: dict[str, Any],
+    network: dict[str, Any],
+    names: list[str],
+) -> None:
+    config = with_data(targets=targets)
+    if network:
+        config["network"]["Architecture"]["enable_interatomic_potential"] = False
+        config["network"]["Variables_of_interest"] = network
+    command = ("run", console.write(config), "--run-dir", console.run, "--data", console.folder)
+    console.refuses(monkeypatch, *command, names=["campaign.yaml", "data.source", *names])
+
+
+def test_a_directory_of_another_configuration(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(console.run)
+    directory.record_start(load_config(console.write(CONFIG)))
+    directory.journal.touch()
+    file = console.write(changed("seed", 99))
+    console.refuses(
+        monkeypatch,
+        *("run", file, "--run-dir", console.run),
+        names=["run.yaml", "seed", "--run-dir"],
+    )
+
+
+def test_a_directory_of_something_else(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.run.mkdir()
+    (console.run / "thesis.tex").write_text("precious")
+    console.refuses(
+        monkeypatch,
+        *("run", console.write(CONFIG), "--run-dir", console.run),
+        names=["--run-dir"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["run", "{config}", "--site", "frontire"], ["frontire", "local"]),
+        (["status", "{folder}"], ["run.yaml"]),
+        (["report", "{folder}"], ["run.yaml"]),
+        (["predict", "{folder}", "x.xyz"], ["ensemble"]),
+        (["predict", "{folder}", "x.xyz", "-o", "out.txt"], ["out.txt", ".csv"]),
+        (["predict", "{folder}", "x.xyz", "-o", "{folder}/no/out.csv"], ["--out", "{folder}/no"]),
+        (
+            ["prepare", "{config}", "--run-dir", "{config}/run"],
+            ["{config}/run", "is a file"],
+        ),
+        (["run", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "is a file"]),
+        (["store", "info", "{folder}/nowhere"], ["nowhere"]),
+    ],
+)
+def test_other_commands(
+    console: Console, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
+) -> None:
+    config = console.write(CONFIG)
+    filled = [a.format(config=config, folder=console.folder) for a in arguments]
+    expected = [n.format(config=config, folder=console.folder) for n in names]
+    console.refuses(monkeypatch, *filled, names=expected)
