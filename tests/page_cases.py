@@ -1,4 +1,4 @@
-"""Code blocks and command lines of README.md and docs/, and what the package defines."""
+"""Code blocks and command lines of the pages, and names that the package defines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "hydragnn_flow"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-PAGES += [page for page in [REPOSITORY / "CONTRIBUTING.md"] if page.is_file()]
+PAGES += [REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 
 _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", flags=re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`]+)`")
