@@ -158,7 +158,7 @@ def test_the_best_trial_is_not_stopped_and_epochs_are_saved(
     family: str, noise: float, most_epochs: float
 ) -> None:
     kept, share = [], []
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         ended, trained = searched(families(rng, family, 40, noise), rng)
         kept.append(ended)

@@ -392,9 +392,9 @@ class Counted(float):
 
 @pytest.mark.parametrize("rule", ["stopping", "promotion", "hyperband"])
 def test_a_report_costs_a_few_binary_searches(rule: str) -> None:
-    """Sorting the rung at each of 20,000 reports would take thousands of comparisons each."""
+    """Sorting the rung at each of 4,000 reports would take thousands of comparisons each."""
     rungs = made(rungs=rule)
-    values = np.random.default_rng(0).random(20_000).tolist()
+    values = np.random.default_rng(0).random(4_000).tolist()
     Counted.comparisons = 0
     for number, value in enumerate(values):
         rungs.report(number, 0, Counted(value))
