@@ -52,7 +52,7 @@ class Settings:
     gcds: int = 1024
 
 
-QUICK = Settings((200, 400), 256, (20, 40), 1, 320, 40, 64)
+QUICK = Settings((200, 400), 256, (20, 40), 1, 320, 16, 64)
 
 
 @dataclass

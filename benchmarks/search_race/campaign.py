@@ -14,8 +14,8 @@ from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import prepare_store
+from hydragnn_flow.config import DataConfig, RunConfig
+from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -37,6 +37,11 @@ _NETWORK = {
     },
     "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
     "Training": {"num_epoch": 6, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
+}
+_DATA = {
+    "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
+    "split": {"val": 0.2, "test": 0.2},
+    "mode": "stream",
 }
 # A network that is new to the driver is first counted, which takes longer than all else.
 _FEW_NETWORKS = {
@@ -126,13 +131,14 @@ def lines(folder: Path, n_trials: int, gcds: int, say: Callable[[str], None]) ->
     say
         Told what is being done.
     """
+    store = prepare_store(DataConfig.model_validate(_DATA), 4.0, None, 0, folder / "store.gs")
     say(f"{n_trials:,} trials of a segment each")
-    ends = run(folder / "ends", n_trials, gcds, "none", _FEW_NETWORKS)
+    ends = run(folder / "ends", store, n_trials, gcds, "none", _FEW_NETWORKS)
     say(f"{n_trials:,} trials with rungs")
-    rungs = run(folder / "rungs", n_trials, gcds, "stopping", _FEW_NETWORKS)
+    rungs = run(folder / "rungs", store, n_trials, gcds, "stopping", _FEW_NETWORKS)
     fewer = min(n_trials, _NEW_NETWORKS)
     say(f"{fewer} trials of a network each")
-    networks = run(folder / "networks", fewer, gcds, "none", _MANY_NETWORKS)
+    networks = run(folder / "networks", store, fewer, gcds, "none", _MANY_NETWORKS)
     what = f"driver, {n_trials:,} trials of a segment each"
     return [
         Line("driver", what, ends, "trials/s", at_least=500.0),
@@ -141,17 +147,15 @@ def lines(folder: Path, n_trials: int, gcds: int, say: Callable[[str], None]) ->
     ]
 
 
-def run(folder: Path, n_trials: int, gcds: int, rungs: str, space: dict[str, Any]) -> float:
+def run(
+    folder: Path, store: GraphStore, n_trials: int, gcds: int, rungs: str, space: dict[str, Any]
+) -> float:
     """Trials per CPU-second of the driver."""
     config = RunConfig.model_validate(
         {
             "name": "simulated",
             "seed": 0,
-            "data": {
-                "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
-                "split": {"val": 0.2, "test": 0.2},
-                "mode": "stream",
-            },
+            "data": _DATA,
             "network": _NETWORK,
             "search": {
                 "trials": n_trials,
@@ -164,7 +168,6 @@ def run(folder: Path, n_trials: int, gcds: int, rungs: str, space: dict[str, Any
     )
     directory = RunDirectory(folder)
     directory.record_start(config)
-    store = prepare_store(config.data, 4.0, None, 0, directory.store)
     each = Gcd(64, 2e13, 1e12, 1e-5, 1.0, 1)
     node = Node(tuple(map(str, range(_GCDS_OF_A_NODE))), each, 1, "hip")
     site = Site("simulated", max(gcds // _GCDS_OF_A_NODE, 1), node, lambda directory: None)
