@@ -26,7 +26,8 @@ from hydragnn_flow.search.records import TrialRecord, own, record_of
 STUDY = "search"
 """Name of the study in a run's journal."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-# A study has few domains, and Optuna parses one with every parameter of every trial.
+# A study has few domains, but Optuna parses one for every parameter of every trial it reads or
+# writes, and has no public place to keep them.
 journal.json_to_distribution = cache(journal.json_to_distribution)  # type: ignore[attr-defined]
 
 
