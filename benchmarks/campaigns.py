@@ -1,11 +1,11 @@
-"""What whole campaigns reach, search included, with the settings that we know to be good.
+"""Results of whole campaigns, search included, with the settings that we know to be good.
 
     python benchmarks/campaigns.py --data DIRECTORY-OF-THE-DATA-SETS
 
 Each is one command, ``hydragnn-flow run CONFIG --data DIRECTORY``, run here as a user runs it.
 Shown are the errors on the test split of the ensemble, and of the member that validation says is
-best, with the CPU time that a search for it alone would have taken. Given again after it was
-interrupted, it goes on where it was, unless the code is another.
+best, with the CPU time that a search for it alone would have taken. If it is interrupted, the same
+command continues it, unless the code has changed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _QUICK: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Reached:
-    """By an ensemble or a member."""
+    """Errors of an ensemble or a member."""
 
     what: str
     cpu_seconds: float
-    """Of the trials and of the members that count."""
+    """CPU time of the trials and of the members that count."""
     errors: tuple[float, ...]
     """One for each measure of the set."""
 
@@ -84,7 +84,7 @@ def main(
 
 
 def measure(name: str, data: Path, folder: Path, quick: bool) -> tuple[float, list[Reached]]:
-    """Run the campaign of a set; returns its wall time [s] and what it reached."""
+    """Run the campaign of a set; returns its wall time [s] and its results."""
     config = REPOSITORY / "configs" / f"{CONFIGS[name]}.yaml"
     if quick:
         config = _shortened(config, folder)
@@ -141,7 +141,7 @@ def _error(
 
 
 def _folder(scratch: Path, quick: bool) -> Path:
-    """Of the run directories of this code: those of other code must not be gone on with."""
+    """Name of the run directories of this code: those of other code must not be continued."""
     code = hashlib.sha256(repr((fingerprints(MEASURES), quick)).encode()).hexdigest()[:12]
     folder = scratch.resolve() / code
     folder.mkdir(parents=True, exist_ok=True)

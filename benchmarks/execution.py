@@ -1,4 +1,4 @@
-"""What it costs to bring segments to their first step: on warm workers, on many, on new blocks.
+"""Cost of bringing segments to their first step: on warm workers, on many, on new blocks.
 
     python benchmarks/execution.py --deephyper PYTHON-THAT-HAS-DEEPHYPER --private-slurm
     python benchmarks/execution.py --only start --site SITE.yaml

@@ -8,8 +8,8 @@ Cu and Au, 32 atoms each, with all neighbours within 5 Å unless the table says 
 
 The first table compares forces of a training step with those in float64: the root mean square of
 the difference over that of the forces. The second moves one atom by 0.2 Å in steps of 2 mÅ, finds
-the neighbours anew at each, and compares the energy's change over a step with what the forces at
-its two ends give. Energies are scaled to forces with a root mean square of 1 eV/Å.
+the neighbours anew at each, and compares the energy's change over a step with the change that the
+forces at its two ends imply. Energies are scaled to forces with a root mean square of 1 eV/Å.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _alloy(seed: int) -> ase.Atoms:
 
 
 def _truncation() -> Truncation:
-    """What the cut lists of the paths' beginnings leave out."""
+    """Neighbours that the cut lists leave out at the beginnings of the paths."""
     counts = []
     for draw in range(5):
         atoms = _alloy(draw)
@@ -198,7 +198,7 @@ def _model(mpnn_type: str, seed: int) -> HydraModel:
 
 
 def _manifest() -> Manifest:
-    """Of a store these structures could come from."""
+    """Manifest of a store that these structures could come from."""
     energy = {"level": "graph", "dim": 1, "unit": "eV"}
     forces = {"level": "node", "dim": 3, "unit": "eV/Å"}
     described: dict[str, Any] = {"dtype": "float32", "dim": 0, "shape": [1], "rows": None}

@@ -4,11 +4,11 @@
     python benchmarks/gpu.py --device cpu --quick
 
 *steps* has every network of `benchmarks/models.py` in turns with HydraGNN's, its batches on the
-device: seconds by the wall, on a CPU those of the CPU. What a step runs there is counted by
-torch's profiler. *estimates* are those that placement makes of the network alone for the device of
-this machine's site, and *constants* what the measured steps say of it. *processes* are networks
-that train beside each other, as trainers do. *pieces* are the hand-written derivatives beside
-torch's own operations, forward and backward.
+device: seconds by the wall, on a CPU those of the CPU. torch's profiler counts the kernels of a
+step there. *estimates* are those that placement makes of the network alone for the device of this
+machine's site, and *constants* what the measured steps say of it. *processes* are networks that
+train beside each other, as trainers do. *pieces* are the hand-written derivatives beside torch's
+own operations, forward and backward.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _device(asked: str | None) -> torch.device:
 
 
 def _gcd(device: torch.device) -> Gcd:
-    """What placement takes the device for."""
+    """Assumptions of placement about the device."""
     if device.type == "cpu":
         return guessed_gcd("cpu", memory_gib=4.0)
     return this_node().gcd

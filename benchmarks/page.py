@@ -3,8 +3,8 @@
     python benchmarks/page.py              # bring the pages up to date
     python benchmarks/page.py --changed    # files whose code is no longer what was measured
 
-What stands between ``<!-- result: NAME -->`` and ``<!-- end -->`` is generated from
-``docs/results/NAME.json``: the command, its tables, and what they depend on. With
+The text between ``<!-- result: NAME -->`` and ``<!-- end -->`` is generated from
+``docs/results/NAME.json``: the command, its tables, and the machine and versions. With
 ``<!-- result: NAME TABLE -->`` it is one table and nothing else.
 """
 

@@ -1,6 +1,6 @@
 """Write tables of the documentation from the code: ``make docs``.
 
-What stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` is generated: types, defaults and
+The text between ``<!-- table: NAME -->`` and ``<!-- end -->`` is generated: types, defaults and
 the docstrings of the fields. The rest of the pages is written by hand.
 """
 
@@ -192,7 +192,7 @@ def samplers() -> str:
 
 
 def sites() -> str:
-    """A row for each site file that ships with the package, of what it says itself."""
+    """A row for each site file that ships with the package, from its docstring and example."""
     rows = []
     for name in shipped_sites():
         about, example = about_site(name)
@@ -279,7 +279,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(annotation: Any, metadata: list[Any]) -> str:
-    """What a key may hold, in words."""
+    """Values that a key may have, in words."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _values(inside[0], [*metadata, *inside[1:]])

@@ -1,7 +1,7 @@
 """Aurora, ALCF: 12 tiles (Intel Data Center GPU Max) and 104 cores a node, PBS Pro.
 
-Facts: https://docs.alcf.anl.gov/aurora/, read in its version of August 2026; the page stands
-beside each.
+Facts: https://docs.alcf.anl.gov/aurora/, read in its version of August 2026; the page is beside
+each.
 """
 
 from hydragnn_flow.execution.sites import (
@@ -16,7 +16,7 @@ from hydragnn_flow.execution.sites import (
 )
 
 INTERFACE = "hsn0"  # Workflows, Parsl
-# Workflows, Parsl; what the campaign reads and writes must lie on these file systems.
+# Workflows, Parsl; the campaign's files must be on these file systems.
 DIRECTIVES = ("#PBS -l filesystems=home:flare", "#PBS -l place=scatter")
 FIRST_LINES = (
     "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere

@@ -1,7 +1,7 @@
 """Frontier, OLCF: 8 GCDs (AMD MI250X) and 64 cores a node, Slurm.
 
 Facts: https://docs.olcf.ornl.gov/systems/frontier_user_guide.html, read in its version of
-July 2026; the section stands beside each.
+July 2026; the section is beside each.
 """
 
 import getpass
@@ -19,7 +19,7 @@ from hydragnn_flow.execution.sites import (
 
 INTERFACE = "hsn0"  # PyTorch on Frontier, Best Practices: NCCL_SOCKET_IFNAME
 FIRST_LINES = (
-    # PyTorch on Frontier, batch script: MIOpen's cache must not lie on a shared file system.
+    # PyTorch on Frontier, batch script: MIOpen's cache must not be on a shared file system.
     "export MIOPEN_USER_DB_PATH=/tmp/$USER-miopen",
     "export MIOPEN_CUSTOM_CACHE_DIR=$MIOPEN_USER_DB_PATH",
 )

@@ -1,4 +1,4 @@
-"""This machine: a laptop or workstation, every GPU a GCD, or every CPU core where there is none."""
+"""This machine: a laptop or workstation, every GPU a GCD, or every CPU core if there is no GPU."""
 
 from hydragnn_flow.execution.sites import Executors, Options, Site, local_processes, this_node
 

@@ -58,7 +58,7 @@ def serve() -> None:
     """Answer until the input ends."""
     warnings.simplefilter("ignore")
     answers = sys.stdout
-    # What DeepHyper prints must not stand among the answers.
+    # DeepHyper's output must not be among the answers.
     sys.stdout = sys.stderr
     first = json.loads(sys.stdin.readline())
     made = problem(first["space"], first["seed"])

@@ -24,7 +24,7 @@ from pymoo.core.problem import Problem
 from pymoo.core.variable import Choice
 
 _CHECKED = 500
-"""One of so many calls is compared."""
+"""Number of calls of which one is compared."""
 
 
 def spare_time(space: Any) -> None:

@@ -1,1 +1,1 @@
-"""What it costs to get a segment to its first training step."""
+"""Cost of getting a segment to its first training step."""

@@ -20,7 +20,7 @@ from deephyper.evaluator import ProcessPoolEvaluator, queued
 
 
 def run(job: Any, dequed: Any = None) -> dict[str, Any]:
-    """Train one trial in a process of its own; its parameters are what the process reads."""
+    """Train one trial in a process of its own; the process reads its parameters."""
     command = [job.parameters["python"], "-m", "execution_race.fresh"]
     printed = subprocess.check_output(command, input=job.parameters["segment"], text=True)
     return {"objective": 0.0, "metadata": {"began": float(printed.splitlines()[-1])}}
@@ -42,7 +42,7 @@ def serve(python: str) -> None:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and all that it has started, those that have ended included."""
+    """CPU time of this process and of all that it has started, including those that have ended."""
     this = psutil.Process()
     times = [process.cpu_times() for process in [this, *this.children(recursive=True)]]
     return sum(t.user + t.system + t.children_user + t.children_system for t in times)

@@ -1,4 +1,4 @@
-"""What Parsl workers run for the benchmark; like the product's own tasks it needs no torch."""
+"""Functions that Parsl workers run for the benchmark; they need no torch, like our own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FirstSegment(NamedTuple):
 
 
 def sign_in(seconds: float) -> Worker:
-    """Keep a worker for so long, for others to get the other tasks; says which it is."""
+    """Keep a worker busy for a time, so that others get the other tasks; returns its name."""
     time.sleep(seconds)
     return Worker(os.getpid(), os.getppid())
 

@@ -1,4 +1,4 @@
-"""When processes started, and what they have used of the CPUs."""
+"""Start times and CPU times of processes."""
 
 from __future__ import annotations
 

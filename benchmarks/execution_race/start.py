@@ -25,7 +25,7 @@ from hydragnn_flow.execution.pools.pools import Pools
 
 @dataclass(frozen=True)
 class Parts:
-    """Of the time from asking for a block to the first step in it [s]."""
+    """Parts of the time from asking for a block to the first step in it [s]."""
 
     launch: float
     worker_pool: float

@@ -33,7 +33,7 @@ _ROW = "throughput"
 # Long enough for all tasks to be with their workers before the first ends.
 _SECONDS_TO_SIGN_IN = 0.5
 _AT_LEAST = 300.0
-# What execution takes is told by the sampler that takes nothing.
+# The sampler that takes no time shows the cost of execution.
 _SAMPLERS = ("random", "batched_tpe")
 _PEER = "tasks alone"
 
@@ -47,11 +47,11 @@ class _WithoutTraining(Pools):
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of one segment or task [s]."""
+    """Cost of one segment or task [s]."""
 
     seconds: float
     cpu_seconds: dict[str, float]
-    """Of the driver, of Parsl's interchanges, and of all workers."""
+    """CPU time of the driver, of Parsl's interchanges, and of all workers."""
 
 
 class _Meter:
@@ -68,7 +68,7 @@ class _Meter:
         self._groups = {"driver": [driver], "interchange": interchanges, "workers": workers}
 
     def measure(self, count: int, action: Callable[[], object]) -> _Cost:
-        """What an action costs that runs so many."""
+        """Cost of an action that runs a number of segments."""
         began, before = time.monotonic(), self._cpu_seconds()
         action()
         seconds, after = time.monotonic() - began, self._cpu_seconds()
@@ -82,7 +82,7 @@ class _Meter:
 def lines(
     folder: Path, workers: int, trials: int, rounds: int, say: Callable[[str], None]
 ) -> list[Line]:
-    """Run searches of so many trials, one segment each.
+    """Run searches with one segment for each trial.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class _Warm:
         self._processes = [*family(os.getpid()), *family(worker.manager)]
 
     def turn(self) -> _Cost:
-        """What segments cost, one after the other: in wall time the median of some."""
+        """Cost of segments, one after the other: the wall time is the median of several."""
         before = cpu_seconds(self._processes)
         seconds = median(self._run() for _ in range(_SEGMENTS))
         return _Cost(seconds, (cpu_seconds(self._processes) - before) / _SEGMENTS)
@@ -86,7 +86,7 @@ class _NewProcess:
         self._arguments, self._segments = arguments, segments
 
     def turn(self) -> _Cost:
-        """What a segment costs."""
+        """Cost of a segment."""
         spec = self._segments.next()
         before = _cpu_seconds_of_ended_children()
         submitted = time.time()
@@ -115,7 +115,7 @@ class _Evaluator:
         )
 
     def turn(self) -> _Cost:
-        """What a segment costs."""
+        """Cost of a segment."""
         assert self._process.stdin is not None and self._process.stdout is not None
         segment = json.dumps(self._segments.next().to_dict())
         submitted = time.time()

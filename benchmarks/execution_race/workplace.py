@@ -1,4 +1,4 @@
-"""What all rows share: a store, segments that end where training would begin, and workers."""
+"""Parts that all rows share: a store, segments that end where training would begin, and workers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def workers_of_this_machine(workers: int) -> Site:
 
 
 def connect(pools: Pools, workers: int) -> None:
-    """Have the `gcd` pool get workers, and wait for so many.
+    """Request workers of the `gcd` pool, and wait for a number of them.
 
     Raises
     ------

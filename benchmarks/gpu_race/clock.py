@@ -1,4 +1,4 @@
-"""Time on a device, where the host is told that work is done before it is."""
+"""Time on a device, where calls return before their work is done."""
 
 from __future__ import annotations
 

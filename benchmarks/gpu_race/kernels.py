@@ -1,4 +1,4 @@
-"""What a device runs in a training step: how many kernels, and how long they take together."""
+"""Kernels of a training step on a device: their number, and their time together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def kernels_of(step: Callable[[], object], steps: int, device: torch.device) -> 
 
 
 def _seconds(event: Any, device: torch.device) -> float | None:
-    """Of a kernel [s]; None for what is none."""
+    """Time of a kernel [s]; None for other events."""
     if device.type == "cpu":
         library, _, name = event.name.partition("::")
         moves_data = library == "aten" and name not in _VIEWS and not event.cpu_children

@@ -172,7 +172,7 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
 
 
 def _work(mode: str, function: Function, operands: tuple[Tensor, ...]) -> Callable[[], Any]:
-    """What a training step asks of a function: its gradients, those of the forces among them."""
+    """Gradients of a function that a training step needs, including those of the forces."""
 
     def gradient() -> Any:
         return torch.autograd.grad(function(*operands).square().sum(), operands)

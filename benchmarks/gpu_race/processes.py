@@ -21,12 +21,12 @@ _BETWEEN_LOOKS = 0.1
 
 @dataclass(frozen=True)
 class Shared:
-    """So many processes side by side."""
+    """Speed of processes side by side."""
 
     case: Case
     processes: int
     steps_per_second: float
-    """Of all together."""
+    """Speed of all processes together."""
 
 
 def measure(
@@ -37,7 +37,7 @@ def measure(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[Shared]:
-    """Let the first so many processes train at the same time, by the wall's clock.
+    """Let the first processes train at the same time, and measure the wall time.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What was found on a device, as tables."""
+"""Results of a device, as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUSY = 0.7
 
 
 def step_table(rows: Sequence[Row]) -> Table:
-    """Steps per second beside HydraGNN's, and what a step runs."""
+    """Steps per second beside HydraGNN's, and the kernels of a step."""
     columns = ["type", "mode", "steps/s", "HydraGNN", "ratio"]
     columns += ["launches", "launch [µs]", "in kernels [ms]", "a step [ms]", "busy", "costliest"]
     return Table(columns, [_step(row) for row in rows], "steps", "Training steps")
@@ -43,7 +43,7 @@ def _step(row: Row) -> list[Cell]:
 
 
 def estimate_table(rows: Sequence[Row]) -> Table:
-    """What placement expects of a step, and what it took."""
+    """Times that placement expects of steps, beside the measured ones."""
     columns = ["type", "mode", "expected [ms]", "measured [ms]", "ratio"]
     columns += ["launches expected", "measured", "memory expected [GiB]", "peak [GiB]", "ratio"]
     return Table(columns, [_estimate(row) for row in rows], "estimates", "Estimates of one step")
@@ -66,7 +66,7 @@ def _estimate(row: Row) -> list[Cell]:
 
 
 def constants(rows: Sequence[Row], gcd: Gcd) -> Table:
-    """What the steps say of the device, beside what placement takes it for."""
+    """Constants of the device that the steps imply, beside those that placement assumes."""
     waiting = [row for row in rows if row.kernels.seconds < _BUSY * row.turns.of(OURS)]
     by_launch = [row.turns.of(OURS) / row.cost.launches for row in waiting]
     by_byte = [row.cost.bytes / row.kernels.seconds for row in rows]

@@ -1,4 +1,4 @@
-"""Training steps of each network: how fast, out of what, and what they were expected to take."""
+"""Training steps of each network: speed, kernels, and expected time."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Row:
     """Seconds of a step of each side there is."""
     kernels: Kernels
     peak_gib: float
-    """Of the process, or of what torch allocated on the device [GiB]."""
+    """Peak memory of the process, or of torch's allocations on the device [GiB]."""
     cost: NetworkCost
     expected_seconds: float
-    """Of a step, as placement sees it before anything has been measured [s]."""
+    """Time of a step that placement expects before anything has been measured [s]."""
     expected_gib: float
     """The peak, likewise and without a margin [GiB]."""
 
@@ -71,7 +71,7 @@ class Course:
     device
         Where to compute.
     gcd
-        What placement takes the device for.
+        Assumptions of placement about the device.
     settings
         How much to measure.
     hydragnn
@@ -131,7 +131,7 @@ class Course:
         return Row(case, turns, kernels, peak, cost, expected.uncorrected_seconds, memory)
 
     def store(self, columns: int) -> Path:
-        """Graphs of so many node features."""
+        """Graphs with a number of node features."""
         path = self._folder / f"alloys-{columns}.gs"
         if not path.exists():
             self._say("writing graphs")

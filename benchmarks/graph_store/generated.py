@@ -70,6 +70,6 @@ def _graphs(
 
 
 def bytes_of(graphs: int, atoms: int, edges: int) -> int:
-    """Size of so many generated graphs as tensors."""
+    """Size of generated graphs as tensors."""
     of_atom, of_edge, of_graph = 4 * (1 + 3 + 3), 2 * 8 + 4 * (1 + 3), 4 * (9 + 3) + 2 * 8
     return graphs * of_graph + atoms * of_atom + edges * of_edge

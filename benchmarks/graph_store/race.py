@@ -22,8 +22,7 @@ class Contender:
 
     name: str
     turn: Callable[[np.random.Generator, float], int]
-    """Works for so many CPU-seconds, in an order that the generator decides; says how many graphs
-    that were."""
+    """Reads for some CPU-seconds, in the order of a generator; returns the number of graphs."""
 
 
 def reader(name: str, epoch: Callable[[np.random.Generator], Epoch]) -> Contender:
@@ -98,7 +97,7 @@ def race(
     """
     found: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     rng = np.random.default_rng(0)
-    # The objects that contenders keep must not slow down everybody's garbage collection.
+    # The objects that contenders keep must not slow down the garbage collection of all.
     gc.collect()
     gc.freeze()
     try:

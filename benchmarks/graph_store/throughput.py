@@ -87,7 +87,7 @@ def stream_order(split: GraphSplit, size: int, seed: int) -> list[NDArray[np.int
 
 
 def _from_disk(work: Workspace) -> list[Peer]:
-    """Whatever reads graphs from disk and is installed."""
+    """All readers of graphs from disk that are installed."""
     peers = _hydragnn(work, "disk")
     for kind, file in ((Lmdb, "graphs.mdb"), (Hdf5, "graphs.h5")):
         work.say(f"writing {file}")

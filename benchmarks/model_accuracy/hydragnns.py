@@ -98,7 +98,7 @@ class _Targets:
         return (float(graph[self.name]) - float(self._offsets(_histogram(graph.x)))) / self._spread
 
     def undo(self, learnt: NDArray[np.float64], split: GraphSplit) -> NDArray[np.float64]:
-        """What a prediction means, [n_graphs, 1]."""
+        """Predictions in the data's units, [n_graphs, 1]."""
         return learnt * self._spread + self._offsets(_counts(split))[:, None]
 
     def _offsets(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""One of our networks on one data set: train for so much CPU time, test the best weights."""
+"""One of our networks on one data set: train for a CPU time, test the best weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
 
 
 class _Clock:
-    """Says when so many CPU-seconds have passed since it was first asked, before the first step."""
+    """Says whether its CPU-seconds have passed since it was first asked, before the first step."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -115,7 +115,7 @@ def _epochs(outcomes: Sequence[Outcome]) -> int | None:
 
 
 def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Who is ahead, where that is more than chance."""
+    """The side that is ahead by more than chance."""
     if min(len(ours), len(theirs)) < 2:
         return ""
     difference = mean(ours) - mean(theirs)

@@ -19,7 +19,7 @@ class Measure:
     """From the unit of the target to this one."""
     how: Literal["rmse", "mae"]
     per_atom: bool = False
-    """Of the target divided by the number of atoms."""
+    """Whether the target is divided by the number of atoms."""
 
     def __str__(self) -> str:
         return f"{self.target} {self.how.upper()}, {self.unit}"
@@ -32,7 +32,7 @@ class Set:
     data: dict[str, Any]
     """The section `data` of a run configuration, without the path."""
     folder: str
-    """Where its files are, below the directory of the data sets."""
+    """Folder of its files, below the directory of the data sets."""
     measures: tuple[Measure, ...]
     batch_size: int
     neighbours: int | None

@@ -1,4 +1,4 @@
-"""Trainings that have been done, a line of JSON each: an interrupted run goes on with the rest."""
+"""Trainings that have ended, a line of JSON each: an interrupted run continues with the rest."""
 
 from __future__ import annotations
 

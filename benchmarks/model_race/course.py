@@ -140,7 +140,7 @@ def build(name: str, store: Path, case: Case, batch_size: int, hydragnn: Path | 
 
 
 def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> float:
-    """What building one side and two training steps add to a process at their highest [MB].
+    """Peak memory that building one side and two training steps add to a process [MB].
 
     A step of one graph goes before, so that imports and the libraries' buffers do not count.
 
@@ -167,7 +167,7 @@ def _ratio(rates: Rates) -> Ratio:
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep what is freed for what is allocated next.
+    """Have the C library keep freed memory for the next allocation.
 
     By default glibc returns large blocks to the system and gets them back as empty pages, in every
     step anew or not at all, as chance has laid out the heap. That took up to a third of a step of

@@ -1,4 +1,4 @@
-"""What a case found, as a row of the table."""
+"""Result of a case, as a row of the table."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Row:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """A table for each mode; ours stands before HydraGNN's."""
+    """A table for each mode; ours is before HydraGNN's."""
     columns = ["type"]
     for what in ("training", "inference"):
         columns += [f"{what} [graphs/CPU-s]", "HydraGNN", "ratio"]

@@ -1,4 +1,4 @@
-"""What races: something that trains and predicts, batch by batch."""
+"""Sides of the race: each trains and predicts, batch by batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Side(Protocol):
     """Numbers that are trained."""
 
     def train(self, seconds: float) -> int:
-        """Take steps, loss, gradient and update, for so many CPU-seconds; one at least.
+        """Take steps (loss, gradient, update) for a number of CPU-seconds; at least one.
 
         Returns
         -------

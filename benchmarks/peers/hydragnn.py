@@ -1,8 +1,8 @@
 """HydraGNN's own reader, from a checkout of HydraGNN.
 
-``import hydragnn`` needs MPI and compiled extensions that reading a file does not. What the reader
-imports without using it gets a stand-in, the communicator is that of one process, and ADIOS2 built
-without MPI is opened without it. The reader's own code runs as it is.
+``import hydragnn`` needs MPI and compiled extensions that reading a file does not. Imports that the
+reader does not use are replaced, the communicator is that of one process, and ADIOS2 built without
+MPI is opened without it. The reader's own code runs as it is.
 """
 
 from __future__ import annotations

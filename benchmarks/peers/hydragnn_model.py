@@ -59,7 +59,7 @@ class HydraGNNModel:
         model = function("models", "create_model_config")(section)
         optimiser = function("utils.optimizer.optimizer", "select_optimizer")
         self._optimiser = optimiser(model, section["Training"]["Optimizer"])
-        # What gives a model the attribute `module` that `train` asks for where there is no DDP.
+        # Wrapper with the attribute `module` that `train` asks for, as there is no DDP.
         self._model: Any = function("utils.distributed.distributed", "ModuleCompat")(model)
         self._train: Callable[..., Any] = function("train", "train")
         # A potential has losses of the energy, the energy per atom and the forces.
@@ -105,7 +105,7 @@ class HydraGNNModel:
 
 
 class _Loader:
-    """Gives batches until so many CPU-seconds have passed, one at least."""
+    """Gives batches until its CPU-seconds have passed; at least one."""
 
     def __init__(self, batches: Iterator[Batch], seconds: float) -> None:
         self._batches, self._seconds = batches, seconds

@@ -1,7 +1,7 @@
 """Making a checkout of HydraGNN importable where MPI and pyg-lib are not installed.
 
-HydraGNN needs torch-scatter, e3nn, scikit-learn and tensorboard. MPI gets a stand-in of one
-process, and so does the neighbour search of PyG that needs pyg-lib. All other code runs as it is.
+HydraGNN needs torch-scatter, e3nn, scikit-learn and tensorboard. MPI is replaced by one process,
+and so is the neighbour search of PyG, which needs pyg-lib. All other code runs as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CannotRun(Exception):
 
 
 class OneProcess:
-    """What an MPI communicator of one process answers."""
+    """MPI communicator of one process."""
 
     def Get_rank(self) -> int:
         return 0

@@ -2,8 +2,9 @@
 
 As its examples do (``examples/md17/md17_mlip.py``): ``create_dataloaders``, ``update_config``,
 ``create_model_config``, AdamW, ``ReduceLROnPlateau`` with their values, ``train_validate_test``.
-What differs is to its advantage: the weights are those of the best validation loss, no test split
-is evaluated after every epoch, one process needs no DDP, and a training that has become NaN ends.
+The differences are to its advantage: the weights are those of the best validation loss, no test
+split is evaluated after every epoch, one process needs no DDP, and a training that has become NaN
+ends.
 """
 
 from __future__ import annotations
@@ -115,13 +116,13 @@ def train(
 
 
 def predict(model: Any, graphs: Sequence[Data], potential: bool) -> list[NDArray[np.float64]]:
-    """What a model says of graphs, in their order.
+    """Outputs of a model for graphs, in their order.
 
     Returns
     -------
     list of array
-        The energies [n_graphs, 1] and forces [n_atoms, 3] of a potential, else the output of each
-        head.
+        The energies [n_graphs, 1] and forces [n_atoms, 3] of a potential, otherwise the output of
+        each head.
     """
     model.eval()
     parts: list[list[Tensor]] = []

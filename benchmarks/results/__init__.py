@@ -1,4 +1,5 @@
-"""What a benchmark found and what that depends on, kept in ``docs/results`` and shown on pages.
+"""Results of benchmarks with machine, code and versions, kept in ``docs/results`` and shown on
+pages.
 
 A program makes a :class:`Run` before it measures, and ends it with its tables::
 

@@ -40,7 +40,7 @@ def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str
 
 
 def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITORY) -> list[str]:
-    """Files that differ from what they were, new ones and deleted ones among them."""
+    """Files that have changed, including new ones and deleted ones."""
     there = [path for path in paths if any(root.glob(path))]
     now = fingerprints(there, root)
     return sorted(file for file in before.keys() | now.keys() if before.get(file) != now.get(file))
@@ -63,7 +63,7 @@ def fingerprint(source: str) -> str:
 
 
 def commit_of(checkout: Path, *, digits: int = 8) -> str:
-    """The commit of a git checkout; empty where there is none."""
+    """The commit of a git checkout; empty if there is none."""
     return _git(checkout, "rev-parse", f"--short={digits}", "HEAD")
 
 

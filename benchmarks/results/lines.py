@@ -10,22 +10,22 @@ from results.table import Cell, Number, Table
 
 @dataclass(frozen=True)
 class Line:
-    """One measured value and what it is held against."""
+    """One measured value, with its peer and its target."""
 
     row: str
     """The row it belongs to, a name for ``--only``."""
     what: str
-    """What was measured."""
+    """Name of the measured quantity."""
     value: float
     unit: str
     peer: str = ""
-    """What it is compared with."""
+    """Name of the peer or limit."""
     peer_value: float | None = None
     """Measured for the peer, in the same unit."""
     ratio: float | None = None
     """Ours over the peer's."""
     at_least: float | None = None
-    """Target of the ratio, or of the value where there is no ratio; None where there is none."""
+    """Target of the ratio, or of the value where there is no ratio; None if there is none."""
     at_most: float | None = None
     spread: tuple[float, float] | None = None
     """Smallest and largest of the turns: of the ratio, or of the value where there is no ratio."""

@@ -20,10 +20,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found, and all that it depends on."""
+    """Result of a run, with everything that it depends on."""
 
     name: str
-    """Of the file, and of the mark on the page."""
+    """Name of the file, and of the mark on the page."""
     command: str
     date: str
     seconds: float
@@ -45,7 +45,7 @@ class Result:
     remarks: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     details: Any = None
-    """Whatever the tables were made of, such as the figures of each turn."""
+    """Data that the tables were made of, such as the figures of each turn."""
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -74,7 +74,7 @@ class Result:
         return changed(self.measures, self.code)
 
     def markdown(self) -> str:
-        """Tables, remarks and what they depend on."""
+        """Tables and remarks, with machine and versions."""
         parts = [table.markdown() for table in self.tables]
         if self.remarks:
             parts.append("\n".join(f"- {remark}" for remark in self.remarks))
@@ -138,7 +138,7 @@ class Run:
         remarks
             Shown below, a line each: what could not be measured, which targets were missed.
         peers
-            Name → version or commit of what was measured beside ours.
+            Name → version or commit of the peers.
         settings
             How much was measured.
         details

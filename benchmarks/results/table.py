@@ -75,7 +75,7 @@ class Table:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Table:
-        """What :meth:`to_json` has made."""
+        """Output of :meth:`to_json`."""
         rows = [
             [Number(**cell) if isinstance(cell, dict) else cell for cell in row]
             for row in content["rows"]
@@ -96,7 +96,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _is_words(cell: Cell) -> bool:
-    """Whether a cell is text without a digit; ``≥ 8`` and ``1/2`` stand with numbers."""
+    """Whether a cell is text without a digit; ``≥ 8`` and ``1/2`` count as numbers."""
     return isinstance(cell, str) and cell != "" and not any(map(str.isdigit, cell))
 
 

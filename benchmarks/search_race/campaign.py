@@ -97,7 +97,7 @@ class _Machine:
 
 
 def _result(spec: SegmentSpec) -> SegmentResult:
-    """Of a segment that did nothing; the best learning rate is 1e-3."""
+    """Loss of a segment that did nothing; the best learning rate is 1e-3."""
     rate = spec.network.Training.Optimizer.learning_rate
     loss = abs(rate - 1e-3) + 1.0 / spec.until_epoch
     now = time.time()
@@ -118,7 +118,7 @@ def _result(spec: SegmentSpec) -> SegmentResult:
 
 
 def lines(folder: Path, n_trials: int, gcds: int, say: Callable[[str], None]) -> list[Line]:
-    """Run a search of so many trials.
+    """Run a search.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def _fitting(known: int) -> float:
 
 
 def measure() -> None:
-    """Print what proposals take, beside what a simulation takes them to take."""
+    """Print the time of proposals, beside the time that the simulation assumes."""
     function = DEVELOPMENT["types"]
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     trials = [function.suggest(study.ask()) for _ in range(1800)]

@@ -62,7 +62,7 @@ _CHOICES = tuple(f"choice.{i}" for i in range(2))
 def _ackley(params: Params) -> float:
     """Ackley's function of ten coordinates; the categories are coordinates in no order.
 
-    The best lies off the centre, where an engine that prefers middles would find it by chance.
+    The best is off the centre, where an engine that prefers middles would find it by chance.
     """
     floats = [params[name] - 3.2 for name in _FLOATS]
     ints = [0.5 * (params[name] - 4) for name in _INTS]
@@ -83,7 +83,7 @@ _BRANCHES = {"sphere": 3, "valley": 2, "ripples": 3, "plateau": 4}
 def _branches(params: Params) -> float:
     """Four types with parameters of their own and a shared one; the best type is the narrow one.
 
-    Three are easy to do middling well in, so that an engine must not settle on a type early.
+    Three are easy to do middling well in, so that an engine must not choose a type early.
     """
     kind = params["kind"]
     shared = (

@@ -1,4 +1,4 @@
-"""What a search is to make small: its space, its losses and how long its trials last."""
+"""Function that a search minimises: its space, its losses and the time of its trials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Curves:
-    """What is known of the trainings behind a function beside their final loss."""
+    """Data of the trainings behind a function, beside their final loss."""
 
     rungs: tuple[int, ...]
     """Epochs at which a training may be judged; the last is its end."""
@@ -38,15 +38,15 @@ class Function:
     what: str
     """Its character, in a few words."""
     space: dict[str, Parameter]
-    """Name → domain; names that `when` mentions stand first."""
+    """Name → domain; names that `when` mentions come first."""
     value: Callable[[Params], float]
     """The true loss of a configuration."""
     best: float
     """The smallest loss there is."""
     noise: float = 0.0
-    """Standard deviation of what is added to the loss when it is observed."""
+    """Standard deviation of the noise that is added to an observed loss."""
     scatter: float = 0.0
-    """Standard deviation of what is added to the loss's logarithm."""
+    """Standard deviation of the noise that is added to the loss's logarithm."""
     curves: Curves | None = None
 
     def observed(self, params: Params, seed: int, number: int) -> float:

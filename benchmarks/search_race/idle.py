@@ -79,15 +79,15 @@ def table(rows: Sequence[Idle]) -> Table:
 
 
 def cost(points: Mapping[int, float], start: float) -> Callable[[int], float]:
-    """Seconds that the driver needs for a trial when so many have finished.
+    """Seconds that the driver needs for a trial, by the number of finished trials.
 
     Parameters
     ----------
     points
         Number finished → measured seconds; between them straight lines, and beyond them the last
-        line goes on.
+        line continues.
     start
-        Seconds where next to nothing is known yet, and trials are drawn at random.
+        Seconds while trials are drawn at random.
     """
     x, y = np.array(sorted(points)), np.array([points[n] for n in sorted(points)])
     slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if len(x) > 1 else 0.0
@@ -105,7 +105,8 @@ def cost(points: Mapping[int, float], start: float) -> Callable[[int], float]:
 def idle_fractions(
     seconds: Callable[[int], float], after: Sequence[int] = AFTER, gcds: int = GCDS
 ) -> list[float]:
-    """Share of all GCD time, until so many trials have finished, in which a GCD had none to run.
+    """Share of all GCD time in which a GCD had no trial to run, until a number of trials have
+    finished.
 
     Every GCD waits for the driver when its trial ends, and the driver serves them one by one, all
     of them first. Trials last a lognormal time with sigma 1.
@@ -113,7 +114,7 @@ def idle_fractions(
     Parameters
     ----------
     seconds
-        Of the driver, for one trial when so many have finished.
+        Of the driver, for one trial, by the number of finished trials.
     after
         Numbers of finished trials, rising.
     gcds

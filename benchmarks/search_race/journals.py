@@ -1,4 +1,4 @@
-"""What it costs to keep a search on disk, and to open one again."""
+"""Cost of keeping a search on disk, and of opening one again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STOCK = "JournalStorage"
 
 
 def lines(folder: Path, n_trials: int, rounds: int, say: Callable[[str], None]) -> list[Line]:
-    """Measure the last groups of a search of so many trials, its reopening, and Optuna's own.
+    """Measure the last groups of a search, its reopening, and Optuna's own.
 
     Parameters
     ----------

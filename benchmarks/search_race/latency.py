@@ -34,7 +34,7 @@ _PEERS = {"tpe": "TPESampler()", "random": "RandomSampler()", "deephyper": "Deep
 
 @dataclass(frozen=True)
 class Latency:
-    """Of one engine with so many trials finished."""
+    """Latency of one engine after a number of finished trials."""
 
     engine: str
     finished: int
@@ -147,7 +147,7 @@ def lines(latencies: Sequence[Latency]) -> list[Line]:
 def measure_deephyper(
     finished: int, python: Path, say: Callable[[str], None], cycles: int = 3
 ) -> Latency:
-    """DeepHyper's CBO, which does not look at what is running."""
+    """DeepHyper's CBO, which ignores running trials."""
     say(f"{finished:,} finished: DeepHyper")
     history = [(trial.params, trial.value or 0.0) for trial in trials(finished, 0)]
     with closing(DeepHyperEngine(SPACE, python, seed=0)) as engine:

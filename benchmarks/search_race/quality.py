@@ -1,7 +1,7 @@
-"""How good what a search finds is: regret after so many evaluations, trials running side by side.
+"""Quality of searches: regret after a number of evaluations, with trials running side by side.
 
 Time is simulated and an evaluation costs nothing: a search of a day takes seconds or minutes, most
-of them in the engine. Results are kept as lines of JSON, so that an interrupted run goes on and
+of them in the engine. Results are kept as lines of JSON, so that an interrupted run continues and
 slow engines need to run only once.
 """
 
@@ -27,7 +27,7 @@ RUNGED = "auto_rungs"
 """The engine whose trials are judged at rungs; of functions whose trainings have curves."""
 _CHEAP = ("tpe", "tpe_groups", "random")
 _COSTLY = ("gp", "deephyper", "deephyper_default")
-"""Whose searches take a minute of a core or more."""
+"""Engines whose searches take a minute of a core or more."""
 _SLOW = (RUNGED, *_COSTLY)
 
 
@@ -42,7 +42,7 @@ class Setting:
     seeds: int
     """Searches of each function by each engine."""
     slow_seeds: int = 0
-    """By those whose searches are long, or take a minute of a core."""
+    """Searches by engines that take a minute of a core or more."""
     engines: tuple[str, ...] = ("auto", RUNGED, "batched_tpe", *_CHEAP)
     """Compared in this setting; what ships first."""
 
@@ -97,7 +97,7 @@ class Machine:
     Parameters
     ----------
     function
-        What is searched. Where nothing is known of its trainings' times, the number of a trial
+        What is searched. If nothing is known of its trainings' times, the number of a trial
         decides how long it lasts, so that every engine sees results arrive in the same rhythm:
         lognormal with sigma 1, as times of networks spread.
     engine
@@ -141,7 +141,7 @@ class Machine:
     def search_with_rungs(self) -> tuple[float, ...]:
         """Regrets after the shares of the epochs that as many whole trainings would take.
 
-        What counts is the best of the configurations trained to their end.
+        The best of the configurations trained to their end counts.
         """
         assert self._function.curves is not None
         epochs = self._function.curves.rungs
@@ -188,7 +188,7 @@ class Machine:
             self._number += 1
 
     def _train(self, number: int, key: int, rung: int) -> None:
-        """To a rung, or to the end where there are none."""
+        """Epochs to a rung, or to the end if there are no rungs."""
         seconds, curves = self._setting.seconds, self._function.curves
         if curves is None:
             seconds *= self._durations[number]
@@ -245,7 +245,7 @@ class Results:
         self._engines: dict[str, str] = {}
 
     def read(self) -> list[Result]:
-        """What is known and not stale."""
+        """Results that are known and not stale."""
         if not self._path.exists():
             return []
         found = {}

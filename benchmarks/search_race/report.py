@@ -1,4 +1,4 @@
-"""What the searches came to: normalised regrets, and ours beside its peers', as tables."""
+"""Results of the searches as tables: normalised regrets, and ours beside its peers'."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_race.quality import Result, Setting
 AHEAD = 2.0
 """Standard errors beyond which one engine is ahead of another."""
 TARGET = 0.9
-"""Of the best peer's regret, what ours is to have at most."""
+"""Largest allowed ratio of our regret to the best peer's."""
 _TPES = ("tpe", "tpe_groups")
 _JUDGED = {"auto": ("gp", "deephyper", "deephyper_default", *_TPES), "batched_tpe": _TPES}
 _HALF, _END = 1, 3
@@ -51,13 +51,13 @@ class Difference:
     seeds: int
     mean: float
     error: float
-    """Of the mean over functions: their differences spread by functions and by seeds."""
+    """Standard error of the mean over functions, from their scatter by functions and seeds."""
     ratio: float
-    """Of the mean regrets, ours over the peer's."""
+    """Ratio of the mean regrets, ours over the peer's."""
 
     @property
     def verdict(self) -> str:
-        """What may be said."""
+        """``ahead``, ``behind`` or ``equal``."""
         if abs(self.mean) <= AHEAD * self.error:
             return "equal"
         return "ahead" if self.mean < 0 else "behind"

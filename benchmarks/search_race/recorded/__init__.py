@@ -1,1 +1,1 @@
-"""Real trainings that were recorded once, and what a search is told instead of training again."""
+"""Recorded trainings, and the answers that a search gets from them instead of training again."""

@@ -34,7 +34,7 @@ _LOOK_EVERY = 100
 _WORST = 0.97
 """Losses beyond this share of the random ones count as it: how far one diverges is no matter."""
 _CURVE_POINTS = 27
-"""Of a training's curve that are kept at most."""
+"""Largest number of points of a curve that are kept."""
 _SOUGHT, _KEPT, _ROUNDS = 30_000, 200, 60
 
 
@@ -66,7 +66,7 @@ def _final(record: Record) -> float:
 
 
 def _curves(records: Sequence[Record], task: Task) -> dict[str, Any]:
-    """What was recorded, as small as it is of use."""
+    """Recorded trainings, reduced to what is used."""
     every = max(1, task.epochs // _CURVE_POINTS)
     losses = np.array([record["losses"] for record in records], dtype=float)[:, every - 1 :: every]
     domains = distributions(task.space)

@@ -64,7 +64,7 @@ class Grid:
         return min(float(losses.min()) for losses in self._table.values())
 
     def loss(self, params: Mapping[str, Any]) -> float:
-        """What a configuration came to."""
+        """Result of a configuration."""
         kind = params["kind"]
         place = tuple(
             values.index(params[f"{kind}.{argument}"])

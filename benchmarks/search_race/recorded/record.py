@@ -1,9 +1,9 @@
-"""Trains the configurations of a task and keeps what became of each.
+"""Trains the configurations of a task and records their results.
 
     python -m search_race.recorded.record alloys --work DIR          (in the folder benchmarks)
     python -m search_race.recorded.record alloys --work DIR --part 1/2
 
-It takes an hour or two of a core, may be killed at any moment and goes on when started again. Of
+It takes an hour or two of a core, may be killed at any moment and continues when started again. Of
 several parts each does its share, at the same time in processes of their own. The trainings after
 the random ones depend on those, so a part that is ahead waits for the others.
 """

@@ -1,4 +1,4 @@
-"""What recorded trainings say of a configuration that was not among them.
+"""Predictions from recorded trainings for configurations that were not recorded.
 
 Five small perceptrons, each fitted to four fifths of the trainings, are averaged: a function that
 is smooth where trainings are but for their scatter, costs microseconds and is the same on every

@@ -1,4 +1,4 @@
-"""What was trained: three tasks, their search spaces and how long a training is."""
+"""Tasks that were trained: their search spaces and the length of a training."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Task:
     what: str
     """In a few words."""
     space: dict[str, Parameter]
-    """Name → domain; names that `when` mentions stand first."""
+    """Name → domain; names that `when` mentions come first."""
     epochs: int
-    """Of a whole training."""
+    """Epochs of a whole training."""
     rungs: tuple[int, ...]
     """Epochs at which a training may be judged; the last is its end."""
     drawn: int
@@ -30,7 +30,7 @@ class Task:
 
     @property
     def file(self) -> Path:
-        """What was recorded, and the networks fitted to it."""
+        """Recorded trainings, and the networks fitted to them."""
         return Path(__file__).with_name(f"{self.name}.npz")
 
 

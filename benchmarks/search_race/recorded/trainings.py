@@ -27,7 +27,7 @@ _RADIUS, _NEIGHBOURS = 4.0, 12
 
 
 def trainer(task: str, work: Path, data: Path | None) -> Trainer:
-    """What trains the configurations of a task.
+    """Trainer of the configurations of a task.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _perovskite_rows(data: Path | None) -> list[list[str]]:
 
 
 def _perovskite_table(data: Path | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the composition says of each structure, and its formation energy [eV/atom]."""
+    """Composition features of each structure, and its formation energy [eV/atom]."""
     from ase.data import atomic_masses, chemical_symbols, covalent_radii
 
     header, *rows = _perovskite_rows(data)
