@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 from execution_race import private_slurm as private_slurm_blocks
 from execution_race import start, throughput, warm
-from execution_race.start import Parts
+from execution_race.start import Stages
 from results import Line, Run, missed, table_of
 from results.machine import load
 from rich.console import Console
@@ -95,7 +95,7 @@ def main(
         settings=asdict(settings),
         details={
             "lines": [asdict(line) for line in found.lines],
-            "starts": {name: list(map(asdict, parts)) for name, parts in found.starts.items()},
+            "starts": {name: list(map(asdict, stages)) for name, stages in found.starts.items()},
         },
     )
     print(result.markdown())
@@ -108,7 +108,7 @@ class Found:
     """What has been measured."""
 
     lines: list[Line] = field(default_factory=list)
-    starts: dict[str, list[Parts]] = field(default_factory=dict)
+    starts: dict[str, list[Stages]] = field(default_factory=dict)
     """By site."""
     left_out: list[str] = field(default_factory=list)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from execution_race.start import Parts, table
+from execution_race.start import Stages, table
 from results import Number
 from test_benchmarks import run_apart
 
 
 def test_blocks_are_shown_by_medians_beside_their_spread() -> None:
-    fast, slow, slower = (Parts(*[seconds] * len(fields(Parts))) for seconds in (1.0, 2.0, 4.0))
+    fast, slow, slower = (Stages(*[seconds] * len(fields(Stages))) for seconds in (1.0, 2.0, 4.0))
     shown = table({"local": [slower, fast, slow], "a private Slurm": [fast]})
     assert list(shown.columns) == ["", "local", "a private Slurm"]
     assert shown.rows[0] == ["all of it", Number(14.0, "", 7.0, 28.0), Number(7.0, "", 7.0, 7.0)]
-    assert len(shown.rows) == 1 + len(fields(Parts))
+    assert len(shown.rows) == 1 + len(fields(Stages))
     assert all(row[1] == Number(2.0, "", 1.0, 4.0) for row in shown.rows[1:])
 
 
@@ -37,9 +37,9 @@ def test_execution(tmp_path: Path) -> None:
     # A process that is there need not be started.
     ratios = [line["ratio"] for line in lines if line["row"] == "warm" and line["ratio"]]
     assert len(ratios) in (2, 4) and min(ratios) > 1  # wall times on a quiet machine only
-    (parts,) = starts["local"]
+    (stages,) = starts["local"]
     # Python has to be started and torch to be imported, wherever that is.
-    assert 0.1 < parts["trainer"] < sum(parts.values()) < took
+    assert 0.1 < stages["trainer"] < sum(stages.values()) < took
     assert list(scratch.iterdir()) == []
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in _command(p)]
 

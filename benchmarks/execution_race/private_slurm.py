@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from execution_race.start import Parts
+from execution_race.start import Stages
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _CLUSTER = _REPOSITORY / "tests" / "slurm"
@@ -21,7 +21,7 @@ class CannotRun(Exception):
     """This machine lacks what a private Slurm needs; the message says what."""
 
 
-def measure(folder: Path, starts: int) -> list[Parts]:
+def measure(folder: Path, starts: int) -> list[Stages]:
     """What :func:`execution_race.start.measure` finds on the login node of such a cluster.
 
     Raises
@@ -40,7 +40,7 @@ def measure(folder: Path, starts: int) -> list[Parts]:
     with cluster.Cluster(nodes=1) as slurm:
         command = [sys.executable, "-m", "execution_race.start", site, folder / "run", str(starts)]
         printed = slurm.ask(*command, seconds=_SECONDS)
-    return [Parts(**parts) for parts in json.loads(printed.splitlines()[-1])]
+    return [Stages(**stages) for stages in json.loads(printed.splitlines()[-1])]
 
 
 def _site(cluster: Any) -> dict[str, Any]:

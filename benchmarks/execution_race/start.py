@@ -24,8 +24,8 @@ from hydragnn_flow.execution.pools.pools import Pools
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Parts of the time from asking for a block to the first step in it [s]."""
+class Stages:
+    """Stages of the time from asking for a block to the first step in it [s]."""
 
     launch: float
     worker_pool: float
@@ -47,7 +47,7 @@ _MEANING = {
 }
 
 
-def measure(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -> list[Parts]:
+def measure(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -> list[Stages]:
     """Some blocks, each the first of a driver.
 
     Parameters
@@ -62,27 +62,27 @@ def measure(folder: Path, site: Site, starts: int, say: Callable[[str], None]) -
         Told what is being done.
     """
     segments = Segments(folder)
-    found: list[Parts] = []
+    found: list[Stages] = []
     for start in range(starts):
         say(f"block {start + 1} of {starts}, {site.name}")
         found.append(_start(folder / "parsl", site, segments))
     return found
 
 
-def table(starts: Mapping[str, Sequence[Parts]]) -> Table:
+def table(starts: Mapping[str, Sequence[Stages]]) -> Table:
     """Medians, smallest and largest of the blocks of each site."""
     rows: list[list[Cell]] = [["all of it"]]
-    rows += [[_MEANING[field.name]] for field in fields(Parts)]
+    rows += [[_MEANING[field.name]] for field in fields(Stages)]
     for of_site in starts.values():
-        values = [[sum(vars(parts).values()) for parts in of_site]]
-        values += [[getattr(parts, field.name) for parts in of_site] for field in fields(Parts)]
+        values = [[sum(vars(stages).values()) for stages in of_site]]
+        values += [[getattr(stages, field.name) for stages in of_site] for field in fields(Stages)]
         for row, seconds in zip(rows, values, strict=True):
             row.append(Number(median(seconds), "", min(seconds), max(seconds)))
     title = "from asking for a block to its first step [s]"
     return Table(["", *starts], rows, "blocks", title)
 
 
-def _start(directory: Path, site: Site, segments: Segments) -> Parts:
+def _start(directory: Path, site: Site, segments: Segments) -> Stages:
     with Pools(site, directory) as pools:
         asked = time.time()
         connect(pools, 1)
@@ -93,7 +93,7 @@ def _start(directory: Path, site: Site, segments: Segments) -> Parts:
             "gcd", run_rank_groups, site.node, [RankGroup(segments.next())]
         ).result()
     model = again.ended - again.started
-    return Parts(
+    return Stages(
         launch=first.manager - asked,
         worker_pool=first.worker - first.manager,
         notice=seen - first.worker,
@@ -106,4 +106,4 @@ def _start(directory: Path, site: Site, segments: Segments) -> Parts:
 
 if __name__ == "__main__":
     measured = measure(Path(sys.argv[2]), load_site(sys.argv[1]), int(sys.argv[3]), lambda _: None)
-    print(json.dumps([asdict(parts) for parts in measured]))
+    print(json.dumps([asdict(stages) for stages in measured]))

@@ -57,7 +57,7 @@ class _Warm:
     def __init__(self, pools: Pools, node: object, segments: Segments) -> None:
         self._pools, self._node, self._segments = pools, node, segments
         worker = pools.submit("gcd", sign_in, 0.0).result()
-        self.parts: list[tuple[float, float]] = []
+        self.spans: list[tuple[float, float]] = []
         """Seconds until the trainer process begins a segment, and from there to its first step."""
         self._run()
         self._processes = [*family(os.getpid()), *family(worker.manager)]
@@ -75,7 +75,7 @@ class _Warm:
         results: list[SegmentResult] = future.result()
         (result,) = results
         assert result.status == "interrupted", result.reason
-        self.parts.append((result.started - submitted, result.ended - result.started))
+        self.spans.append((result.started - submitted, result.ended - result.started))
         return result.ended - submitted
 
 
@@ -164,14 +164,14 @@ def lines(
             sides[_EVALUATOR] = evaluator
         for side in sides.values():
             side.turn()  # from here on the programs are in the page cache
-        warm.parts.clear()
+        warm.spans.clear()
         costs: dict[str, list[_Cost]] = {name: [] for name in sides}
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
             for name in sides if turn % 2 else reversed(sides):
                 costs[name].append(sides[name].turn())
     until_trainer, in_trainer = (
-        [1e3 * seconds for seconds in part] for part in zip(*warm.parts, strict=True)
+        [1e3 * seconds for seconds in span] for span in zip(*warm.spans, strict=True)
     )
     own = [1e3 * cost.seconds for cost in costs[_OURS]]
     found = [
