@@ -339,6 +339,27 @@ def test_changed_values_are_seen_beside_an_empty_block(tmp_path):
     refused(path, r"data\.0 \(or md\.0\) holds valset/edge_attr from .* to 6\.0 instead of")
 
 
+def test_a_shape_that_its_blocks_do_not_fill(tmp_path):
+    """As after a changed bit of md.0: reading it all would take years, and read no bytes."""
+    writer = Writer(tmp_path / "file.bp")
+    writer.put("trainset/x", np.arange(3), (1 << 50,), 0, 0)
+    writer.close()
+    refused(
+        tmp_path / "file.bp",
+        r"md\.0 gives trainset/x the shape \[1125899906842624\], but 3 values",
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux, which counts reads")
+def test_slices_that_are_read_without_bytes_are_no_progress(copy, tmp_path, monkeypatch):
+    lines = ["import sys", "while True:", "    print(end=' ', flush=True)"]
+    (tmp_path / "child.py").write_text("\n".join(lines))
+    monkeypatch.setattr(trial_read, "_CHILD", tmp_path / "child.py")
+    monkeypatch.setattr(trial_read, "_IDLE_CPU_SECONDS", 0.1)
+    with pytest.raises(StoreError, match=r"makes ADIOS2 compute for 0 s without reading: md\.idx"):
+        trial_read._ask_child(copy, idle=600)
+
+
 def test_characters_are_no_numbers(tmp_path):
     """ADIOS2 calls int8 characters, and states their extremes as such."""
     writer = Writer(tmp_path / "file.bp")

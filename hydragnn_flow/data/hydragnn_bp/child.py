@@ -1,8 +1,7 @@
 """Reading all of a HydraGNN file: a script for a process that ADIOS2 may crash or hang.
 
-It prints a space for each step of progress, then JSON: an empty object, or a fault. It imports
-nothing of this package and keeps torch from being imported, so that it starts in a fraction of a
-second.
+It prints a space for each slice read, then JSON: an empty object, or a fault. It imports nothing of
+this package and keeps torch from being imported, so that it starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def read_all(path: str, progress: IO[str]) -> None:
     path
         The ``.bp`` directory.
     progress
-        Gets a space for each slice and each variable.
+        Gets a space for each slice.
 
     Raises
     ------
@@ -72,9 +71,9 @@ def read_all(path: str, progress: IO[str]) -> None:
         variable = io.InquireVariable(name)
         if variable.Type() not in _DTYPES:
             raise Fault("md.0", f"gives {name} the type {variable.Type()}, which no graph can hold")
+        blocks = _blocks(engine, variable, name)
         found = _extremes(engine, variable, name, progress)
-        stated = _stated_extremes(engine, name, variable.Type())
-        print(end=" ", file=progress, flush=True)
+        stated = _stated_extremes(blocks, variable.Type())
         if found is not None and stated is not None:
             extremes[name] = found, stated
     # Files written without Min and Max state a smallest value above the largest.
@@ -108,16 +107,30 @@ def _extremes(
     return (least, most) if least <= most else None
 
 
-def _stated_extremes(engine: Any, name: str, kind: str) -> tuple[float, float] | None:
-    """Min and Max over the blocks of a variable; None if they are not stated as numbers.
+def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
+    """The blocks of a variable that have values; none of uint8, which ADIOS2 cannot describe.
+
+    Raises
+    ------
+    Fault
+        If they hold more or fewer values than the variable's shape: ADIOS2 would not fill the rest.
+    """
+    if variable.Type() == "uint8_t":  # stated as characters, which need not be any
+        return []
+    blocks = [block for block in engine.BlocksInfo(name, 0) if "0" not in block["Count"].split(",")]
+    held = sum(math.prod(map(int, block["Count"].split(","))) for block in blocks)
+    if variable.Shape() and held != math.prod(variable.Shape()):
+        raise Fault("md.0", f"gives {name} the shape {variable.Shape()}, but {held} values")
+    return blocks
+
+
+def _stated_extremes(blocks: list[dict[str, str]], kind: str) -> tuple[float, float] | None:
+    """Min and Max over the blocks of a variable; None without blocks.
 
     The file has them for the whole variable too, but there an empty block, such as that of a rank
     without edges, counts with the limits of the type.
     """
-    if kind == "uint8_t":
-        return None  # stated as characters, which need not be any
     number = float if kind in ("float", "double") else int
-    blocks = [block for block in engine.BlocksInfo(name, 0) if "0" not in block["Count"].split(",")]
     lows, highs = ([number(block[key]) for block in blocks] for key in ("Min", "Max"))
     return (min(lows), max(highs)) if blocks else None
 

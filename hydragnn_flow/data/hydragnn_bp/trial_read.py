@@ -135,22 +135,22 @@ def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> 
 
 class _Progress(NamedTuple):
     bytes: int
-    """Read, and reported."""
+    """Bytes read; a slice that no block of the file covers is read without any."""
     reads: int
     """Calls to read."""
     cpu_seconds: float
 
 
 def _progress(pid: int, output: IO[bytes]) -> _Progress:
-    """Progress of the child; outside Linux nothing is known of its reads."""
-    reported = os.fstat(output.fileno()).st_size
+    """Progress of the child; outside Linux the slices that it reports, and no calls to read."""
+    slices = os.fstat(output.fileno()).st_size
     try:
         child = psutil.Process(pid)
         times = child.cpu_times()
         cpu_seconds = times.user + times.system
-        reads = child.io_counters() if psutil.LINUX else None
+        if not psutil.LINUX:
+            return _Progress(slices, 0, cpu_seconds)
+        found = child.io_counters()
+        return _Progress(found.read_chars, found.read_count, cpu_seconds)
     except psutil.Error:  # it has ended
-        return _Progress(reported, 0, 0.0)
-    if reads is None:
-        return _Progress(reported, 0, cpu_seconds)
-    return _Progress(reads.read_chars + reported, reads.read_count, cpu_seconds)
+        return _Progress(slices, 0, 0.0)
