@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
-from hydragnn_flow.data.positions import INEXACT, are_resolved, length_error, near_origin
+from hydragnn_flow.data.positions import INEXACT, are_resolved, near_origin
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
@@ -233,9 +233,10 @@ def _check_lengths(
     longest = float(edges.distances.max(initial=0.0))
     if math.isnan(longest):
         return  # of a position that is none, which is refused when it is stored
-    error = length_error(positions, shifts, edges.senders, edges.receivers, edges.distances)
+    vectors = positions[edges.receivers] - positions[edges.senders] + shifts
+    errors = np.abs(np.linalg.norm(vectors, axis=1) - edges.distances)
     # Coordinates may be beyond float32 altogether, and their differences NaN.
-    if not error <= INEXACT * longest:
+    if not errors.max(initial=0.0) <= INEXACT * longest:
         raise _not_resolved(origin, positions, longest)
 
 

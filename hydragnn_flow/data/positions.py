@@ -71,27 +71,3 @@ def are_resolved(positions: NDArray[np.floating[Any]], longest: float) -> bool:
     thousand cutoffs apart end the process.
     """
     return float(np.abs(positions).max()) * 2.0**-24 <= INEXACT * longest
-
-
-def length_error(
-    positions: NDArray[np.float32],
-    shifts: NDArray[np.float32],
-    senders: NDArray[np.int64],
-    receivers: NDArray[np.int64],
-    lengths: Vectors,
-) -> float:
-    """Largest error of an edge's length as a network in single precision sees it [Å].
-
-    Parameters
-    ----------
-    positions, shifts
-        As they are stored, [n_atoms, 3] and [n_edges, 3] Å.
-    senders, receivers
-        Atoms at the ends of the edges, [n_edges].
-    lengths
-        Of the edges in double precision, [n_edges] Å.
-    """
-    if len(lengths) == 0:
-        return 0.0
-    vectors = positions[receivers] - positions[senders] + shifts
-    return float(np.abs(np.linalg.norm(vectors, axis=1) - lengths).max())

@@ -22,7 +22,7 @@ from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError
 
 _PASS = 64
-"""Graphs taken together where all are wanted in their order."""
+"""Graphs taken together where all are read in their order."""
 
 
 class GraphSplit:
@@ -41,7 +41,7 @@ class GraphSplit:
     mode
         How the split is read.
     open_reader
-        Called when the first graph is wanted.
+        Called when the first graph is read.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GraphSplit:
         Parameters
         ----------
         indices
-            At least one position in this split, each as often as wanted.
+            At least one position in this split, repeated at will.
 
         Returns
         -------

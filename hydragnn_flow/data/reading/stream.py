@@ -36,10 +36,10 @@ class StreamReader(DiskReader):
             try:
                 for step, (graphs, home) in enumerate(zip(chosen, homes, strict=True)):
                     blocks = np.unique(home).tolist()
-                    wanted = max(place[block] for block in blocks) + 1 + _AHEAD
-                    for block in order[asked:wanted]:
+                    needed = max(place[block] for block in blocks) + 1 + _AHEAD
+                    for block in order[asked:needed]:
                         held[block] = thread.submit(self._load, block)
-                    asked = max(asked, wanted)
+                    asked = max(asked, needed)
                     there = {block: held[block].result() for block in blocks}
                     yield self._join(graphs, home, there)
                     for block in blocks:

@@ -1,9 +1,9 @@
 """Sources of graphs: one module per format, all giving the records of :class:`Source`.
 
-``structures`` is the part that formats of labelled structures share (``ase_files``, ``csv_tables``,
-``json_records``); ``graph_files`` what those share whose files hold a graph each (``pyg``,
+``structures`` is common to the formats of labelled structures (``ase_files``, ``csv_tables``,
+``json_records``); ``graph_files`` to those whose files hold a graph each (``pyg``,
 ``voronoi``, ``mesh``, and with ``raw`` between ``lsms`` and ``cfg``). ``emt_alloys`` and
-``hydragnn`` share nothing with the others. A format's file holds its section of the configuration,
+``hydragnn`` stand alone. A format's file holds its section of the configuration,
 which ``config.sources.FORMATS`` names, and its reader. Torch, ASE and the like are imported inside
 functions, because sections are imported to check a configuration. The other modules are pieces.
 """

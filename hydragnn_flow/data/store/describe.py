@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -132,9 +133,7 @@ def join_contents(contents: Sequence[Content]) -> Content:
 
 def _size(key: Key, level: Literal["graph", "node"]) -> int:
     """Components of each graph's, or each atom's, values."""
-    size = 1
-    for extent in key.shape:
-        size *= extent
+    size = math.prod(key.shape)
     return size if level == "node" else size * (key.rows or 0)
 
 
