@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import optuna
 
 from hydragnn_flow.search.samplers.background import Proposals
-from hydragnn_flow.search.samplers.encoding import Space
+from hydragnn_flow.search.samplers.encoding import Finished, Running, Space
 from hydragnn_flow.search.samplers.proposer import MOST_FITTED, MOST_KNOWN, Proposer
 from search_race.development import DEVELOPMENT
 
@@ -61,11 +59,7 @@ class SimulatedBackground:
         self._clock, self._proposer = clock, Proposer(space)
 
     def propose(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        count: int,
-        seed: int,
+        self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
         """As `BackgroundProposer.propose`."""
         before = self._proposer.fits

@@ -18,7 +18,7 @@ from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
 from hydragnn_flow.search.samplers.background import Background, BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-from hydragnn_flow.search.samplers.encoding import Space, UnitCube, Values
+from hydragnn_flow.search.samplers.encoding import Finished, Space, UnitCube, Values
 from hydragnn_flow.search.samplers.proposer import Proposer
 from hydragnn_flow.search.samplers.supply import Supply
 
@@ -136,10 +136,7 @@ class AutoSampler(BatchedTPESampler):
         return self._cube.decode(self._quasi_random[number])
 
     def _take(
-        self,
-        trial: FrozenTrial,
-        trials: Sequence[FrozenTrial],
-        finished: Sequence[tuple[Values, float]],
+        self, trial: FrozenTrial, trials: Sequence[FrozenTrial], finished: Finished
     ) -> Values | None:
         """A proposal of the Gaussian process if one is ready; ask for more where few are left."""
         running = [

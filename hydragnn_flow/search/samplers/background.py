@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from hydragnn_flow.processes import JsonProcess
-from hydragnn_flow.search.samplers.encoding import Space, Values
+from hydragnn_flow.search.samplers.encoding import Finished, Running, Space, Values
 
 
 class Proposals(NamedTuple):
@@ -23,11 +23,7 @@ class Background(Protocol):
     """The process that proposes beside the driver."""
 
     def propose(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        count: int,
-        seed: int,
+        self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
         """As `Proposer.propose`, at some later time; `ProcessDied` if there is no answer."""
 
@@ -61,11 +57,7 @@ class BackgroundProposer:
         return self._process.pid
 
     def propose(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        count: int,
-        seed: int,
+        self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
         """As `Proposer.propose`, at some later time; `ProcessDied` if there is no answer."""
         request = {"finished": finished, "running": running, "count": count, "seed": seed}

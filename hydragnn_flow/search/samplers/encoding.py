@@ -22,6 +22,10 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Space = Mapping[str, Parameter]
 Values = dict[str, Any]
+Running = Sequence[Mapping[str, Any]]
+"""Parameters of trials whose loss is not known yet."""
+Finished = Sequence[tuple[Mapping[str, Any], float]]
+"""Parameters and loss of trials."""
 _FROM_ABSENT = math.sqrt(0.5)
 """Distance of a value from its absence, where those at both ends of a range, and any two of a
 choice, are at distance 1 of each other."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 from scipy.stats import qmc, yeojohnson
 
-from hydragnn_flow.search.samplers.encoding import Bools, Branch, Floats, Space, UnitCube, Values
+from hydragnn_flow.search.samplers.encoding import (
+    Bools,
+    Branch,
+    Finished,
+    Floats,
+    Running,
+    Space,
+    UnitCube,
+    Values,
+)
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
 _SPREAD, _BRANCH_SPREAD = 2048, 64
@@ -59,13 +65,7 @@ class Proposer:
         self.fits = 0
         """How often the hyper-parameters have been sought."""
 
-    def propose(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        count: int,
-        seed: int,
-    ) -> list[Values]:
+    def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
         """The trials to begin next, each chosen as if those before it were running.
 
         Parameters

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from hydragnn_flow.search.samplers.background import Background, Proposals
-from hydragnn_flow.search.samplers.encoding import Space, Values
+from hydragnn_flow.search.samplers.encoding import Finished, Running, Space, Values
 
 MOST_IDLE = 0.01
 """Share of a trial's time that may be spent on waiting for a proposal that knows all results."""
@@ -72,12 +71,7 @@ class Supply:
         mean = self._trial_seconds / self._ended
         return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(in_flight, 1))
 
-    def take(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        seed: int,
-    ) -> Values | None:
+    def take(self, finished: Finished, running: Running, seed: int) -> Values | None:
         """A proposal; None if none is ready and the driver cannot wait for one.
 
         Parameters
@@ -119,13 +113,7 @@ class Supply:
             self._background.close()
             self._background = None
 
-    def _request(
-        self,
-        finished: Sequence[tuple[Mapping[str, Any], float]],
-        running: Sequence[Mapping[str, Any]],
-        count: int,
-        seed: int,
-    ) -> None:
+    def _request(self, finished: Finished, running: Running, count: int, seed: int) -> None:
         assert self._background is not None
         self._asked_with = len(finished)
         self._coming = self._background.propose(finished, running, count, seed)
