@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -122,7 +121,7 @@ class NeighbourSums:
     @cached_property
     def _by_sender(self) -> tuple[Tensor, Tensor]:
         """The senders, ascending, and which edge each belongs to."""
-        return _sorted(self.senders, self.n_atoms)
+        return torch.sort(self.senders, stable=True)
 
     def _bags(self, rows: Tensor, owners: Tensor) -> Bags:
         owners = self._numbered(owners, self.n_atoms)
@@ -142,21 +141,11 @@ def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
     receivers, edges = geometry.receiver, None
     # Looking costs a CPU much less than sorting; an accelerator's host would have to wait.
     if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):
-        receivers, edges = _sorted(receivers, geometry.n_atoms)
+        receivers, edges = torch.sort(receivers, stable=True)
     senders = geometry.sender if edges is None else geometry.sender.index_select(0, edges)
     if edges is None:
         edges = torch.arange(len(receivers))
     return NeighbourSums(edges, senders, receivers, geometry.n_atoms, heads)
-
-
-def _sorted(numbers: Tensor, below: int) -> tuple[Tensor, Tensor]:
-    """Whole numbers below a limit in ascending order, equal ones as they were, and their order."""
-    if numbers.device.type != "cpu" or below > 2**16:
-        ascending, order = torch.sort(numbers, stable=True)
-        return ascending, order
-    # NumPy sorts numbers of 16 bits by radix, in a tenth of the time.
-    order = torch.from_numpy(np.argsort(numbers.numpy().astype(np.uint16), kind="stable"))
-    return numbers.index_select(0, order), order
 
 
 def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
