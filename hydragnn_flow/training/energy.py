@@ -43,24 +43,13 @@ class EnergyMeter:
         self._begin = [counter() for counter in self._counters]
         self._read = time.monotonic()
 
-    @property
-    def available(self) -> bool:
-        """Whether anything is counted."""
-        return bool(self._counters)
-
-    def poll(self) -> bool:
+    def poll(self) -> None:
         """Read the counters if that is due, so that none begins anew twice in between.
 
         To be called at least every minute or so.
-
-        Returns
-        -------
-        bool
-            Always False, so that it can be combined with a condition that is asked as often.
         """
         if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
             self.joules()
-        return False
 
     def joules(self) -> float | None:
         """Energy so far [J]; None if nothing counts it."""

@@ -78,7 +78,8 @@ def run_segment(
 
     def is_over() -> bool:
         alive(0.0)
-        return meter.poll() or should_stop()
+        meter.poll()
+        return should_stop()
 
     try:
         store = _open_store(spec.store, spec.mode, spec.scratch)

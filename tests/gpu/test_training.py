@@ -119,7 +119,7 @@ def test_a_profile_takes_the_steps_apart(
 def test_joules_are_counted_where_there_is_a_counter(
     tmp_path: Path, alloy_store: GraphStore, device: torch.device
 ) -> None:
-    if not EnergyMeter(device).available:
+    if EnergyMeter(device).joules() is None:
         pytest.skip(f"NOT CHECKED: nothing counts the joules of {device.type} here")
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 40), device=device)
     assert result.joules is not None
