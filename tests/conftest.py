@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
+
+# How long an example takes says how loaded the machine is, and nothing of the code.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -20,7 +20,7 @@ from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
-EPOCHS = 4
+EPOCHS = 3
 PLATEAU = {"type": "ReduceLROnPlateau", "patience": 0, "factor": 0.3, "min_lr": 1e-4}
 GAT_WITH_DROPOUT = {
     "Architecture__mpnn_type": "GAT",
@@ -103,7 +103,7 @@ def test_stopped_everywhere_it_is_the_same(
 ) -> None:
     """Within an epoch, at its end, within its evaluation, twice at one place."""
     network = network_with(**NETWORKS[name])
-    stops = [1, 2, 4, 6, 7, 8, 15, 21]
+    stops = [1, 2, 4, 6, 7, 8, 15]
     assert same(trained(tmp_path / "t", alloy_store, network, stops), unbroken(name))
 
 
@@ -115,7 +115,7 @@ def test_stopped_everywhere_it_is_the_same(
 )
 @given(
     name=st.sampled_from(sorted(NETWORKS)),
-    stops=st.lists(st.integers(1, 30), min_size=1, max_size=4, unique=True),
+    stops=st.lists(st.integers(1, 22), min_size=1, max_size=4, unique=True),
 )
 def test_stopped_anywhere_it_is_the_same(
     tmp_path_factory: pytest.TempPathFactory,
