@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -66,14 +64,6 @@ class TargetConfig(Section):
     def is_extensive(self) -> bool | None:
         """Answer of ``extensive`` or of HydraGNN's mark in the file's name, None without."""
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
-
-    @model_serializer(mode="wrap")
-    def _as_before_it_could_be_said(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``extensive`` if it is not given, as stores of earlier releases record it."""
-        values: dict[str, Any] = plain(self)
-        if self.extensive is None:
-            del values["extensive"]
-        return values
 
 
 def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:

@@ -78,8 +78,8 @@ def test_a_unit_alone_is_a_target() -> None:
     source = {"format": "json", "train": "a.json", "targets": targets}
     config = DataConfig.model_validate({"source": source, "split": {"test": 0.1}})
     assert config.source.model_dump()["targets"] == {
-        "energy": {"unit": "eV", "key": None, "level": None},
-        "gap": targets["gap"],
+        "energy": {"unit": "eV", "key": None, "level": None, "extensive": None},
+        "gap": {**targets["gap"], "extensive": None},
     }
 
 

@@ -56,12 +56,6 @@ def test_the_configuration_reaches_the_store(tmp_path: Path) -> None:
     again = {"source": {"format": "hydragnn", "file": "a.gs"}, "path": tmp_path}
     second = prepare_store(DataConfig.model_validate(again), 4.0, None, 0, tmp_path / "b.gs")
     assert [second.manifest.is_extensive(name) for name in targets] == [False, True]
-    # Where nothing is said, a store of an earlier release will do.
-    assert first.manifest.provenance["source"]["targets"]["gap"] == {
-        "unit": "eV",
-        "key": None,
-        "level": None,
-    }
 
 
 def test_a_key_with_hydragnns_mark_is_divided(tmp_path: Path) -> None:
