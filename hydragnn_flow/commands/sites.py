@@ -26,39 +26,18 @@ SiteOption = Annotated[
         "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
     ),
 ]
-_OPTIONS: dict[str, Any] = {
-    "account": Annotated[
-        str | None,
-        typer.Option(
-            "-A", "--account", help="Project that pays for batch jobs.", show_default=False
-        ),
-    ],
-    "partition": Annotated[
-        str | None,
-        typer.Option(
-            "-p", "--partition", help="Partition or queue of batch jobs.", show_default=False
-        ),
-    ],
-    "walltime": Annotated[
-        str | None,
-        typer.Option(
-            "-t", "--walltime", help="Time limit of each batch job, HH:MM:SS.", show_default=False
-        ),
-    ],
-    "nodes": Annotated[
-        int | None,
-        typer.Option(
-            "-N", "--nodes", help="Nodes to use at a time, in all batch jobs.", show_default=False
-        ),
-    ],
-    "blocks": Annotated[
-        int | None,
-        typer.Option(
-            "--blocks",
-            help="Batch jobs at a time; they divide the nodes.",
-            show_default=False,
-        ),
-    ],
+
+
+def _option(kind: Any, *names: str, about: str) -> Any:
+    return Annotated[kind | None, typer.Option(*names, help=about, show_default=False)]
+
+
+_OPTIONS = {
+    "account": _option(str, "-A", "--account", about="Project that pays for batch jobs."),
+    "partition": _option(str, "-p", "--partition", about="Partition or queue of batch jobs."),
+    "walltime": _option(str, "-t", "--walltime", about="Time limit of each batch job, HH:MM:SS."),
+    "nodes": _option(int, "-N", "--nodes", about="Nodes to use at a time, in all batch jobs."),
+    "blocks": _option(int, "--blocks", about="Batch jobs at a time; they divide the nodes."),
 }
 _Name = Annotated[
     str,
