@@ -292,7 +292,7 @@ def profile(
 @app.command()
 def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
-    from hydragnn_flow.report import write_report
+    from hydragnn_flow.report.html import write_report
 
     with using(run_dir):
         say(short(write_report(run_dir)))

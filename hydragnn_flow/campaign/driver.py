@@ -32,7 +32,7 @@ from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
-from hydragnn_flow.report import write_report
+from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.training.batching import Budget, graphs_kept
 

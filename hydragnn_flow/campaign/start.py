@@ -124,7 +124,7 @@ def run_campaign(
     if was_complete:
         summary = read_json(directory.summary)
         if not directory.report.exists():
-            from hydragnn_flow.report import write_report
+            from hydragnn_flow.report.html import write_report
 
             write_report(directory.path)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.trials_frame import find_study, study_frame
 from hydragnn_flow.run_directory import RunDirectory
@@ -72,22 +72,10 @@ def read_run(directory: Path) -> RunFiles:
         study=study,
         trials=study_frame(study, segments, objectives),
         segments=segments,
-        ensemble=_read_ensemble(directory / "ensemble" / "ensemble.json"),
+        ensemble=read_summary(directory) if RunDirectory(directory).summary.exists() else None,
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
     )
-
-
-def _read_ensemble(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: is damaged; remove it and run the campaign again to rewrite it")
-    return values
 
 
 def _read_table(path: Path) -> pd.DataFrame | None:

@@ -35,7 +35,7 @@ def test_a_place_the_system_refuses(
     def refused(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("hydragnn_flow.report.write_report", refused)
+    monkeypatch.setattr("hydragnn_flow.report.html.write_report", refused)
     console.refuses(monkeypatch, "report", console.run, names=[str(console.run), said])
 
 
@@ -62,7 +62,7 @@ def test_other_errors_are_one_sentence_without_debug(
     def broken(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("hydragnn_flow.report.write_report", broken)
+    monkeypatch.setattr("hydragnn_flow.report.html.write_report", broken)
     arguments = ["report", str(console.run)]
     if debug is not None:
         arguments.insert(debug, "--debug")

@@ -16,7 +16,8 @@ import yaml
 from report_cases import CONFIGURATION, Made
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report import html, write_report
+from hydragnn_flow.report import html
+from hydragnn_flow.report.html import write_report
 from hydragnn_flow.report.run_files import read_run
 
 VOID = {"meta", "img", "link", "br", "wbr"}

@@ -14,9 +14,9 @@ from optuna.trial import TrialState, create_trial
 from report_cases import Made
 from rich.console import Console
 
-from hydragnn_flow.report import accuracy_table, closing_table, trials_table
+from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.report.tables import members_table
+from hydragnn_flow.report.tables import accuracy_table, members_table, trials_table
 from hydragnn_flow.report.text import cell, number
 from hydragnn_flow.report.trials_frame import study_frame
 
