@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from optuna.storages import JournalStorage
-from optuna.storages.journal import BaseJournalBackend
+from optuna.storages.journal import JournalFileBackend
 from optuna_dashboard import wsgi
 
 from hydragnn_flow.config.warm_start import JOURNAL
@@ -46,7 +46,7 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
         If the search has not begun, or the port cannot be used.
     """
     read_study(run_directory)  # says what is wrong with the journal
-    app = _reading_only(wsgi(JournalStorage(_Following(run_directory / JOURNAL))))
+    app = _reading_only(wsgi(JournalStorage(_Following(str(run_directory / JOURNAL)))))
     try:
         return _listening(app, PORT if port is None else port)
     except OSError as error:
@@ -64,25 +64,8 @@ def addresses(server: WSGIServer) -> tuple[str, str]:
     return f"http://{HOST}:{port}/dashboard", tunnel
 
 
-class _Following(BaseJournalBackend):
+class _Following(JournalFileBackend):
     """Complete records of a journal to which another process appends; read without a lock."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._given = self._offset = 0  # records, and the bytes they take
-
-    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        skipped = 0
-        if log_number_from != self._given:
-            self._offset, skipped = 0, log_number_from
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            # A line without an end is still being written.
-            whole = file.read().rpartition(b"\n")[0]
-        records = [json.loads(line) for line in whole.splitlines()[skipped:]]
-        self._offset += len(whole) + 1 if whole else 0
-        self._given = log_number_from + len(records)
-        return records
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         raise RuntimeError(_REFUSAL)
