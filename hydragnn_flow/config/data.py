@@ -39,7 +39,7 @@ class DataConfig(Section):
     """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
     and edges in the narrowest type that holds them."""
     mode: Mode = "memory"
-    """How training reads the store: ``memory`` from memory that the processes of a node share. If
+    """How training reads the store: ``memory`` from memory common to the processes of a node. If
     memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
 
     @field_validator("split")

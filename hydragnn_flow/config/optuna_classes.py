@@ -118,14 +118,14 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
 def _argument(
     key: str, parameter: inspect.Parameter, value: Any, supplied: Mapping[str, Any]
 ) -> Any:
-    """A plain value as it is; a mapping or name as the object the parameter wants."""
-    wanted = str(parameter.annotation)
-    base = next((base for base in _HOMES if base in wanted), None)
+    """A plain value as it is; a mapping or name as an object of the parameter's annotated class."""
+    annotation = str(parameter.annotation)
+    base = next((base for base in _HOMES if base in annotation), None)
     if base is not None and isinstance(value, str):
         value = {"type": value}
     if base is not None and isinstance(value, Mapping):
         return _built(key, base, value, supplied)
-    if "Callable" in wanted and value is not None:
+    if "Callable" in annotation and value is not None:
         raise ValueError(
             f"{key} takes a function, which YAML cannot hold; write a class of your own and name "
             f"it as module:Class"

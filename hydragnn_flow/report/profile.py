@@ -12,7 +12,7 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import multiprocessing
-from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in workers/rendezvous.py
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # absent from torch's types
 from torch.multiprocessing.spawn import start_processes
 
 from hydragnn_flow.config import NetworkConfig, load_network
@@ -73,7 +73,7 @@ def profile_network(
     answers: SimpleQueue[Any] = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (ranks, checked, str(store), folder, seconds, answers)
-        processes: Any = start_processes(  # type: ignore[no-untyped-call]
+        processes: Any = start_processes(  # type: ignore[no-untyped-call]  # torch has no types here
             _measure, arguments, nprocs=ranks, join=False, start_method="spawn"
         )
         while True:
@@ -140,9 +140,9 @@ def profile_tables(profile: TrainingProfile) -> RenderableType:
             f"{timing.graphs_per_second:,.0f}",
         )
     total = sum(profile.breakdown.values())
-    shares = Table("a step's time goes into", "ms", "share")
+    breakdown = Table("a step's time goes into", "ms", "fraction")
     for what, spent in profile.breakdown.items():
-        shares.add_row(what, f"{1e3 * spent:.2f}", f"{spent / total:.0%}")
+        breakdown.add_row(what, f"{1e3 * spent:.2f}", f"{spent / total:.0%}")
     joules = profile.joules_per_graph
     facts = (
         f"a step: {profile.graphs:.1f} graphs, {profile.atoms:,.0f} atoms, "
@@ -155,4 +155,4 @@ def profile_tables(profile: TrainingProfile) -> RenderableType:
         if joules is not None
         else "energy: nothing here counts it",
     )
-    return Group(modes, shares, *facts)
+    return Group(modes, breakdown, *facts)

@@ -47,14 +47,14 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
             f"{record.value:.4g}",
             str(epochs.get(record.number, 0)),
         )
-    parts: list[RenderableType] = [table]
+    shown: list[RenderableType] = [table]
     if directory.summary.exists():
-        parts.append(closing_table(read_json(directory.summary)))
+        shown.append(closing_table(read_json(directory.summary)))
     else:
         done = sum(r.kind == "member" and r.status == "ok" for r in results)
-        parts.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")
-        parts.extend(_driver(directory.path))
-    return Group(*parts)
+        shown.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")
+        shown.extend(_driver(directory.path))
+    return Group(*shown)
 
 
 def _driver(run_directory: Path) -> Iterator[str]:

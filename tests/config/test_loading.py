@@ -49,8 +49,8 @@ def test_a_network_may_stand_in_place_or_in_a_file(
     assert named.network == inside.network == bare.network
 
 
-SHARES = [
-    # files of the source besides train, the split as written, its shares for val and test
+FRACTIONS = [
+    # files of the source besides train, the split as written, its fractions for val and test
     ((), {"test": 0.2}, (0.1, 0.2)),
     ((), {"val": 0.3, "test": 0.2, "by": "composition"}, (0.3, 0.2)),
     (("test",), {}, (0.1, None)),
@@ -61,15 +61,15 @@ SHARES = [
 ]
 
 
-@pytest.mark.parametrize(("files", "split", "shares"), SHARES)
-def test_shares_are_of_the_splits_without_files(
-    files: tuple[str, ...], split: dict[str, Any] | None, shares: tuple[float | None, ...]
+@pytest.mark.parametrize(("files", "split", "fractions"), FRACTIONS)
+def test_fractions_are_of_the_splits_without_files(
+    files: tuple[str, ...], split: dict[str, Any] | None, fractions: tuple[float | None, ...]
 ) -> None:
     source = {"format": "ase", "train": "a", "targets": {"energy": "eV"}, "group": "g"}
     source |= {role: role for role in files}
     values = {"source": source} if split is None else {"source": source, "split": split}
     config = DataConfig.model_validate(values)
-    assert (config.split.val, config.split.test) == shares
+    assert (config.split.val, config.split.test) == fractions
     assert DataConfig.model_validate_json(config.model_dump_json()) == config
 
 

@@ -21,12 +21,12 @@ def importance_of(made: tuple[optuna.Study, list], objective: int = 0, **how: bo
 
 def test_what_decides_comes_first_and_what_does_nothing_last() -> None:
     found = importance_of(made_study(600))
-    shares = dict(zip(found["parameter"], found["importance"], strict=True))
+    fractions = dict(zip(found["parameter"], found["importance"], strict=True))
     assert found["parameter"].iloc[0] == RATE
-    assert sum(shares.values()) == pytest.approx(1)
-    assert shares[TYPE] > 5 * shares[DROPOUT]
-    assert shares[RADIAL] > 5 * shares[DROPOUT]
-    assert shares[WIDTH] < 0.05
+    assert sum(fractions.values()) == pytest.approx(1)
+    assert fractions[TYPE] > 5 * fractions[DROPOUT]
+    assert fractions[RADIAL] > 5 * fractions[DROPOUT]
+    assert fractions[WIDTH] < 0.05
 
 
 def test_a_condition_is_counted_where_it_holds() -> None:

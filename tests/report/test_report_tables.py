@@ -112,14 +112,14 @@ def test_closing_table_in_the_terminal(finished: Made) -> None:
     summary = summary_of(finished)
     summary["test"]["[bold]gap"] = summary["test"].pop("forces")
     text = printed(closing_table(summary))
-    for part in (
+    for words in (
         "best single member",
         "90 % interval holds",
         "meV/atom",
         "182 s wall",
         "331 s CPU in training trials and members",
     ):
-        assert part in text
+        assert words in text
     assert "[bold]gap" in text
     assert "90.4 %" in text
 

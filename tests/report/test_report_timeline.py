@@ -85,12 +85,12 @@ def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> No
 
 def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not for each of thousands of GCDs."""
-    looks = itertools.count()
+    calls = itertools.count()
     places = SegmentResult.places.fget
-    monkeypatch.setattr(SegmentResult, "places", property(lambda s: (next(looks), places(s))[1]))
+    monkeypatch.setattr(SegmentResult, "places", property(lambda s: (next(calls), places(s))[1]))
     segments = [segment(n, 1.0 + n, 2.0 + n, str(n % 100)) for n in range(500)]
     assert len(lay_out(segments).rows) == 100
-    assert next(looks) <= 3 * len(segments)
+    assert next(calls) <= 3 * len(segments)
 
 
 @pytest.mark.parametrize("lost", [segment(1, 0, 0, "0"), segment(1, 150, 150, node="")])
@@ -122,7 +122,7 @@ def test_the_figure_draws_every_segment_on_every_gcd_it_used(finished: Made) -> 
     first = min(s.started for s in segments)
     expected = [(int(gcd), s.started - first, s.ended - first) for s in segments for gcd in s.gcds]
     assert len(drawn) == len(expected) == len(segments) + 1  # one member used both GCDs
-    for bar, want in zip(sorted(drawn), sorted(expected), strict=True):
-        assert bar == pytest.approx(want, abs=1e-3)
-    shares = [t.get_text() for t in axes.texts if t.get_text().startswith("idle")]
-    assert len(shares) == 2
+    for bar, place in zip(sorted(drawn), sorted(expected), strict=True):
+        assert bar == pytest.approx(place, abs=1e-3)
+    idle = [t.get_text() for t in axes.texts if t.get_text().startswith("idle")]
+    assert len(idle) == 2
