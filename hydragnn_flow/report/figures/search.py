@@ -278,7 +278,7 @@ def importance_bars(importance: pd.DataFrame) -> Figure:
     ]
     axes.bar_label(bars, labels, padding=5, fontsize=9, color=SOFT)
     # Room for the text beside the longest bar.
-    axes.set_xlim(0, max(shown["importance"].max(), 1e-6) * 1.3)
+    axes.set_xlim(0, max(shown["importance"].max(), 1e-6) * 1.4)
     axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, symbol=" %"))
     axes.set_xlabel("importance (PED-ANOVA), of all parameters together 100 %")
     tidy(axes, grid="x")
