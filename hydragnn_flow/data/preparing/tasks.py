@@ -26,7 +26,7 @@ from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
-from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
 from hydragnn_flow.data.store.commit import cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
@@ -40,7 +40,7 @@ from hydragnn_flow.files import write_json
 
 RECORD = "record.json"
 _ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
-SPLITS = (TRAIN, VALIDATION, TEST)
+SPLITS = tuple(SPLIT_OF_ROLE.values())
 _ALL = "structures"
 """The one split of shards whose graphs have not been divided yet."""
 

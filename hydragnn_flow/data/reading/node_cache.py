@@ -190,15 +190,14 @@ def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
 
 def _usable(directories: Sequence[Path]) -> list[Path]:
     """This user's directory in each of ``directories`` where entries can be kept."""
-    usable: list[Path] = []
-    problem: StoreError | None = None
+    usable, problems = [], []
     for directory in directories:
         try:
             usable.append(_own(directory))
         except StoreError as error:
-            problem = error
-    if problem is not None and not usable:
-        raise problem
+            problems.append(error)
+    if not usable:
+        raise problems[-1]
     return usable
 
 

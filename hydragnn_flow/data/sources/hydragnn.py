@@ -19,14 +19,13 @@ from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.sources.graph_files import with_levels
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
-from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     from hydragnn_flow.data.reading.graph_store import GraphStore
 
-_SPLITS: dict[Role, str] = {"train": TRAIN, "val": VALIDATION, "test": TEST}
 _GRAPHS_PER_CHUNK = 2000
 _MOST_CHUNKS = 10_000
 
@@ -67,7 +66,7 @@ class HydragnnSource(SourceSection):
     @property
     def roles(self) -> tuple[Role, ...]:
         """All: the file has splits."""
-        return tuple(_SPLITS)
+        return tuple(SPLIT_OF_ROLE)
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
@@ -111,7 +110,7 @@ class StoredGraphs:
         """Ranges of the graphs of each split."""
         chunks = [
             Chunk(role, str(self._path), start, stop, 0)
-            for role, split in _SPLITS.items()
+            for role, split in SPLIT_OF_ROLE.items()
             if split in self._store.splits
             for start, stop in ranges(len(self._store[split]), _GRAPHS_PER_CHUNK, _MOST_CHUNKS)
         ]
@@ -123,7 +122,7 @@ class StoredGraphs:
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """The graphs of a chunk."""
-        split = _SPLITS[chunk.role]
+        split = SPLIT_OF_ROLE[chunk.role]
         for i in range(chunk.start, chunk.stop):
             origin = f"{chunk.file}: {split}: graph {i}"
             arrays = tensors(self._store[split][i])

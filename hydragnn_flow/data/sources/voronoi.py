@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,6 @@ from hydragnn_flow.data.sources.features import in_space, named, node_features
 from hydragnn_flow.data.sources.file_names import FilesSection
 from hydragnn_flow.data.sources.graph_files import GraphFiles, LevelledTargets, read_columns
 from hydragnn_flow.errors import InputError
-
-if TYPE_CHECKING:
-    from hydragnn_flow.data.neighbours import Neighbours
-    from hydragnn_flow.data.sources.tessellation import Tessellation
 
 _AXES = ("x", "y", "z")
 _SIZE = {2: "cell_area", 3: "cell_volume"}
@@ -78,6 +74,7 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
         from hydragnn_flow.data.graphs import assemble_graph
+        from hydragnn_flow.data.neighbours import Neighbours
         from hydragnn_flow.data.sources.tessellation import tessellate
 
         origin = str(path)
@@ -101,7 +98,7 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
             in_space(points),
             _lattice(box, periodic),
             np.pad(periodic, (0, 3 - d)),
-            _edges(cells),
+            Neighbours(cells.senders, cells.receivers, in_space(cells.shifts), cells.distances),
             graph_id=index,
             targets=targets,
             edge_attr=np.column_stack([cells.distances, cells.areas]),
@@ -149,12 +146,6 @@ def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path} has no columns x and y for the points' coordinates; add them")
     arrays["points"] = np.column_stack([named(arrays, axis, str(path)) for axis in axes])
     return arrays
-
-
-def _edges(cells: Tessellation) -> Neighbours:
-    from hydragnn_flow.data.neighbours import Neighbours
-
-    return Neighbours(cells.senders, cells.receivers, in_space(cells.shifts), cells.distances)
 
 
 def _lattice(box: NDArray[np.float64], periodic: NDArray[np.bool_]) -> NDArray[np.float64]:

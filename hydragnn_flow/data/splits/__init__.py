@@ -1,4 +1,8 @@
 """Division of structures into training, validation and test."""
 
+from hydragnn_flow.config.sources import Role
+
 TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
 """The names HydraGNN gives its splits."""
+SPLIT_OF_ROLE: dict[Role, str] = {"train": TRAIN, "val": VALIDATION, "test": TEST}
+"""Split of the structures that a source gives for training, validation and test."""

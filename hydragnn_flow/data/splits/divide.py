@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.config.sources import Role
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]
 
-_SPLIT_OF_ROLE = {"train": TRAIN, "val": VALIDATION, "test": TEST}
-# Shares times sizes carry the rounding of floating-point numbers.
+# Fractions times sizes carry the rounding of floating-point numbers.
 _ROUNDING = 1e-9
 
 
@@ -82,7 +82,7 @@ def divide(
         ``random``: drawn at random. ``composition``: drawn at random, of each composition the same
         fractions as nearly as whole structures allow. ``group``: whole groups drawn at random.
     val, test
-        Shares of the training file to set aside, at least one structure each; None if the
+        Fractions of the training file to set aside, at least one structure each; None if the
         input brings a set of its own.
     seed
         Determines the draw, together with the order of the structures.
@@ -117,8 +117,8 @@ def divide(
                 split[i] = name
     for role, members in kept.items():
         for i in members:
-            split[i] = _SPLIT_OF_ROLE[role]
-        if _SPLIT_OF_ROLE[role] not in split:
+            split[i] = SPLIT_OF_ROLE[role]
+        if SPLIT_OF_ROLE[role] not in split:
             raise InputError(
                 f"there is no {role} set: data.split.{role} has no fraction, and of "
                 f"{structures.role.count(role)} structures given, {len(members)} are left "
@@ -129,19 +129,20 @@ def divide(
 
 def _without_repeats(
     structures: Structures, by_group: bool
-) -> tuple[dict[str, list[int]], dict[str, int]]:
+) -> tuple[dict[Role, list[int]], dict[str, int]]:
     """The structures to keep of each role, and how many are left out for each reason."""
     marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
     if by_group:
         marks["group_in"] = structures.group
-    of_role: dict[str, list[int]] = {role: [] for role in _SPLIT_OF_ROLE}
+    of_role: dict[str, list[int]] = {role: [] for role in SPLIT_OF_ROLE}
     for i, role in enumerate(structures.role):
         of_role[role].append(i)
-    kept: dict[str, list[int]] = {}
+    kept: dict[Role, list[int]] = {}
     taken: dict[tuple[str, str], set[Hashable]] = {}
     left_out: Counter[str] = Counter()
     # The test set is never cut, so that results compare with those of others on the same set.
-    for role in ("test", "val", "train"):
+    last_to_first: tuple[Role, ...] = ("test", "val", "train")
+    for role in last_to_first:
         kept[role] = []
         for i in of_role[role]:
             for (mark, other), values in taken.items():
@@ -268,7 +269,7 @@ def _move(component: _Component, source: list[_Component], target: list[_Compone
 def _duplicates(hashes: Sequence[str], split: Sequence[str]) -> dict[str, int]:
     different = Counter(name for name, _ in set(zip(split, hashes, strict=True)))
     sizes = Counter(split)
-    return {name: sizes[name] - different[name] for name in _SPLIT_OF_ROLE.values()}
+    return {name: sizes[name] - different[name] for name in SPLIT_OF_ROLE.values()}
 
 
 def _listed(left_out: Mapping[str, int]) -> str:
