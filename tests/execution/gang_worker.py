@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
+from hydragnn_flow.execution.workers import local_ranks
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentSpec
 
@@ -20,6 +21,7 @@ NODE = Node(
 for line in sys.stdin:
     spec, group, interface = json.loads(line)
     group["gcds"] = tuple(group["gcds"])
+    local_ranks.SECONDS_TO_MEET = group.pop("seconds_to_meet", 300.0)
     (result,) = run_rank_groups(
         replace(NODE, interface=interface), [RankGroup(SegmentSpec.from_dict(spec), **group)]
     )

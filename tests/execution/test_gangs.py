@@ -209,7 +209,7 @@ def test_a_gang_without_one_of_its_groups_is_lost(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 1)
-    workers[rank].send(spec, (0,), first_rank=rank, world=2, patience=3.0)
+    workers[rank].send(spec, (0,), first_rank=rank, world=2, seconds_to_meet=3.0)
     group_result = workers[rank].result()
     assert group_result.status == "lost"
     assert said in group_result.reason

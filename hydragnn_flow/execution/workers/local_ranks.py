@@ -20,6 +20,8 @@ from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import AGREED, Place, SegmentResult, SegmentSpec, TrainingOutcome
 
 SECONDS_BETWEEN_CHECKS = 1.0
+# Longest time that ranks wait for each other before they begin [s].
+SECONDS_TO_MEET = 300.0
 # Time for ranks to end by themselves, with a checkpoint, before they are killed [s].
 SECONDS_TO_FOLLOW = 30.0
 # Time for a result to reach the driver before the batch job ends [s]. Only a process that still
@@ -38,8 +40,6 @@ class RankGroup:
     first_rank: int = 0
     world: int | None = None
     """Ranks of the whole gang; None if this group is all of it."""
-    patience: float = 300.0
-    """Longest time that ranks wait for each other before they begin [s]."""
 
     def __post_init__(self) -> None:
         if self.world is not None and not self.spec.attempt:
@@ -133,7 +133,7 @@ class LocalRanks:
             "folder": str(self._spec.folder) if self._in_gang else folder,
             "key": self._spec.attempt,
             "interface": self._node.interface if self._in_gang else None,
-            "patience": min(self._group.patience, max(0.0, left)),
+            "patience": min(SECONDS_TO_MEET, max(0.0, left)),
         }
         return {
             "spec": self._spec.to_dict(),
