@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from campaign_cases import CONFIG, write_config
 from driver_cases import TWO_CORES
 from page_cases import REPOSITORY
@@ -21,6 +22,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.models import build_model
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
 from hydragnn_flow.testing.networks import manifest, network
 from hydragnn_flow.training.runner import run_segment
@@ -157,6 +159,15 @@ def test_it_may_be_searched_with_its_options(tmp_path: Path) -> None:
         )
     with pytest.raises(InputError, match="no module 'mine'"):
         _searched(tmp_path, {"Architecture.mpnn_type": {"choices": ["SchNet", "mine:Type"]}})
+
+
+def test_its_version_is_recorded(tmp_path: Path) -> None:
+    """No package that is installed has its module, which is known by its hash then."""
+    config = _searched(tmp_path, {"Architecture.mpnn_type": {"choices": ["SchNet", NAME]}})
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config)
+    recorded = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
+    assert recorded["versions"]["my_package.my_module"].startswith("sha256 ")
 
 
 def test_options_change_the_network(tmp_path: Path, alloy_store: GraphStore) -> None:
