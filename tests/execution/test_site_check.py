@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,9 @@ def test_check_starts_workers_and_leaves_nothing(
 def test_check_of_a_wrong_site_fails_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The store is on a file system that this process has and the nodes have not."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(GraphStore, "open", lambda path: nullcontext())
     ran = CliRunner().invoke(app, ["site", "check", "local", "--store", "missing.gs"])
     assert ran.exit_code == 1, ran.output
     assert "missing.gs does not exist" in ran.output.replace("\n", "")
