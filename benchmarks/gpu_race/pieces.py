@@ -20,6 +20,7 @@ from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels import spline
 from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
 from hydragnn_flow.models.kernels.extremes import extreme
+from hydragnn_flow.models.kernels.filtered_messages import filtered_message_sum, slices_of
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.kernels.silu import smooth_silu
 from hydragnn_flow.models.kernels.spline import Interpolation, KnotBags, Knots
@@ -119,6 +120,19 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
     def plainly_read(lengths: Tensor, coefficients: Tensor) -> Tensor:
         return _plain(knots(lengths), coefficients)
 
+    def filtered(lengths: Tensor, *others: Tensor) -> Tensor:
+        receiver, sender, shift, filters = others
+        interpolation = knots(lengths)
+        edges = slices_of(crystal, interpolation)
+        return filtered_message_sum(receiver, sender, shift, filters, interpolation.weights, edges)
+
+    def plainly_filtered(lengths: Tensor, *others: Tensor) -> Tensor:
+        receiver, sender, shift, filters = others
+        interpolation = knots(lengths)
+        x = crystal.of_receiver(receiver) + crystal.of_sender(sender)
+        x = functional.silu(x + _plain(interpolation, shift))
+        return crystal.sum_at_receiver(x * _plain(interpolation, filters))
+
     by_head = neighbour_sums(crystal, HEADS)
     alone = neighbour_sums(crystal)
     spline_operands = numbers(n_knots, WIDTH)
@@ -130,6 +144,16 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
             _with_whole_bags(read),
             plainly_read,
             (lengths_of(crystal), spline_operands),
+        ),
+        Piece(
+            "filtered_messages",
+            filtered,
+            plainly_filtered,
+            (
+                lengths_of(crystal),
+                *(numbers(n_atoms, WIDTH) for _ in range(2)),
+                *(numbers(n_knots, WIDTH) for _ in range(2)),
+            ),
         ),
         Piece(
             "edge_sums, filtered",

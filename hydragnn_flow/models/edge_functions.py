@@ -82,10 +82,15 @@ class EdgeFunctions:
         if self.interpolation is None:
             values: Tensor = network(self.features)
             return values if self.factor is None else values * self.factor
+        return self.interpolation(self.at_knots(network))
+
+    def at_knots(self, network: nn.Module) -> Tensor:
+        """Values of a network, without the factor, where there is an interpolation."""
         # In bfloat16 the differences between neighbouring knots, which make the forces, would be
         # mostly rounding. There are too few knots for the precision to cost time.
         with without_autocast(self.features.device.type):
-            return self.interpolation(network(self.features))
+            values: Tensor = network(self.features)
+            return values
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:

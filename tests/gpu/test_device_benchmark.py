@@ -44,5 +44,5 @@ def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
         assert row["kernels"]["costliest"] and math.isfinite(row["kernels"]["seconds"])
     assert [one["processes"] for one in found["details"]["processes"]] == [1, 2]
     pieces = found["details"]["pieces"]
-    assert len({one["piece"] for one in pieces}) == 9
+    assert len({one["piece"] for one in pieces}) == 10
     assert all(one["worst"] < 1e-3 for one in pieces), pieces

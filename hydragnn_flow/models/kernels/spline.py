@@ -193,18 +193,26 @@ class KnotRows:
             per_sample_weights=weights.detach().reshape(-1),
         )
 
+    def sort(self, weights: Tensor) -> Tensor:
+        """Weights [n_edges, 4] in the order in which :meth:`add_spread` takes them."""
+        return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
+
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
         """Gradient of the coefficients [n_knots, width] from that of the values."""
-        in_order = weights.detach().t().index_select(1, self.by_interval[1])
+        coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
+        self.add_spread(coefficients, values, self.sort(weights))
+        return coefficients
+
+    def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
+        """Add the gradient of :meth:`spread` to ``coefficients`` in place."""
         sums = functional.embedding_bag(
             self.bags.edges,
             values.detach().contiguous(),
             self.bags.begins,
             mode="sum",
-            per_sample_weights=in_order.reshape(-1),
+            per_sample_weights=sorted_weights,
         )
-        coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
-        return coefficients.index_add_(0, self.bags.coefficients, sums)
+        coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
         """Gradient of the weights [n_edges, 4]: of values with the coefficients they read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -9,9 +11,27 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.edge_functions import gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.filtered_messages import (
+    EdgeSlice,
+    filtered_message_sum,
+    slices_of,
+)
 from hydragnn_flow.models.kernels.silu import smooth_silu
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
+
+
+@dataclass(frozen=True)
+class EGNNEdges(Edges):
+    """Edges that may be taken in slices.
+
+    Attributes
+    ----------
+    slices
+        None where messages are needed edge by edge, or edges have more than a length.
+    """
+
+    slices: list[EdgeSlice] | None = None
 
 
 class EGNNLayer(nn.Module):
@@ -42,18 +62,26 @@ class EGNNLayer(nn.Module):
         self.scale = average_neighbours**-0.5
         self.displacement = Displacement(width, average_neighbours) if moves else None
 
-    def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
+    def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
         """The state after this layer."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
-        # In place: none of the three is needed for a gradient.
-        hidden = geometry.of_receiver(self.receiver(nodes))
-        hidden = hidden.add_(geometry.of_sender(self.sender(nodes)))
-        hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
-        messages = hidden * edges.functions.of(self.filter)
-        if self.displacement is not None:
-            tensors = self.displacement(state, messages, edges)
-        received = geometry.sum_at_receiver(messages) * self.scale
+        to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
+        if features.slices is not None and edges.functions.interpolation is not None:
+            shift, filters = (edges.functions.at_knots(layer) for layer in (self.edge, self.filter))
+            weights = edges.functions.interpolation.weights
+            received = filtered_message_sum(
+                to_receivers, to_senders, shift, filters, weights, features.slices
+            )
+        else:
+            # In place: none of the three is needed for a gradient.
+            hidden = geometry.of_receiver(to_receivers).add_(geometry.of_sender(to_senders))
+            hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
+            messages = hidden * edges.functions.of(self.filter)
+            if self.displacement is not None:
+                tensors = self.displacement(state, messages, edges)
+            received = geometry.sum_at_receiver(messages)
+        received = received * self.scale
         update: Tensor = self.update(torch.cat([nodes, received], dim=1))
         return NodeState(nodes + update, tensors)
 
@@ -70,6 +98,7 @@ class EGNN(MessagePassing):
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
+        self.moves = architecture.equivariance
         self.reader = gaussian_reader(architecture, statistics)
         self.layers = nn.ModuleList(
             EGNNLayer(
@@ -77,12 +106,16 @@ class EGNN(MessagePassing):
                 self.reader.size,
                 architecture.activation_function,
                 statistics.average_neighbours,
-                moves=architecture.equivariance and layer < depth - 1,
+                moves=self.moves and layer < depth - 1,
             )
             for layer in range(depth)
         )
 
-    def edge_features(self, geometry: Geometry) -> Edges:
+    def edge_features(self, geometry: Geometry) -> EGNNEdges:
         """Gaussians of the lengths, and the attributes, for functions that fade at the cutoff."""
         envelope = geometry.envelope
-        return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)
+        functions = self.reader(geometry, envelope)
+        slices = None
+        if functions.interpolation is not None and not self.moves:
+            slices = slices_of(geometry, functions.interpolation)
+        return EGNNEdges(geometry, envelope, functions, self.reader, slices)
