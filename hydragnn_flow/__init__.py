@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config import RunConfig, load_config
     from hydragnn_flow.data import GraphStore, write_store
-    from hydragnn_flow.ensemble import Ensemble
+    from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator
     from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
     from hydragnn_flow.execution import load_site
     from hydragnn_flow.models import build_model
@@ -26,6 +26,7 @@ else:
             "BatchedTPESampler": "search",
             "CampaignStopped": "errors",
             "Ensemble": "ensemble",
+            "EnsembleCalculator": "ensemble",
             "GraphStore": "data",
             "InputError": "errors",
             "RunConfig": "config",
@@ -44,6 +45,7 @@ __all__ = [
     "BatchedTPESampler",
     "CampaignStopped",
     "Ensemble",
+    "EnsembleCalculator",
     "GraphStore",
     "InputError",
     "RunConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,8 +12,9 @@ from segment_cases import NETWORK
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
+from hydragnn_flow.ensemble import FOLDER, Ensemble, Member, finish_ensemble, member_folder
 from hydragnn_flow.models import build_model
+from hydragnn_flow.testing.networks import lively
 from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 
 
@@ -30,3 +32,38 @@ def untrained_ensemble(run: Path, store: GraphStore, members: int = 2) -> Path:
     config = RunConfig.model_validate(CONFIG)
     finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
     return run
+
+
+def lively_ensemble(run: Path, store: GraphStore, members: int = 3) -> Ensemble:
+    """Such an ensemble, loaded, in float64 and with forces that are not small."""
+    ensemble = Ensemble.load(untrained_ensemble(run, store, members))
+    return replace(ensemble, models=tuple(lively(model) for model in ensemble.models))
+
+
+def property_ensemble(potential: Ensemble) -> Ensemble:
+    """Networks that predict the energy as any property, with the calibration of a potential's."""
+    head = {
+        "num_headlayers": 1,
+        "dim_headlayers": [4],
+        "num_sharedlayers": 1,
+        "dim_sharedlayers": 4,
+    }
+    network = {
+        "Architecture": {
+            "mpnn_type": "SchNet",
+            "hidden_dim": 4,
+            "num_conv_layers": 1,
+            "radius": potential.manifest.cutoff,
+            "output_heads": {"graph": head},
+            "task_weights": [1.0],
+        },
+        "Variables_of_interest": {
+            "input_node_features": [0],
+            "output_names": ["energy"],
+            "type": ["graph"],
+        },
+        "Training": NETWORK["Training"],
+    }
+    models = tuple(build_model(network, potential.manifest).eval() for _ in potential.models)
+    calibrations = {"energy": potential.calibrations["energy"]}
+    return replace(potential, models=models, calibrations=calibrations)

@@ -8,6 +8,7 @@ from hydragnn_flow.ensemble.summary import FOLDER
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.calculator import EnsembleCalculator
     from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.predictions_table import Predictions
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "Ensemble": "ensemble",
+            "EnsembleCalculator": "calculator",
             "Member": "finish",
             "Predictions": "predictions_table",
             "finish_ensemble": "finish",
@@ -30,6 +32,7 @@ else:
 __all__ = [
     "FOLDER",
     "Ensemble",
+    "EnsembleCalculator",
     "Member",
     "Predictions",
     "finish_ensemble",

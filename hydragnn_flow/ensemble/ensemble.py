@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from ase import Atoms
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
@@ -115,7 +116,7 @@ class Ensemble:
             If a structure has an element the ensemble never saw, or if the graphs it was trained
             on had more than elements and neighbours within the cutoff.
         """
-        self._check_structures_will_do()
+        self.check_reads_structures()
         if isinstance(structures, Atoms):
             structures = [structures]
         names = _names(len(structures), files)
@@ -152,6 +153,22 @@ class Ensemble:
         except InputError as error:
             return str(error).removeprefix(": ")
         return None
+
+    def batch_of(self, atoms: Atoms) -> Batch:
+        """The graph of one structure, for the members to read.
+
+        Raises
+        ------
+        InputError
+            If the structure has an element the ensemble never saw, or cannot be a graph.
+        """
+        name = "the structure"
+        _check_elements([atoms], [name], self._known)
+        graph = self._graph(atoms, 0, name)
+        # At a fifth of what PyG takes to join graphs.
+        batch = torch.zeros(len(atoms), dtype=torch.int64)
+        ptr = torch.tensor([0, len(atoms)])
+        return Batch(_base_cls=Data, **graph.to_dict(), batch=batch, ptr=ptr)
 
     @property
     def _known(self) -> set[int]:
@@ -263,8 +280,14 @@ class Ensemble:
             for name, calibration in self.calibrations.items()
         }
 
-    def _check_structures_will_do(self) -> None:
-        """Refuse structures where the members read what only graphs have."""
+    def check_reads_structures(self) -> None:
+        """Refuse structures where the members read what only graphs have.
+
+        Raises
+        ------
+        InputError
+            If they need node features or edges that structures do not have.
+        """
         embeddings = [
             layer for m in self.models for layer in m.modules() if isinstance(layer, NodeEmbedding)
         ]

@@ -15,6 +15,14 @@ _LENGTH = re.compile(r"bohr|a0|nm|pm|(?P<ours>[aå]ng(?:st(?:r[oö]ms?)?)?|å|aa
 _POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
+def energy_unit(text: str) -> str | None:
+    """Name of a unit of energy: eV, meV, kcal/mol, kJ/mol, hartree or rydberg, in small letters.
+
+    None where the text is not understood.
+    """
+    return _ENERGIES.get(_plain(text))
+
+
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     """Whether a unit may be that of an energy by a length in Å, or by a volume in Å³.
 
@@ -29,10 +37,7 @@ def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     by_volume
         Whether it is to be by a volume.
     """
-    unit, energy = (
-        unicodedata.normalize("NFKC", re.sub(r"[\s()]", "", text)).casefold()
-        for text in (unit, energy)
-    )
+    unit, energy = _plain(unit), _plain(energy)
     of_energy, slash, by = unit.rpartition("/")
     if not slash:
         return unit not in _PRESSURES
@@ -43,3 +48,7 @@ def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     energies = _ENERGIES.get(of_energy), _ENERGIES.get(energy)
     is_another = None not in energies and energies[0] != energies[1]
     return length["ours"] is not None and bool(power[1]) == by_volume and not is_another
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", re.sub(r"[\s()]", "", text)).casefold()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hydragnn_flow.models.units import is_slope
+from hydragnn_flow.models.units import energy_unit, is_slope
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,21 @@ def test_stress_by_volume(unit: str) -> None:
 @pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3"])
 def test_what_a_stress_is_not(unit: str) -> None:
     assert not is_slope(unit, "eV", by_volume=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("eV", "ev"),
+        ("kcal / mol", "kcal/mol"),
+        ("KJ/mol", "kj/mol"),
+        ("Ha", "hartree"),
+        ("Eh", "hartree"),
+        ("Ry", "rydberg"),
+        ("", None),
+        ("eV/atom", None),
+        ("ticks", None),
+    ],
+)
+def test_units_of_energy(text: str, name: str | None) -> None:
+    assert energy_unit(text) == name

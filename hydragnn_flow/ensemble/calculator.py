@@ -1,0 +1,175 @@
+"""An ensemble as a calculator of ASE: relaxations and molecular dynamics with error bars."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms, units
+from ase.calculators.calculator import CalculationFailed, Calculator, all_changes
+from ase.stress import voigt_6_to_full_3x3_stress
+from torch import Tensor, nn
+
+from hydragnn_flow.ensemble.ensemble import Ensemble, join_members
+from hydragnn_flow.ensemble.uncertainty import Floats, combine
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.models.units import energy_unit
+from hydragnn_flow.training.loading import moved
+
+_PROPERTIES = ("energy", "forces", STRESS)
+_IN_EV = {
+    "ev": 1.0,
+    "mev": 1e-3,
+    "kcal/mol": units.kcal / units.mol,
+    "kj/mol": units.kJ / units.mol,
+    "hartree": units.Hartree,
+    "rydberg": units.Rydberg,
+}
+
+
+class EnsembleCalculator(Calculator):
+    """ASE calculator over an ensemble of interatomic potentials.
+
+    Energy, forces and stress are the ensemble's means, equal to those of :meth:`Ensemble.predict`.
+    Forces and stress are slopes of that energy, so dynamics conserve it. The stress needs no labels
+    of stresses; it is absent where a structure is not periodic in all three directions.
+
+    Beside ASE's own properties, `results` holds
+
+    - calibrated standard deviations of the targets that the training data have: ``energy_std``
+      [eV], ``forces_std`` [n_atoms, 3] eV/Å, ``stress_std`` [6] eV/Å³;
+    - the members' predictions, in the names and shapes of MACECalculator: ``energy_comm``
+      [n_members] eV, ``forces_comm`` [n_members, n_atoms, 3] eV/Å, ``stress_comm``
+      [n_members, 3, 3] eV/Å³;
+    - their variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3], not
+      calibrated: all members count alike, and the sum is divided by their number.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble of potentials. The calculator keeps a copy of its networks.
+    device
+        Device of the networks, by torch's name.
+    energy_units_to_eV
+        Unit of energy of the training data [eV]. By default it follows from what these state.
+
+    Raises
+    ------
+    InputError
+        If the ensemble is no potential or reads what structures do not have, or if the unit of its
+        energies is unknown.
+
+    Examples
+    --------
+    >>> atoms.calc = EnsembleCalculator(Ensemble.load("runs/quickstart"))
+    >>> atoms.get_potential_energy(), atoms.calc.results["energy_std"]
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        device: str | torch.device = "cpu",
+        energy_units_to_eV: float | None = None,
+    ) -> None:
+        super().__init__()
+        _check_potential(ensemble)
+        ensemble.check_reads_structures()
+        self.ignored_changes = {"initial_charges", "initial_magmoms"}  # no network reads them
+        self.ensemble = ensemble
+        self._factor = _in_ev(ensemble) if energy_units_to_eV is None else energy_units_to_eV
+        self._device = torch.device(device)
+        self._models = [_with_stress(model).to(self._device) for model in ensemble.models]
+        deviations = [f"{name}_std" for name in _PROPERTIES if name in ensemble.calibrations]
+        committee = [f"{name}_{what}" for name in _PROPERTIES for what in ("comm", "var")]
+        self.implemented_properties = [*_PROPERTIES, "free_energy", *deviations, *committee]
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] | None = None,
+        system_changes: Sequence[str] = all_changes,
+    ) -> None:
+        """Compute all properties of a structure; ASE calls this after any change of it.
+
+        Raises
+        ------
+        InputError
+            If the structure has an element the ensemble never saw, or cannot be a graph.
+        CalculationFailed
+            If an energy, force or stress is not finite.
+        """
+        super().calculate(atoms, properties, system_changes)
+        structure = self.atoms
+        assert structure is not None
+        batch = moved(self.ensemble.batch_of(structure), self._device)
+        with torch.no_grad():
+            outputs = [model(batch) for model in self._models]
+        members = join_members(
+            [{name: _array(values) for name, values in found.items()} for found in outputs]
+        )
+        self.results = self._results(members, len(structure))
+
+    def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
+        """ASE's results and ours from every member's outputs, which are in the data's units."""
+        predicted = self.ensemble.distributions(members, np.array([n_atoms]))
+        results: dict[str, Any] = {}
+        for name in _PROPERTIES:
+            committee = self._factor * _of_one(name, members[name])
+            mean, _ = combine(committee, self.ensemble.weights)
+            if name == STRESS:
+                if np.isnan(mean).all():
+                    continue  # not periodic in three directions
+                committee = np.array([voigt_6_to_full_3x3_stress(member) for member in committee])
+            if not np.isfinite(mean).all():
+                raise CalculationFailed(f"the ensemble's {name} of this structure is not finite")
+            results |= {name: mean, f"{name}_comm": committee, f"{name}_var": committee.var(axis=0)}
+            if name in predicted:
+                results[f"{name}_std"] = self._factor * _of_one(name, predicted[name].std)
+        results["free_energy"] = results["energy"]
+        return results
+
+
+def _check_potential(ensemble: Ensemble) -> None:
+    if all(isinstance(model, PotentialModel) for model in ensemble.models):
+        return
+    predicts = ", ".join(ensemble.calibrations)
+    raise InputError(
+        f"the ensemble predicts {predicts} and is no interatomic potential; train one with "
+        f"Architecture.enable_interatomic_potential, or call the ensemble's predict"
+    )
+
+
+def _in_ev(ensemble: Ensemble) -> float:
+    unit = ensemble.manifest.targets["energy"].unit
+    name = energy_unit(unit)
+    if name is None:
+        raise InputError(
+            f"the ensemble's energies are in {unit or 'unknown units'}, and ASE's are in eV; say "
+            f"how many eV that is with energy_units_to_eV"
+        )
+    return _IN_EV[name]
+
+
+def _with_stress(model: nn.Module) -> nn.Module:
+    """A copy that gives the stress too: a slope of the energy, so it needs no labels."""
+    copied = copy.deepcopy(model).eval()
+    assert isinstance(copied, PotentialModel)
+    copied.stress = True
+    return copied
+
+
+def _array(values: Tensor) -> Floats:
+    return values.cpu().numpy().astype(np.float64)
+
+
+def _of_one(name: str, values: Floats) -> Floats:
+    """Values [..., n, d] of a single structure as ASE shapes them."""
+    if name == "forces":
+        return values
+    return np.asarray(values[..., 0, 0] if name == "energy" else values[..., 0, :])

@@ -1,0 +1,346 @@
+"""An ensemble as ASE's calculator: what it gives, refuses, and what dynamics make of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase import Atoms, units
+from ase.build import bulk, fcc111
+from ase.calculators.calculator import CalculationFailed, PropertyNotImplementedError
+from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
+from ase.filters import FrechetCellFilter
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import BFGS, FIRE
+from ase.stress import full_3x3_to_voigt_6_stress, voigt_6_to_full_3x3_stress
+from ensemble_cases import lively_ensemble, property_ensemble
+from scipy.spatial.transform import Rotation
+
+from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
+from hydragnn_flow.data import GraphStore, Target
+from hydragnn_flow.ensemble.uncertainty import Calibration
+from hydragnn_flow.models.potential import PotentialModel
+
+STRESS = ("xx", "yy", "zz", "yz", "xz", "xy")
+
+
+@pytest.fixture(scope="module")
+def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+
+
+def rattled(seed: int = 0, repeat: int = 1) -> Atoms:
+    """A cell of copper and gold whose sides are shorter than the cutoff, or several of it."""
+    atoms = bulk("Cu", cubic=True) * (repeat, 1, 1)
+    atoms.symbols[::3] = "Au"
+    atoms.rattle(0.1, seed=seed)
+    return atoms
+
+
+def slab() -> Atoms:
+    atoms = fcc111("Cu", (2, 2, 3), vacuum=6)
+    atoms.rattle(0.05, seed=1)
+    return atoms
+
+
+STRUCTURES: dict[str, Callable[[], Atoms]] = {
+    "crystal": rattled,
+    "one atom, its images near": lambda: bulk("Cu"),
+    "one atom alone": lambda: Atoms("Au"),
+    "one atom in a large cell": lambda: Atoms("Au", cell=[9, 9, 9], pbc=True),
+    "molecule": lambda: Atoms("Cu2", [[0, 0, 0], [0, 0, 2.3]]),
+    "slab": slab,
+    "wire": lambda: Atoms("CuAu", [[0, 0, 0], [2.4, 0.2, 0]], cell=[4.7, 0, 0], pbc=[1, 0, 0]),
+}
+
+
+def calculated(ensemble: Ensemble, atoms: Atoms) -> dict[str, Any]:
+    """All results for a structure, by a calculator that has seen no other."""
+    atoms = atoms.copy()
+    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.get_potential_energy()
+    return dict(atoms.calc.results)
+
+
+def with_stress(ensemble: Ensemble) -> Ensemble:
+    """As trained on data that have stresses too."""
+    targets = {**ensemble.manifest.targets, "stress": Target(level="graph", dim=6, unit="eV/Å^3")}
+    calibration = Calibration(scale=1.5, floor=0.01, quantile=1.6, coverage=0.9, per_atom=False)
+    models = copy.deepcopy(ensemble.models)
+    for model in models:
+        assert isinstance(model, PotentialModel)
+        model.stress = True
+    return replace(
+        ensemble,
+        models=models,
+        calibrations={**ensemble.calibrations, "stress": calibration},
+        manifest=ensemble.manifest.model_copy(update={"targets": targets}),
+    )
+
+
+@pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+def test_it_says_what_predict_says(ensemble: Ensemble, structure: Callable[[], Atoms]) -> None:
+    ensemble = with_stress(ensemble)
+    atoms = structure()
+    tables = ensemble.predict(atoms, members=True)
+    assert tables.graphs is not None and tables.nodes is not None
+    found = calculated(ensemble, atoms)
+    for name, table in (("energy", tables.graphs), ("forces", tables.nodes)):
+        columns = [name] if name == "energy" else [f"forces_{axis}" for axis in "xyz"]
+        for suffix, values in (("mean", found[name]), ("std", found[f"{name}_std"])):
+            expected = table[[f"{column}_{suffix}" for column in columns]].to_numpy()
+            np.testing.assert_array_equal(np.reshape(values, expected.shape), expected)
+        for k, values in enumerate(found[f"{name}_comm"]):
+            expected = table[[f"{column}_member_{k}" for column in columns]].to_numpy()
+            np.testing.assert_array_equal(np.reshape(values, expected.shape), expected)
+    assert found["free_energy"] == found["energy"]
+    [stress] = tables.graphs[[f"stress_{c}_mean" for c in STRESS]].to_numpy()
+    if not atoms.pbc.all():
+        assert np.isnan(stress).all()
+        assert not [name for name in found if name.startswith("stress")]
+        return
+    np.testing.assert_array_equal(found["stress"], stress)
+    [deviation] = tables.graphs[[f"stress_{c}_std" for c in STRESS]].to_numpy()
+    np.testing.assert_array_equal(found["stress_std"], deviation)
+    for k, values in enumerate(found["stress_comm"]):
+        [expected] = tables.graphs[[f"stress_{c}_member_{k}" for c in STRESS]].to_numpy()
+        np.testing.assert_array_equal(full_3x3_to_voigt_6_stress(values), expected)
+
+
+def test_many_structures_by_one_calculator_are_those_of_one_call(ensemble: Ensemble) -> None:
+    structures = [structure() for structure in STRUCTURES.values()]
+    tables = ensemble.predict(structures)
+    assert tables.graphs is not None and tables.nodes is not None
+    calculator = EnsembleCalculator(ensemble)
+    energies = [calculator.get_potential_energy(atoms) for atoms in structures]
+    np.testing.assert_allclose(energies, tables.graphs["energy_mean"], rtol=1e-12)
+    forces = np.concatenate([calculator.get_forces(atoms) for atoms in structures])
+    expected = tables.nodes[[f"forces_{axis}_mean" for axis in "xyz"]]
+    np.testing.assert_allclose(forces, expected, rtol=0, atol=1e-10)
+
+
+def test_forces_and_stress_are_slopes_of_the_energy(ensemble: Ensemble) -> None:
+    """Positions come in float32, so steps cannot be short."""
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    forces, stress = atoms.get_forces(), atoms.get_stress()
+    assert np.abs(forces).max() > 0.1 and np.abs(stress).max() > 1e-3
+    numerical = calculate_numerical_forces(atoms, eps=4e-3, iatoms=[0, 1, 2])
+    np.testing.assert_allclose(forces[:3], numerical, rtol=0, atol=3e-3 * np.abs(forces).max())
+    strained = calculate_numerical_stress(atoms, eps=2e-3, force_consistent=False)
+    np.testing.assert_allclose(stress, strained, rtol=0, atol=5e-3 * np.abs(stress).max())
+
+
+def test_the_stress_needs_no_labels(ensemble: Ensemble) -> None:
+    """As an ensemble without stress predicts it; its own networks stay as they were."""
+    assert "stress" not in ensemble.calibrations
+    before = ensemble.predict(rattled(), members=True).graphs
+    found = calculated(ensemble, rattled())
+    assert "stress" in found and "stress_std" not in found
+    assert not any(model.stress for model in ensemble.models)
+    after = ensemble.predict(rattled(), members=True).graphs
+    assert before is not None and before.equals(after)
+
+
+@pytest.mark.parametrize("name", ["crystal", "molecule", "slab"])
+def test_results_turn_with_the_frame(ensemble: Ensemble, name: str) -> None:
+    """A structure turned and moved, its atoms in another order and wrapped into the cell."""
+    turn = Rotation.from_rotvec([0.3, -0.8, 0.5]).as_matrix()
+    atoms = STRUCTURES[name]()
+    order = np.random.default_rng(0).permutation(len(atoms))
+    moved = atoms[order]
+    moved.set_cell(atoms.cell.array @ turn.T)
+    moved.positions = moved.positions @ turn.T + [1.3, -20.7, 4.1]
+    moved.wrap()
+    here, there = calculated(ensemble, atoms), calculated(ensemble, moved)
+    for key in ("energy", "energy_std", "energy_var", "energy_comm"):
+        np.testing.assert_allclose(there[key], here[key], rtol=1e-6, err_msg=key)
+    np.testing.assert_allclose(there["forces"], here["forces"][order] @ turn.T, atol=1e-5)
+    lengths = [np.linalg.norm(found["forces_std"], axis=1) for found in (here, there)]
+    np.testing.assert_allclose(lengths[1], lengths[0][order], rtol=1e-5)
+    if "stress" in here:
+        before, after = (voigt_6_to_full_3x3_stress(found["stress"]) for found in (here, there))
+        np.testing.assert_allclose(after, turn @ before @ turn.T, atol=1e-6)
+
+
+def test_the_committee_has_the_names_and_shapes_that_mace_gives_it(ensemble: Ensemble) -> None:
+    n_members, found = len(ensemble.models), calculated(ensemble, rattled())
+    n_atoms = len(rattled())
+    shapes = {"energy": (), "forces": (n_atoms, 3), "stress": (3, 3)}
+    for name, shape in shapes.items():
+        committee = found[f"{name}_comm"]
+        assert committee.shape == (n_members, *shape)
+        np.testing.assert_allclose(found[f"{name}_var"], np.var(committee, axis=0))
+        mean = np.tensordot(ensemble.weights, committee, 1)
+        whole = voigt_6_to_full_3x3_stress(found[name]) if name == "stress" else found[name]
+        np.testing.assert_allclose(whole, mean, rtol=1e-12, atol=1e-12)
+    atoms = rattled()
+    calculator = EnsembleCalculator(ensemble)
+    assert set(found) == set(calculator.implemented_properties)
+    assert calculator.get_property("energy_var", atoms) == found["energy_var"]
+
+
+def test_every_change_is_seen(ensemble: Ensemble) -> None:
+    """After each the results are those of a calculator that has seen nothing else."""
+    atoms = rattled(repeat=2)
+    atoms.calc = calculator = EnsembleCalculator(ensemble)
+    seen = []
+
+    def check() -> None:
+        expected = calculated(ensemble, atoms)
+        forces = atoms.get_forces()
+        assert atoms.get_potential_energy() == expected["energy"]
+        np.testing.assert_array_equal(forces, expected["forces"])
+        np.testing.assert_array_equal(atoms.get_stress(), expected["stress"])
+        seen.append(float(expected["energy"]))
+
+    check()
+    atoms.positions[3] += [0.3, -0.2, 0.9]
+    check()
+    atoms.set_cell(atoms.cell * 1.2, scale_atoms=True)  # neighbours go
+    check()
+    atoms.set_cell(atoms.cell * 0.8, scale_atoms=True)  # neighbours come
+    check()
+    atoms.set_cell(atoms.cell + 0.2 * np.eye(3))  # the atoms stay
+    check()
+    atoms.symbols[1] = "Ni"
+    check()
+    del atoms[2]
+    check()
+    atoms.pbc = False
+    expected = calculated(ensemble, atoms)
+    assert atoms.get_potential_energy() == expected["energy"]
+    with pytest.raises(PropertyNotImplementedError):
+        atoms.get_stress()
+    seen.append(float(expected["energy"]))
+    assert len(set(np.round(seen, 6))) == len(seen)
+    before = calculator.results
+    atoms.set_initial_magnetic_moments([1.0] * len(atoms))  # which no network reads
+    atoms.get_forces()
+    assert calculator.results is before
+
+
+def test_unknown_elements_are_refused_before_anything_is_computed(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    energy = atoms.get_potential_energy()
+
+    def computes(*arguments: Any) -> None:
+        raise AssertionError("a network was called")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PotentialModel, "forward", computes)
+        atoms.symbols[1] = "Al"
+        for _ in range(2):  # the refusal leaves nothing that passes for a result
+            with pytest.raises(InputError, match=r"the structure: has Al, which the training data"):
+                atoms.get_potential_energy()
+        atoms.positions[1] = atoms.positions[0]
+        atoms.symbols[1] = "Cu"
+        with pytest.raises(InputError, match=r"the structure: has the atoms 0 and 1 at one place"):
+            atoms.get_forces()
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    assert atoms.get_potential_energy() == energy
+
+
+def test_an_ensemble_that_is_no_potential_is_refused(ensemble: Ensemble) -> None:
+    with pytest.raises(
+        InputError, match=r"predicts energy and is no interatomic potential; .*predict"
+    ):
+        EnsembleCalculator(property_ensemble(ensemble))
+    manifest = ensemble.manifest.model_copy(update={"provenance": {"own_edges": True}})
+    with pytest.raises(InputError, match=r"brought edges of their own"):
+        EnsembleCalculator(replace(ensemble, manifest=manifest))
+
+
+@pytest.mark.parametrize(
+    ("unit", "in_ev"), [("eV", 1.0), ("kcal/mol", 0.0433641), ("Hartree", 27.2114), ("", None)]
+)
+def test_energies_are_in_ev_whatever_the_training_data_have(
+    ensemble: Ensemble, unit: str, in_ev: float | None
+) -> None:
+    energy = ensemble.manifest.targets["energy"].model_copy(update={"unit": unit})
+    targets = {**ensemble.manifest.targets, "energy": energy}
+    manifest = ensemble.manifest.model_copy(update={"targets": targets})
+    other = replace(ensemble, manifest=manifest)
+    plain = calculated(ensemble, rattled())
+    if in_ev is None:
+        with pytest.raises(InputError, match=r"in unknown units, .* energy_units_to_eV"):
+            EnsembleCalculator(other)
+        calculator = EnsembleCalculator(other, energy_units_to_eV=0.5)
+        assert calculator.get_potential_energy(rattled()) == pytest.approx(0.5 * plain["energy"])
+        return
+    found = calculated(other, rattled())
+    assert found.keys() == plain.keys()
+    for name, values in found.items():
+        power = 2 if name.endswith("_var") else 1
+        np.testing.assert_allclose(values, plain[name] * in_ev**power, rtol=1e-5, err_msg=name)
+
+
+def test_what_is_not_finite_is_no_result(ensemble: Ensemble) -> None:
+    models = copy.deepcopy(ensemble.models)
+    with torch.no_grad():
+        next(iter(models[1].parameters())).fill_(np.nan)
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(replace(ensemble, models=models))
+    with pytest.raises(CalculationFailed, match="energy of this structure is not finite"):
+        atoms.get_forces()
+    assert atoms.calc.results == {}
+
+
+@pytest.mark.parametrize("optimizer", [FIRE, BFGS])
+def test_relaxations(ensemble: Ensemble, optimizer: type[Any]) -> None:
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    before = atoms.get_potential_energy()
+    optimizer(atoms, logfile=None).run(fmax=0.01, steps=8)
+    positions = atoms.get_potential_energy()
+    assert positions < before
+    volume = atoms.get_volume()
+    optimizer(FrechetCellFilter(atoms), logfile=None).run(fmax=0.01, steps=8)
+    assert atoms.get_potential_energy() < positions
+    assert atoms.get_volume() != volume
+
+
+def test_dynamics_conserve_the_energy(ensemble: Ensemble) -> None:
+    """Atoms pass the cutoff and the sides of the cell meanwhile."""
+    atoms = rattled()
+    atoms.rattle(0.3, seed=1)
+    atoms.calc = EnsembleCalculator(ensemble, energy_units_to_eV=10)  # steeper
+    momenta = np.random.default_rng(0).normal(0, 3, (len(atoms), 3))
+    atoms.set_momenta(momenta - momenta.mean(axis=0))
+    kinetic, total, edges = [], [], set()
+
+    def watch() -> None:
+        kinetic.append(atoms.get_kinetic_energy())
+        total.append(atoms.get_total_energy())
+        edges.add(int(ensemble.batch_of(atoms).num_edges))
+
+    dynamics = VelocityVerlet(atoms, 2 * units.fs)
+    dynamics.attach(watch)
+    dynamics.run(40)
+    assert len(edges) > 1
+    assert np.ptp(kinetic) > 0.1  # what the potential took and gave
+    assert np.ptp(total) < 0.01 * np.ptp(kinetic)
+
+
+def test_ase_writes_what_it_calculated(ensemble: Ensemble, tmp_path: Path) -> None:
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    forces = atoms.get_forces()
+    for name in ("frame.traj", "frame.extxyz"):
+        ase.io.write(tmp_path / name, atoms)
+        back = ase.io.read(tmp_path / name)
+        assert isinstance(back, Atoms)
+        assert back.get_potential_energy() == pytest.approx(atoms.get_potential_energy())
+        np.testing.assert_allclose(back.get_forces(), forces, atol=1e-7)
+        np.testing.assert_allclose(back.get_stress(), atoms.get_stress(), atol=1e-7)
