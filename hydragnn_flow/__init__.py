@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config import RunConfig, load_config
     from hydragnn_flow.data import GraphStore, write_store
-    from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator
-    from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+    from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, UncertaintyWatch
+    from hydragnn_flow.errors import CampaignStopped, InputError, StoreError, UncertaintyExceeded
     from hydragnn_flow.execution import load_site
     from hydragnn_flow.models import build_model
     from hydragnn_flow.report.trials_frame import trials_frame
@@ -31,6 +31,8 @@ else:
             "InputError": "errors",
             "RunConfig": "config",
             "StoreError": "errors",
+            "UncertaintyExceeded": "errors",
+            "UncertaintyWatch": "ensemble",
             "build_model": "models",
             "check_paths": "campaign",
             "load_config": "config",
@@ -50,6 +52,8 @@ __all__ = [
     "InputError",
     "RunConfig",
     "StoreError",
+    "UncertaintyExceeded",
+    "UncertaintyWatch",
     "build_model",
     "check_paths",
     "load_config",

@@ -23,3 +23,7 @@ class CampaignStopped(RuntimeError):
 
     Nothing is lost. When it is cured, the same command continues.
     """
+
+
+class UncertaintyExceeded(RuntimeError):
+    """A structure of a dynamics is one the ensemble is too unsure of; the watch stops it there."""

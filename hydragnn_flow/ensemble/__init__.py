@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
     from hydragnn_flow.ensemble.uncertainty import needed_for_coverage
+    from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -22,6 +23,7 @@ else:
             "EnsembleCalculator": "calculator",
             "Member": "finish",
             "Predictions": "predictions_table",
+            "UncertaintyWatch": "watch",
             "finish_ensemble": "finish",
             "member_folder": "ensemble",
             "needed_for_coverage": "uncertainty",
@@ -35,6 +37,7 @@ __all__ = [
     "EnsembleCalculator",
     "Member",
     "Predictions",
+    "UncertaintyWatch",
     "finish_ensemble",
     "member_folder",
     "needed_for_coverage",

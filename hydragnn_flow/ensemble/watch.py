@@ -1,0 +1,174 @@
+"""Watch over relaxations and dynamics: record structures the ensemble is unsure of, or stop."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.filters import Filter
+
+from hydragnn_flow.errors import InputError, UncertaintyExceeded
+from hydragnn_flow.files import AppendOnly, is_there
+
+_WRITTEN = ("energy", "free_energy", "forces", "stress")
+
+
+class UncertaintyWatch:
+    """Observer of a relaxation or molecular dynamics of ASE, for its ``attach``.
+
+    Parameters
+    ----------
+    dynamics
+        Relaxation or dynamics whose atoms have an :class:`EnsembleCalculator`.
+    forces_std
+        Threshold of the standard deviation of any atom's force [eV/Å]: the root of the sum of its
+        components' variances, which does not depend on the frame.
+    energy_std_per_atom
+        Threshold of the standard deviation of the energy, divided by the number of atoms [eV].
+    file
+        Extended XYZ to which structures beyond a threshold are appended: momenta, energy, forces
+        and stress, `energy_std`, `forces_std` and the `step`.
+    stop
+        Whether to end the dynamics at the first structure beyond a threshold.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to watch or to do, if the atoms' calculator does not know the deviation,
+        or if ``file`` cannot be made, or is there and is no extended XYZ.
+
+    Examples
+    --------
+    >>> dynamics = VelocityVerlet(atoms, 2 * units.fs)
+    >>> watch = UncertaintyWatch(dynamics, forces_std=0.3, file="unsure.extxyz", stop=True)
+    >>> dynamics.attach(watch, interval=10)
+    """
+
+    def __init__(
+        self,
+        dynamics: Any,
+        *,
+        forces_std: float | None = None,
+        energy_std_per_atom: float | None = None,
+        file: str | Path | None = None,
+        stop: bool = False,
+    ) -> None:
+        self._dynamics = dynamics
+        self._atoms = _atoms_of(dynamics)
+        given = {"forces_std": forces_std, "energy_std": energy_std_per_atom}
+        self._limits = {name: limit for name, limit in given.items() if limit is not None}
+        if not self._limits:
+            raise InputError(
+                "there is nothing to watch; give forces_std, energy_std_per_atom or both"
+            )
+        if file is None and not stop:
+            raise InputError("there is nothing to do at the thresholds; give file, stop or both")
+        known = getattr(self._atoms.calc, "implemented_properties", ())
+        for name in self._limits:
+            if name not in known:
+                raise InputError(
+                    f"the calculator of the watched atoms has no {name}; give them an "
+                    f"EnsembleCalculator of an ensemble with labels of {name.removesuffix('_std')}"
+                )
+        self._file = None if file is None else Path(file)
+        if self._file is not None:
+            _make_ready(self._file)
+        self._stop = stop
+        self.steps: list[int] = []
+        """Steps of the dynamics that were beyond a threshold."""
+
+    def __call__(self) -> None:
+        """Judge the structure as it is now; the dynamics calls this.
+
+        Raises
+        ------
+        UncertaintyExceeded
+            If the structure is beyond a threshold and the dynamics is to stop there.
+        OSError
+            If the disk does not take the structure.
+        """
+        reason = self._reason()
+        if reason is None:
+            return
+        self.steps.append(self._dynamics.nsteps)
+        if self._file is not None:
+            AppendOnly(self._file).append(self._frame().encode())
+        if self._stop:
+            where = "" if self._file is None else f"; the structure is in {self._file}"
+            raise UncertaintyExceeded(f"step {self._dynamics.nsteps}: {reason}{where}")
+
+    def _reason(self) -> str | None:
+        """Quantity beyond its threshold, in words; None if there is none."""
+        if (limit := self._limits.get("forces_std")) is not None:
+            deviations = np.linalg.norm(self._property("forces_std"), axis=1)
+            worst = int(deviations.argmax())
+            if not deviations[worst] <= limit:
+                return (
+                    f"the force on atom {worst} ({self._atoms.symbols[worst]}) has a standard "
+                    f"deviation of {deviations[worst]:.3g} eV/Å, above {limit:g}"
+                )
+        if (limit := self._limits.get("energy_std")) is not None:
+            deviation = self._property("energy_std") / len(self._atoms)
+            if not deviation <= limit:
+                return (
+                    f"the energy has a standard deviation of {deviation:.3g} eV per atom, above "
+                    f"{limit:g}"
+                )
+        return None
+
+    def _property(self, name: str) -> Any:
+        return self._atoms.calc.get_property(name, self._atoms)
+
+    def _frame(self) -> str:
+        """Structure and results as extended XYZ."""
+        results = self._atoms.calc.results
+        frame = self._atoms.copy()
+        known = {name: results[name] for name in _WRITTEN if name in results}
+        for name in known:  # labels of the structure it began with
+            frame.info.pop(name, None)
+            frame.arrays.pop(name, None)
+        frame.calc = SinglePointCalculator(frame, **known)
+        frame.info["step"] = self._dynamics.nsteps
+        if "energy_std" in results:
+            frame.info["energy_std"] = float(results["energy_std"])
+        if "forces_std" in results:
+            frame.arrays["forces_std"] = results["forces_std"]
+        text = StringIO()
+        ase.io.write(text, frame, format="extxyz")
+        return text.getvalue()
+
+
+def _atoms_of(dynamics: Any) -> Atoms:
+    """Atoms of a dynamics, below the filters of its cell."""
+    atoms: Any = dynamics.atoms
+    while isinstance(atoms, Filter):
+        atoms = atoms.atoms
+    assert isinstance(atoms, Atoms)
+    return atoms
+
+
+def _make_ready(file: Path) -> None:
+    """Cut a last structure that a crash left half written, and refuse files of another kind."""
+    if not file.parent.is_dir():
+        raise InputError(f"{file}: there is no directory {file.parent}; make it first")
+    if file.is_dir():
+        raise InputError(f"{file}: is a directory; name a file")
+    if not is_there(file):
+        return
+    with file.open("rb+") as frames:
+        whole = 0
+        while count := frames.readline():
+            known = count.strip().isdigit()
+            rest = [frames.readline() for _ in range(int(count) + 1)] if known else [b""]
+            if rest[-1].endswith(b"\n"):
+                whole = frames.tell()
+            elif known and whole:
+                frames.truncate(whole)
+                return
+            else:
+                raise InputError(f"{file}: is no extended XYZ; delete it or name another file")

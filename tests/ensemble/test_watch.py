@@ -1,0 +1,177 @@
+"""The watch of a dynamics: what it records, where it stops, what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms, units
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from ase.filters import FrechetCellFilter
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import FIRE
+from ensemble_cases import lively_ensemble
+
+from hydragnn_flow import (
+    Ensemble,
+    EnsembleCalculator,
+    InputError,
+    UncertaintyExceeded,
+    UncertaintyWatch,
+)
+from hydragnn_flow.data import GraphStore
+
+
+@pytest.fixture(scope="module")
+def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store, members=2)
+
+
+@pytest.fixture
+def dynamics(ensemble: Ensemble) -> VelocityVerlet:
+    """Of a cell that is not at rest, with a label of its own that is none of ours."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1, seed=0)
+    atoms.set_momenta(np.random.default_rng(0).normal(0, 3, (4, 3)))
+    atoms.info |= {"energy": -1.0, "name": "first"}
+    atoms.calc = EnsembleCalculator(ensemble)
+    return VelocityVerlet(atoms, 2 * units.fs)
+
+
+def deviations(ensemble: Ensemble, atoms: Atoms) -> tuple[float, float]:
+    """Largest of the forces [eV/Å], and that of the energy [eV per atom], from the tables."""
+    tables = ensemble.predict(atoms)
+    assert tables.graphs is not None and tables.nodes is not None
+    forces = tables.nodes[[f"forces_{axis}_std" for axis in "xyz"]].to_numpy()
+    return (
+        float(np.sqrt((forces**2).sum(axis=1)).max()),
+        float(tables.graphs["energy_std"].iloc[0]) / len(atoms),
+    )
+
+
+@pytest.mark.parametrize("which", ["forces_std", "energy_std_per_atom"])
+def test_it_records_the_structures_beyond_the_threshold(
+    ensemble: Ensemble, dynamics: VelocityVerlet, tmp_path: Path, which: str
+) -> None:
+    """Every second step is looked at; some of these pass the threshold and others do not."""
+    file = tmp_path / "unsure.extxyz"
+    passed = []
+    dynamics.attach(lambda: passed.append(dynamics.atoms.copy()), interval=2)
+    dynamics.run(12)
+    of = [deviations(ensemble, atoms)[which == "energy_std_per_atom"] for atoms in passed]
+    threshold = float(np.median(of))
+    expected = [2 * k for k, deviation in enumerate(of) if deviation > threshold]
+    assert 0 < len(expected) < len(of)
+
+    again = VelocityVerlet(start := passed[0].copy(), 2 * units.fs)
+    start.calc = EnsembleCalculator(ensemble)
+    watch = UncertaintyWatch(again, file=file, **{which: threshold})
+    again.attach(watch, interval=2)
+    again.run(12)
+    assert watch.steps == expected
+    frames = ase.io.read(file, ":")
+    assert [frame.info["step"] for frame in frames] == expected
+    for frame in frames:
+        same = passed[frame.info["step"] // 2]
+        np.testing.assert_allclose(frame.positions, same.positions, atol=1e-7)
+        np.testing.assert_allclose(frame.get_momenta(), same.get_momenta(), atol=1e-7)
+        same.calc = EnsembleCalculator(ensemble)
+        np.testing.assert_allclose(frame.get_forces(), same.get_forces(), atol=1e-6)
+        np.testing.assert_allclose(frame.get_stress(), same.get_stress(), atol=1e-6)
+        assert frame.get_potential_energy() == pytest.approx(same.get_potential_energy())
+        results = same.calc.results
+        assert frame.info["energy_std"] == pytest.approx(results["energy_std"])
+        np.testing.assert_allclose(frame.arrays["forces_std"], results["forces_std"], atol=1e-6)
+        assert frame.info["name"] == "first"
+
+
+@pytest.mark.parametrize("threshold", ["forces_std", "energy_std_per_atom"])
+def test_it_stops_there(dynamics: VelocityVerlet, tmp_path: Path, threshold: str) -> None:
+    file = tmp_path / "unsure.extxyz"
+    watch = UncertaintyWatch(dynamics, file=file, stop=True, **{threshold: 1e-6})
+    dynamics.attach(watch, interval=3)
+    of = {
+        "forces_std": r"force on atom \d \(Cu\) .* eV/Å",
+        "energy_std_per_atom": "energy .* eV per atom",
+    }
+    with pytest.raises(UncertaintyExceeded, match=rf"step 0: the {of[threshold]}, above 1e-06; .*"):
+        dynamics.run(5)
+    assert dynamics.nsteps == 0 and watch.steps == [0]
+    assert len(ase.io.read(file, ":")) == 1
+
+
+def test_below_the_thresholds_nothing_happens(dynamics: VelocityVerlet, tmp_path: Path) -> None:
+    file = tmp_path / "unsure.extxyz"
+    watch = UncertaintyWatch(
+        dynamics, forces_std=1e6, energy_std_per_atom=1e6, file=file, stop=True
+    )
+    dynamics.attach(watch)
+    dynamics.run(2)
+    assert watch.steps == [] and not file.exists()
+
+
+def test_relaxations_of_the_cell_are_watched_too(ensemble: Ensemble, tmp_path: Path) -> None:
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1, seed=0)
+    atoms.calc = EnsembleCalculator(ensemble)
+    relaxation = FIRE(FrechetCellFilter(atoms), logfile=None)
+    watch = UncertaintyWatch(relaxation, forces_std=1e-6, file=tmp_path / "unsure.extxyz")
+    relaxation.attach(watch)
+    relaxation.run(fmax=1e-9, steps=2)
+    assert watch.steps == [0, 1, 2]
+    last = ase.io.read(tmp_path / "unsure.extxyz", -1)
+    assert isinstance(last, Atoms)
+    np.testing.assert_allclose(last.cell, atoms.cell, atol=1e-7)
+
+
+def test_a_structure_that_a_crash_cut_is_dropped(dynamics: VelocityVerlet, tmp_path: Path) -> None:
+    file = tmp_path / "unsure.extxyz"
+    options: dict[str, Any] = {"forces_std": 1e-6, "file": file}
+    watch = UncertaintyWatch(dynamics, **options)
+    watch()
+    watch()
+    whole = file.read_bytes()
+    first = len(whole) // 2
+    for cut in range(first + 1, len(whole), 37):
+        file.write_bytes(whole[:cut])
+        UncertaintyWatch(dynamics, **options)
+        assert file.read_bytes() == whole[:first]
+    file.write_bytes(whole)
+    UncertaintyWatch(dynamics, **options)()
+    assert len(ase.io.read(file, ":")) == 3
+
+
+@pytest.mark.parametrize("content", ["notes\n", "3\nhalf of someone's", "12"])
+def test_another_file_is_not_touched(
+    dynamics: VelocityVerlet, tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text(content)
+    with pytest.raises(InputError, match=r"notes\.txt: is no extended XYZ"):
+        UncertaintyWatch(dynamics, forces_std=0.1, file=file)
+    assert file.read_text() == content
+
+
+def test_files_that_cannot_be_made_are_refused_at_once(
+    dynamics: VelocityVerlet, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"there is no directory .*nowhere"):
+        UncertaintyWatch(dynamics, forces_std=0.1, file=tmp_path / "nowhere" / "unsure.extxyz")
+    with pytest.raises(InputError, match="is a directory"):
+        UncertaintyWatch(dynamics, forces_std=0.1, file=tmp_path)
+
+
+def test_what_cannot_be_watched_is_refused(ensemble: Ensemble, dynamics: VelocityVerlet) -> None:
+    with pytest.raises(InputError, match="nothing to watch; give forces_std"):
+        UncertaintyWatch(dynamics, stop=True)
+    with pytest.raises(InputError, match=r"nothing to do .* give file, stop or both"):
+        UncertaintyWatch(dynamics, forces_std=0.1)
+    for calculator in (None, EMT()):
+        atoms = bulk("Cu")
+        atoms.calc = calculator
+        with pytest.raises(InputError, match=r"has no energy_std; give them an EnsembleCalculator"):
+            UncertaintyWatch(VelocityVerlet(atoms, 1.0), energy_std_per_atom=0.1, stop=True)
