@@ -8,6 +8,7 @@ from hydragnn_flow.ensemble.summary import FOLDER
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.acquisition import Selection, select_structures
     from hydragnn_flow.ensemble.calculator import EnsembleCalculator
     from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
@@ -23,10 +24,12 @@ else:
             "EnsembleCalculator": "calculator",
             "Member": "finish",
             "Predictions": "predictions_table",
+            "Selection": "acquisition",
             "UncertaintyWatch": "watch",
             "finish_ensemble": "finish",
             "member_folder": "ensemble",
             "needed_for_coverage": "uncertainty",
+            "select_structures": "acquisition",
             "select_top": "selection",
         },
     )
@@ -37,9 +40,11 @@ __all__ = [
     "EnsembleCalculator",
     "Member",
     "Predictions",
+    "Selection",
     "UncertaintyWatch",
     "finish_ensemble",
     "member_folder",
     "needed_for_coverage",
+    "select_structures",
     "select_top",
 ]

@@ -116,21 +116,10 @@ class Ensemble:
             If a structure has an element the ensemble never saw, or if the graphs it was trained
             on had more than elements and neighbours within the cutoff.
         """
-        self.check_reads_structures()
         if isinstance(structures, Atoms):
             structures = [structures]
-        names = _names(len(structures), files)
-        _check_elements(structures, names, self._known)
-
-        def batches() -> Iterable[Batch]:
-            for start in range(0, len(structures), _BATCH):
-                some = range(start, min(start + _BATCH, len(structures)))
-                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in some])
-
+        predictions = self.structure_predictions(structures, files)
         n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
-        if len(structures) == 0:
-            raise InputError("there are no structures to predict; give at least one")
-        predictions = self._members(batches)
         about = {} if files is None else {"file": files}
         return build_tables(
             np.arange(len(structures), dtype=np.int64),
@@ -142,6 +131,26 @@ class Ensemble:
             predictions if members else None,
             about={**about, "formula": [_formula(atoms) for atoms in structures]},
         )
+
+    def structure_predictions(
+        self, structures: Sequence[Atoms], files: Sequence[str] | None = None
+    ) -> dict[str, Floats]:
+        """Every member's predictions for structures: output -> ``[n_members, n, d]``.
+
+        As for :meth:`predict`.
+        """
+        self.check_reads_structures()
+        names = _names(len(structures), files)
+        _check_elements(structures, names, self._known)
+        if len(structures) == 0:
+            raise InputError("there are no structures to predict; give at least one")
+
+        def batches() -> Iterable[Batch]:
+            for start in range(0, len(structures), _BATCH):
+                some = range(start, min(start + _BATCH, len(structures)))
+                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in some])
+
+        return self._members(batches)
 
     def refusal(self, atoms: Atoms) -> str | None:
         """Why a structure cannot be predicted; None if it can be."""
