@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import search, sites
+from hydragnn_flow.commands import search, select, sites
 from hydragnn_flow.commands.console import (
+    FinishedRun,
     RunDir,
     console,
+    existing_data,
     say,
     short,
     using,
@@ -35,6 +37,7 @@ app = typer.Typer(
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(search.app)
+app.add_typer(select.app)
 app.add_typer(sites.app, name="site")
 
 Config = Annotated[
@@ -176,32 +179,9 @@ def status(
             say(line)
 
 
-def _finished(run_dir: Path) -> Path:
-    from hydragnn_flow.ensemble.summary import read_summary
-
-    with using(run_dir):
-        read_summary(run_dir)
-    return run_dir
-
-
-def _present(structures: Path) -> Path:
-    with using(structures):
-        if not structures.exists():
-            raise InputError(f"{structures}: does not exist; correct the path of the structures")
-    return structures
-
-
 @app.command()
 def predict(
-    run_dir: Annotated[
-        Path,
-        typer.Argument(
-            help="Directory of a finished run.",
-            metavar="RUN_DIR",
-            show_default=False,
-            callback=_finished,
-        ),
-    ],
+    run_dir: FinishedRun,
     structures: Annotated[
         Path,
         typer.Argument(
@@ -209,7 +189,7 @@ def predict(
             "HydraGNN's.",
             metavar="STRUCTURES",
             show_default=False,
-            callback=_present,
+            callback=existing_data,
         ),
     ],
     out: Annotated[

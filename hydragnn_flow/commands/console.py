@@ -60,10 +60,15 @@ def _existing(run_dir: Path) -> Path:
 
 def writable(out: Path | None) -> Path | None:
     """Refuse, before anything is computed, a table that could not be written."""
+    return refuse_unwritable(out, ".csv", ".parquet")
+
+
+def refuse_unwritable(out: Path | None, *suffixes: str) -> Path | None:
+    """Refuse a file that could not be written or ends otherwise than by one of some suffixes."""
     if out is None:
         return out
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out}: must end in .csv or .parquet")
+    if out.suffix not in suffixes:
+        raise InputError(f"--out {out}: must end in {' or '.join(suffixes)}")
     with using(out):
         if out.is_dir():
             raise InputError(f"--out {out}: is a directory; name a file")
@@ -74,10 +79,35 @@ def writable(out: Path | None) -> Path | None:
     return out
 
 
+def _finished(run_dir: Path) -> Path:
+    from hydragnn_flow.ensemble.summary import read_summary
+
+    with using(run_dir):
+        read_summary(run_dir)
+    return run_dir
+
+
+def existing_data(data: Path) -> Path:
+    """Refuse a path of structures where there is nothing."""
+    with using(data):
+        if not data.exists():
+            raise InputError(f"{data}: does not exist; correct the path of the structures")
+    return data
+
+
 RunDir = Annotated[
     Path,
     typer.Argument(
         help="Directory of a run.", metavar="RUN_DIR", show_default=False, callback=_existing
+    ),
+]
+FinishedRun = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of a finished run.",
+        metavar="RUN_DIR",
+        show_default=False,
+        callback=_finished,
     ),
 ]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 
+import ase.io
 import numpy as np
 import torch
 from ase import Atoms
@@ -13,21 +16,22 @@ from numpy.typing import NDArray
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_text
 from hydragnn_flow.models import HydraModel
 
 _POOL = 4
-"""Structures among which one is chosen, the most uncertain: diversity costs little uncertainty."""
+"""Candidates, the most uncertain structures, for each one that is to be chosen."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Structures chosen from many, in the order of choice."""
+    """Structures chosen from many."""
 
     indices: list[int]
-    """Their places in the input."""
+    """Places of the chosen structures in the input, in the order of choice."""
     uncertainties: Floats
-    """Of every structure of the input: the members' disagreement, averaged over the targets, each
-    relative to its mean over the input; 1 is average."""
+    """Disagreement of the members about every structure of the input; see
+    :func:`~hydragnn_flow.ensemble.acquisition.disagreement`."""
 
 
 def select_structures(
@@ -39,19 +43,18 @@ def select_structures(
 ) -> Selection:
     """Choose structures to label: uncertain, and different from each other.
 
-    The uncertain ones are the ``4 n`` about which the members disagree most. Of these the most
-    uncertain is chosen first, then always the one that is farthest from all chosen before (farthest
-    points, Gonzalez, Theor. Comput. Sci. 38, 293 (1985)). The distance is that of the mean node
-    features of all members.
+    Candidates are the ``4 n`` structures about which the members disagree most. The most uncertain
+    is chosen first, then always the candidate farthest from all chosen before (Gonzalez, Theor.
+    Comput. Sci. 38, 293 (1985)), by the mean node features of all members.
 
     Parameters
     ----------
     ensemble
-        Any, of potentials or properties.
+        Ensemble of potentials or of any other networks.
     structures
-        To choose from.
+        Structures to choose from.
     n
-        How many.
+        Number of structures to choose.
     files
         File of each structure, for errors.
 
@@ -72,23 +75,52 @@ def select_structures(
     return Selection(pool[chosen].tolist(), uncertainties)
 
 
+def write_selection(
+    path: Path, selection: Selection, structures: Sequence[Atoms], files: Sequence[str]
+) -> None:
+    """Write the chosen structures as extended XYZ, in the order of choice and without labels.
+
+    Parameters
+    ----------
+    path
+        File to write, whole or not at all.
+    selection
+        Choice among ``structures``.
+    structures
+        Structures that were chosen from.
+    files
+        File of each structure. Chosen structures are written with it as `file`, their number in it
+        as `frame`, and their `uncertainty`.
+    """
+    chosen = []
+    for i in selection.indices:
+        atoms = structures[i].copy()  # type: ignore[no-untyped-call]  # without its calculator
+        atoms.info["file"] = files[i]
+        atoms.info["frame"] = files[:i].count(files[i])
+        atoms.info["uncertainty"] = float(selection.uncertainties[i])
+        chosen.append(atoms)
+    text = StringIO()
+    ase.io.write(text, chosen, format="extxyz")
+    write_text(path, text.getvalue())
+
+
 def disagreement(
     ensemble: Ensemble, members: Mapping[str, Floats], n_atoms: Sequence[int]
 ) -> Floats:
-    """How much the members disagree about each structure [n], relative to the mean of all.
+    """Disagreement of the members about each structure, ``[n]``; the mean of all is 1.
 
-    The standard deviation between members of what there is one of for each structure, by its number
-    of atoms for a sum over them; of what there is one of for each atom the largest. Components are
-    added in squares, and targets averaged.
+    For each target it is the standard deviation between members: per atom for extensive targets,
+    of the atom where it is largest for node targets. Components are added in squares. Each target
+    is divided by its mean over all structures, and targets are averaged.
 
     Parameters
     ----------
     ensemble
-        Weights of the members, and the targets that count.
+        Ensemble whose weights and calibrated targets count.
     members
         Predictions of every member, output -> ``[n_members, n, d]``.
     n_atoms
-        Of each structure.
+        Number of atoms of each structure.
     """
     sizes = np.array(n_atoms)
     of_targets = []
@@ -107,11 +139,10 @@ def disagreement(
 
 
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
-    """What the members see in each structure, ``[n, sum of their widths]``.
+    """Mean node features of all members for each structure, ``[n, sum of their widths]``.
 
-    The mean of the node features: it does not depend on the frame, nor on how often a cell is
-    repeated. Each member's are scaled to a mean square distance of one from their centre, so that
-    all count alike.
+    They depend neither on the frame nor on how often a cell is repeated. Each member's are scaled
+    to a mean square distance of one from their centre, so that all members count alike.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for atoms in structures:
@@ -127,8 +158,8 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 def farthest_points(points: Floats, n: int) -> NDArray[np.int64]:
     """Rows of ``points [n_points, d]``: the first, then always the farthest from all before.
 
-    Of equally far ones the first. Of the distances from the points to the nearest chosen one, the
-    largest is at most twice as large as it could be.
+    Ties go to the first. The largest distance of a point to the nearest chosen one is at most twice
+    the smallest possible.
     """
     chosen = [0]
     nearest = np.full(len(points), np.inf)

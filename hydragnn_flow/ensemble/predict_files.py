@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,33 +52,41 @@ def predict_path(
     InputError
         If there is nothing readable at ``path``, or the ensemble cannot predict it.
     """
+    data = open_path(path, ensemble, split=split, say=say)
+    if isinstance(data, GraphStore):
+        return ensemble.predict_store(data, split, members=members)
+    with data.naming(path):
+        return ensemble.predict(data.atoms, members=members, files=data.files)
+
+
+def open_path(
+    path: Path, ensemble: Ensemble, *, split: str | None, say: Callable[[str], None]
+) -> GraphStore | Structures:
+    """What there is at a path to predict.
+
+    Parameters and errors are those of :func:`predict_path`.
+    """
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
     if (path / MANIFEST).is_file() or path.suffix == ".bp":
-        return ensemble.predict_store(GraphStore.open(path, mode="random"), split, members=members)
+        return GraphStore.open(path, mode="random")
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     if path.is_dir():
         found = _of_directory(path, ensemble)
         for line in found.passed_over():
             say(line)
-    else:
-        found = _Found()
-        found.add(path, read_structures(path))
-    folder = path if path.is_dir() else path.parent
-    try:
-        return ensemble.predict(found.structures, members=members, files=found.files)
-    except InputError as error:
-        said = str(error)
-        of_a_file = said.startswith(tuple(found.files))
-        raise InputError(f"{folder / said}" if of_a_file else f"{path}: {said}") from None
+        return found
+    found = Structures()
+    found.add(path, read_structures(path))
+    return found
 
 
 @dataclass
-class _Found:
+class Structures:
     """Structures, the names of their files, and the names of files without structures."""
 
-    structures: list[Atoms] = field(default_factory=list)
+    atoms: list[Atoms] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     """Files that are hidden, broken links, or of a format ASE does not know."""
@@ -85,8 +94,20 @@ class _Found:
     """Error of each of the other files that cannot be read or predicted."""
 
     def add(self, file: Path, structures: Sequence[Atoms]) -> None:
-        self.structures += structures
+        """Add those of a file."""
+        self.atoms += structures
         self.files += [file.name] * len(structures)
+
+    @contextmanager
+    def naming(self, path: Path) -> Iterator[None]:
+        """Let errors begin with the path of the file at fault, or else with ``path``."""
+        folder = path if path.is_dir() else path.parent
+        try:
+            yield
+        except InputError as error:
+            said = str(error)
+            of_a_file = said.startswith(tuple(self.files))
+            raise InputError(f"{folder / said}" if of_a_file else f"{path}: {said}") from None
 
     def passed_over(self) -> list[str]:
         """A line for files that are no structures, and one for each that is strange itself."""
@@ -96,7 +117,7 @@ class _Found:
         return lines
 
 
-def _of_directory(folder: Path, ensemble: Ensemble) -> _Found:
+def _of_directory(folder: Path, ensemble: Ensemble) -> Structures:
     """The structures of all files right in a directory that can be predicted.
 
     Raises
@@ -104,7 +125,7 @@ def _of_directory(folder: Path, ensemble: Ensemble) -> _Found:
     InputError
         If there are none.
     """
-    found = _Found()
+    found = Structures()
     for file in sorted((p for p in folder.iterdir() if not p.is_dir()), key=natural_order):
         if file.name.startswith(".") or not file.is_file():
             found.strange.append(file.name)
@@ -117,7 +138,7 @@ def _of_directory(folder: Path, ensemble: Ensemble) -> _Found:
             found.strange.append(file.name)
         except InputError as error:
             found.unreadable.append(str(error))
-    if not found.structures:
+    if not found.atoms:
         why = "; ".join(found.passed_over()) or "the directory holds no files"
         raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
     return found

@@ -1,0 +1,66 @@
+"""The command that chooses structures to label next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_flow.commands.console import (
+    FinishedRun,
+    existing_data,
+    refuse_unwritable,
+    say,
+    short,
+    using,
+)
+from hydragnn_flow.errors import InputError
+
+app = typer.Typer()
+
+_SUFFIX = ".extxyz"
+
+
+def _extxyz(out: Path) -> Path | None:
+    return refuse_unwritable(out, _SUFFIX)
+
+
+@app.command()
+def select(
+    run_dir: FinishedRun,
+    structures: Annotated[
+        Path,
+        typer.Argument(
+            help="Structures: a file ASE reads, or a directory of such.",
+            metavar="STRUCTURES",
+            show_default=False,
+            callback=existing_data,
+        ),
+    ],
+    n: Annotated[int, typer.Option("-n", help="How many to select.", min=1, show_default=False)],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="File to write (.extxyz).", callback=_extxyz)
+    ] = Path(f"selected{_SUFFIX}"),
+) -> None:
+    """Select structures to label next: uncertain, and different from each other.
+
+    Of the 4 N structures about which the members disagree most, the most uncertain comes first;
+    then always the one whose node features are farthest from those selected before. Each is written
+    with its `file`, its number in that as `frame`, and its `uncertainty`: the members' disagreement
+    relative to the mean of all structures.
+    """
+    from hydragnn_flow.data import GraphStore
+    from hydragnn_flow.ensemble import Ensemble
+    from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
+    from hydragnn_flow.ensemble.predict_files import open_path
+
+    with using(out, run_dir, structures):
+        ensemble = Ensemble.load(run_dir)
+        found = open_path(structures, ensemble, split=None, say=say)
+        if isinstance(found, GraphStore):
+            raise InputError(f"{structures}: is a GraphStore; give the files it was made of")
+        with found.naming(structures):
+            selection = select_structures(ensemble, found.atoms, n, files=found.files)
+        write_selection(out, selection, found.atoms, found.files)
+    say(f"{short(out)}: {n:,} of {len(found.atoms):,} structures")

@@ -1,0 +1,101 @@
+"""`hydragnn-flow select`: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ensemble_cases import untrained_ensemble
+
+from hydragnn_flow import Ensemble, cli
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import select_structures
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_ensemble(tmp_path_factory.mktemp("select") / "run", alloy_store)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files of several structures, one with a label, and one that is none."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for symbol in ("Cu", "Au"):
+        structures = []
+        for seed in range(3):
+            atoms = bulk(symbol, cubic=True)
+            atoms.rattle(0.1, seed=seed)
+            atoms.info |= {"origin": f"{symbol} {seed}", "energy": 1.0}
+            structures.append(atoms)
+        ase.io.write(folder / f"{symbol}.extxyz", structures)
+    (folder / "notes.txt").write_text("no structures\n")
+    return folder
+
+
+def flow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
+) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "select", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, said.out + said.err
+
+
+def test_the_selected_are_written_in_order_with_where_they_come_from(
+    run: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.extxyz"
+    code, said = flow(monkeypatch, capsys, run, folder, "-n", 2, "-o", out)
+    assert code == 0, said
+    assert "notes.txt" in said and "out.extxyz: 2 of 6 structures" in said
+    files = ["Au.extxyz"] * 3 + ["Cu.extxyz"] * 3
+    structures: list[Atoms] = [
+        atoms for name in ("Au", "Cu") for atoms in ase.io.read(folder / f"{name}.extxyz", ":")
+    ]
+    expected = select_structures(Ensemble.load(run), structures, 2)
+    written = ase.io.read(out, ":")
+    assert [atoms.info["file"] for atoms in written] == [files[i] for i in expected.indices]
+    assert [atoms.info["frame"] for atoms in written] == [i % 3 for i in expected.indices]
+    for atoms, i in zip(written, expected.indices, strict=True):
+        assert atoms.info["origin"] == structures[i].info["origin"]
+        assert atoms.info["uncertainty"] == pytest.approx(expected.uncertainties[i])
+        np.testing.assert_allclose(atoms.positions, structures[i].positions, atol=1e-7)
+        assert atoms.calc is None  # the label is to be computed
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{folder}", "-n", 7], "new: 7 of 6 structures cannot be selected"),
+        (["{folder}", "-n", 1, "-o", "out.csv"], "out.csv: must end in .extxyz"),
+        (["{folder}/none", "-n", 1], "none: does not exist"),
+        (["{folder}/notes.txt", "-n", 1], "notes.txt"),
+        (["{store}", "-n", 1], "is a GraphStore; give the files"),
+    ],
+)
+def test_what_it_refuses(
+    run: Path,
+    folder: Path,
+    alloy_store: GraphStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[object],
+    says: str,
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    filled = [str(word).format(folder=folder, store=alloy_store.path) for word in words]
+    code, said = flow(monkeypatch, capsys, run, *filled)
+    assert code == 2 and says in said.replace("\n", " "), said
+    assert not (folder.parent / "selected.extxyz").exists()
