@@ -1,0 +1,271 @@
+"""All measures of a sample of predictions, each with an interval from a bootstrap of structures.
+
+The values of one structure are not independent, so structures are drawn, each with all its values.
+Measures are computed for structures that count any number of times; to count a value twice is to
+have it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.ensemble import measures
+from hydragnn_flow.ensemble.measures import COVERAGES, Floats, ratio
+
+CONFIDENCE = 0.95
+"""Of the intervals of measures."""
+MEASURES = (
+    *("mae", "rmse", "r2", "nll", "crps", "ence", "miscalibration_area", "sharpness"),
+    *("spearman", "retention"),
+)
+"""Names of the measures that need no intervals."""
+_GROWN_BY_NOISE = ("ence", "miscalibration_area")
+_DRAWS = 1000
+# Of a larger sample the intervals follow from a part with about as many values.
+_MOST_VALUES = 50_000
+_LEAST_STRUCTURES = 100
+# Values of the draws that are computed together: few enough for a cache.
+_AT_ONCE = 1 << 16
+_MOST_BINS = 10
+_LEAST_IN_BIN = 10
+
+
+class Estimate(NamedTuple):
+    """A measure of a sample, and its interval; NaN where undefined."""
+
+    value: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """References and predictions of one target, components laid end to end; arrays are ``[n]``."""
+
+    structure: NDArray[np.int64]
+    """Number of the structure that each value belongs to."""
+    reference: Floats
+    mean: Floats
+    std: Floats
+    intervals: Mapping[float, tuple[Floats, Floats]] = field(default_factory=dict)
+    """Lower and upper ends of calibrated intervals, by the fraction that they are to hold."""
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def __getitem__(self, which: NDArray[np.bool_]) -> Sample:
+        return Sample(
+            self.structure[which],
+            self.reference[which],
+            self.mean[which],
+            self.std[which],
+            {coverage: (lo[which], hi[which]) for coverage, (lo, hi) in self.intervals.items()},
+        )
+
+    def known(self) -> Sample:
+        """Without values whose reference, mean or standard deviation is not finite."""
+        finite = np.isfinite(self.reference) & np.isfinite(self.mean) & np.isfinite(self.std)
+        return self if finite.all() else self[finite]
+
+
+def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
+    """Every measure of a sample, with its interval.
+
+    Parameters
+    ----------
+    sample
+        Only its known values count.
+    seed
+        Of the bootstrap.
+
+    Returns
+    -------
+    dict
+        By the names of `MEASURES`, then ``coverage_90`` and ``width_90`` (fraction of true values
+        in intervals of 90 %, and their mean width), and so on. ``sharpness`` is the root of the
+        mean variance (after Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B 69, 243 (2007)),
+        ``spearman`` is that of absolute error and standard deviation.
+    """
+    sample = sample.known()
+    if not len(sample):
+        names = [*MEASURES, *(name for c in sample.intervals for name in interval_names(c))]
+        return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
+    # A number whose square is too large has no measures, and a warning would not help.
+    with np.errstate(over="ignore", invalid="ignore"):
+        counted = _Counted(sample)
+        values = counted.measures(np.ones(counted.n_structures))
+        deviations = _deviations(*_part(sample, counted, seed), seed)
+    return {
+        name: _estimate(name, float(value), deviations[name], counted.n_structures)
+        for name, value in values.items()
+    }
+
+
+def interval_names(coverage: float) -> tuple[str, str]:
+    """Names of the measures of intervals that are to hold a fraction ``coverage``."""
+    percent = f"{coverage * 100:g}"
+    return f"coverage_{percent}", f"width_{percent}"
+
+
+def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float]:
+    """Structures to draw from, and what deviations of draws are to be multiplied by.
+
+    Deviations fall with the root of the number of structures: those of m out of n structures are
+    √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)).
+    """
+    n = counted.n_structures
+    m = max(round(n * _MOST_VALUES / len(sample)), _LEAST_STRUCTURES)
+    if m >= n:
+        return counted, 1.0
+    numbers = np.unique(sample.structure)
+    chosen = np.random.default_rng(seed).choice(numbers, m, replace=False)
+    return _Counted(sample[np.isin(sample.structure, chosen)]), (m / n) ** 0.5
+
+
+def _deviations(counted: _Counted, factor: float, seed: int) -> dict[str, Floats]:
+    """Measures of drawn structures less those of all, times a factor, ``[_DRAWS]``."""
+    n, rng = counted.n_structures, np.random.default_rng(seed)
+    drawn: dict[str, list[Floats]] = {}
+    at_once = max(_AT_ONCE // counted.n_values, 1)
+    for start in range(0, _DRAWS, at_once):
+        rows = np.arange(min(at_once, _DRAWS - start))[:, None]
+        places = rng.integers(n, size=(len(rows), n)) + n * rows
+        counts = np.bincount(places.ravel(), minlength=n * len(rows)).reshape(-1, n)
+        for name, found in counted.measures(counts.astype(np.float64)).items():
+            drawn.setdefault(name, []).append(found)
+    centre = counted.measures(np.ones(n))
+    return {name: factor * (np.concatenate(drawn[name]) - centre[name]) for name in drawn}
+
+
+def _estimate(name: str, value: float, deviations: Floats, n_structures: int) -> Estimate:
+    """A measure with its percentile interval (Efron and Tibshirani, Chapman & Hall (1993), ch. 13).
+
+    Draws have more noise than the sample. Of measures that noise makes larger the percentiles are
+    too high, and the lower end is as far from the value as the upper one. Where intervals hold all
+    values or none, all draws agree, and the end is that of the rule of three (Hanley and
+    Lippman-Hand, J. Am. Med. Assoc. 249, 1743 (1983)).
+    """
+    if not np.isfinite(value):
+        return Estimate(np.nan, np.nan, np.nan)
+    deviations = deviations[np.isfinite(deviations)]
+    if n_structures < 2 or not len(deviations):
+        return Estimate(value, np.nan, np.nan)
+    lo, hi = value + np.quantile(deviations, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    if name in _GROWN_BY_NOISE:
+        lo = max(min(lo, 2 * value - hi), 0.0)
+    elif name.startswith("coverage") and value in (0.0, 1.0):
+        lo, hi = sorted((value, abs(value - min(3 / n_structures, 1.0))))
+    return Estimate(value, float(lo), float(hi))
+
+
+class _Groups:
+    """Values with equal ones together, the smallest first."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._order = np.argsort(values)
+        ordered = values[self._order]
+        new = np.append(True, ordered[1:] != ordered[:-1])
+        self._starts = np.flatnonzero(new)
+        self.values = ordered[new]
+        self.of_value = np.empty(len(values), np.int64)
+        self.of_value[self._order] = new.cumsum() - 1
+
+    def sums(self, weights: Floats) -> Floats:
+        """Sum over each group, ``[..., n_groups]``, of what its values have, ``[..., n]``."""
+        ordered = weights[..., self._order]
+        if len(self._starts) == len(self._order):
+            return ordered
+        return np.asarray(np.add.reduceat(ordered, self._starts, axis=-1))
+
+
+def _scores(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
+    """Name, and ``[n]`` of all values, of what measures are made of by adding."""
+    yield "count", np.ones(len(error))
+    yield "error", np.abs(error)
+    yield "squared_error", error**2
+    yield "variance", sample.std**2
+    reference = sample.reference - sample.reference.mean()
+    yield "reference", reference
+    yield "squared_reference", reference**2
+    yield "nll", measures.gaussian_nll(error, sample.std)
+    yield "crps", measures.gaussian_crps(error, sample.std)
+    for coverage, (lo, hi) in sample.intervals.items():
+        measured, width = interval_names(coverage)
+        yield measured, ((lo <= sample.reference) & (sample.reference <= hi)).astype(np.float64)
+        yield width, hi - lo
+
+
+class _Counted:
+    """A sample prepared for measures with any counts of its structures."""
+
+    def __init__(self, sample: Sample) -> None:
+        numbers, self._structure = np.unique(sample.structure, return_inverse=True)
+        self.n_values, self.n_structures = len(sample), len(numbers)
+        error, std = sample.mean - sample.reference, sample.std
+        self._away = np.abs(error)
+        sums = {name: np.bincount(self._structure, s) for name, s in _scores(sample, error)}
+        self._of_intervals = [name for c in sample.intervals for name in interval_names(c)]
+        self._names, self._sums = list(sums), np.stack(list(sums.values()), axis=1)
+        self._by_std, self._by_error = _Groups(std), _Groups(self._away)
+        self._by_coverage = _Groups(
+            np.searchsorted(COVERAGES, measures.coverage_needed(error, std))
+        )
+        # Bins of the whole sample serve all draws, and so may be summed over structures once.
+        self._bins = min(max(len(sample) // _LEAST_IN_BIN, 1), _MOST_BINS)
+        edges = np.quantile(std, np.arange(1, self._bins) / self._bins)
+        place = self._structure * self._bins + np.searchsorted(edges, std)
+        size = self.n_structures * self._bins
+        self._of_bins = np.hstack(
+            [
+                np.bincount(place, values, size).reshape(-1, self._bins)
+                for values in (None, std**2, error**2)
+            ]
+        )
+
+    def measures(self, counts: Floats) -> dict[str, Floats]:
+        """Every measure, ``[...]``, for structures that count ``[..., n_structures]`` times."""
+        totals = counts @ self._sums
+        sums = {name: totals[..., place] for place, name in enumerate(self._names)}
+        n = sums["count"]
+        means = {name: ratio(total, n) for name, total in sums.items()}
+        weights = counts[..., self._structure]
+        by_std = self._by_std.sums(weights)
+        by_error = self._by_error.sums(weights)
+        found = (
+            means["error"],
+            np.sqrt(means["squared_error"]),
+            measures.determination(
+                n, sums["reference"], sums["squared_reference"], sums["squared_error"]
+            ),
+            means["nll"],
+            means["crps"],
+            self._ence(counts),
+            measures.miscalibration_area(self._held(weights)),
+            np.sqrt(means["variance"]),
+            measures.rank_correlation(
+                weights,
+                measures.mid_ranks(by_std)[..., self._by_std.of_value],
+                measures.mid_ranks(by_error)[..., self._by_error.of_value],
+            ),
+            measures.error_retention(by_std, self._by_std.sums(weights * self._away)),
+        )
+        of_intervals = {name: means[name] for name in self._of_intervals}
+        return {**dict(zip(MEASURES, found, strict=True)), **of_intervals}
+
+    def _ence(self, counts: Floats) -> Floats:
+        n, variance, squared = np.moveaxis(
+            (counts @ self._of_bins).reshape(*counts.shape[:-1], 3, -1), -2, 0
+        )
+        return measures.normalised_calibration_error(ratio(variance, n), ratio(squared, n))
+
+    def _held(self, weights: Floats) -> Floats:
+        """Fractions of values that central Gaussian intervals hold, ``[..., n_coverages]``."""
+        reached = np.zeros((*weights.shape[:-1], len(COVERAGES)))
+        reached[..., self._by_coverage.values] = self._by_coverage.sums(weights)
+        held = reached.cumsum(axis=-1)
+        return ratio(held, held[..., -1:])

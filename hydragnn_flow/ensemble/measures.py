@@ -1,0 +1,155 @@
+"""Measures of predictions and their uncertainty: a formula each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Floats = NDArray[np.float64]
+
+COVERAGES = np.linspace(0, 1, 101)
+"""Fractions that intervals claim to hold, for the miscalibration area."""
+# What rounding leaves of a sum of squares, relative.
+_ROUNDING = 1e-12
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """A quotient; NaN where the lower number is zero, negative or NaN."""
+    above, below = np.broadcast_arrays(above, below)
+    return np.asarray(np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0))
+
+
+def determination(counts: Floats, sums: Floats, squares: Floats, squared_errors: Floats) -> Floats:
+    """Coefficient of determination R²: 1 - Σ error² / Σ (reference - its mean)².
+
+    Wright, J. Agric. Res. 20, 557 (1921). NaN where all references are equal.
+
+    Parameters
+    ----------
+    counts, sums, squares, squared_errors
+        Number of references, their sum and the sum of their squares, each less a constant near
+        their mean, and the sum of the squared errors; ``[...]``.
+    """
+    spread = squares - ratio(sums**2, counts)
+    return 1 - ratio(squared_errors, np.where(spread > _ROUNDING * squares, spread, 0.0))
+
+
+def gaussian_nll(error: Floats, std: Floats) -> Floats:
+    """Negative logarithm of a Gaussian's density at each true value.
+
+    Nix and Weigend, Proc. IEEE Int. Conf. Neural Netw. 1, 55 (1994). NaN where the standard
+    deviation is zero. A change of the unit adds the logarithm of its factor.
+    """
+    sound = np.where(std > 0, std, np.nan)
+    return np.asarray(np.log(sound) + 0.5 * math.log(2 * math.pi) + 0.5 * (error / sound) ** 2)
+
+
+def gaussian_crps(error: Floats, std: Floats) -> Floats:
+    """Continuous ranked probability score of a Gaussian for each true value, in its unit.
+
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The absolute error where
+    the standard deviation is zero.
+    """
+    z = error / np.where(std > 0, std, 1.0)
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    score = std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+    return np.asarray(np.where(std > 0, score, np.abs(error)))
+
+
+def coverage_needed(error: Floats, std: Floats) -> Floats:
+    """Fraction that a central Gaussian interval must claim to hold, to reach each true value.
+
+    Where the standard deviation is zero, 0 for an exact prediction and 1 for another.
+    """
+    away = np.abs(error)
+    z = np.divide(away, std, out=np.where(away > 0, np.inf, 0.0), where=std > 0)
+    return np.asarray(2 * ndtr(z) - 1)
+
+
+def miscalibration_area(held: Floats) -> Floats:
+    """Area between the fractions that Gaussian intervals hold and those that they claim.
+
+    Kuleshov, Fenner and Ermon, Proc. Mach. Learn. Res. 80, 2796 (2018); Tran et al., Mach. Learn.:
+    Sci. Technol. 1, 025006 (2020). Between two of these both are straight lines. 0 is perfect, 0.5
+    the worst.
+
+    Parameters
+    ----------
+    held
+        Fractions that intervals of `COVERAGES` hold ``[..., n_coverages]``.
+    """
+    gap = held - COVERAGES
+    left, right = gap[..., :-1], gap[..., 1:]
+    both = np.abs(left) + np.abs(right)
+    # Lines that cross leave two triangles, others a trapezium.
+    triangles = (left**2 + right**2) / np.where(both > 0, both, 1.0)
+    height = np.where(left * right < 0, triangles, both)
+    return np.asarray(height.sum(axis=-1) / (2 * (len(COVERAGES) - 1)))
+
+
+def normalised_calibration_error(variance: Floats, squared_error: Floats) -> Floats:
+    """Expected normalised calibration error (ENCE) of values binned by standard deviation.
+
+    The mean over the bins of | √variance - √squared error | / √variance: Levi et al., Sensors 22,
+    5540 (2022). 0 is perfect; in a sample even perfect error bars have more, the fewer values are
+    in a bin (Pernot, arXiv:2305.11905). NaN where a bin's variance is zero.
+
+    Parameters
+    ----------
+    variance, squared_error
+        Mean of each bin ``[..., n_bins]``; NaN for a bin without values, which does not count.
+    """
+    filled = np.isfinite(variance)
+    off = np.abs(1 - np.sqrt(ratio(squared_error, variance)))
+    return ratio(np.where(filled, off, 0.0).sum(axis=-1), filled.sum(axis=-1))
+
+
+def mid_ranks(counts: Floats) -> Floats:
+    """Rank of each value less a half: the number of smaller ones and half of those equal to it.
+
+    Parameters
+    ----------
+    counts
+        How often each distinct value occurs ``[..., n]``, the smallest first.
+    """
+    return np.asarray(counts.cumsum(axis=-1) - counts / 2)
+
+
+def rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
+    """Spearman's rank correlation, Am. J. Psychol. 15, 72 (1904); NaN where a side is constant.
+
+    Parameters
+    ----------
+    counts
+        How often each pair counts ``[..., n]``.
+    one, other
+        Its :func:`mid_ranks` ``[..., n]``.
+    """
+    middle = counts.sum(axis=-1, keepdims=True) / 2  # the mean of any ranks
+    one, other = one - middle, other - middle
+    together, first, second = (
+        (counts * a * b).sum(axis=-1) for a, b in ((one, other), (one, one), (other, other))
+    )
+    return ratio(together, np.sqrt(first * second))
+
+
+def error_retention(counts: Floats, errors: Floats) -> Floats:
+    """Area under the mean absolute error of what is kept while the most uncertain are dropped.
+
+    The mean error of the least uncertain fraction q, integrated over q from 0 to 1: under the
+    sparsification curve of Ilg et al., ECCV (2018), arXiv:1802.07095. Equal to the mean absolute
+    error if uncertainties say nothing about errors; smaller is better. Values of one standard
+    deviation are dropped together.
+
+    Parameters
+    ----------
+    counts, errors
+        Number of values and sum of their absolute errors ``[..., n]`` for each standard deviation
+        that occurs, the smallest first.
+    """
+    kept = counts.cumsum(axis=-1)
+    mean = ratio(errors.cumsum(axis=-1), kept)
+    return ratio(np.where(counts > 0, counts * mean, 0.0).sum(axis=-1), kept[..., -1])
