@@ -222,7 +222,8 @@ def test_ensemble_json(finished: Path) -> None:
 LOOKING = [
     line
     for line in lines("hydragnn-flow")
-    if line.whole and line.words[1] in ("status", "predict", "trials", "report", "store", "site")
+    if line.whole
+    and line.words[1] in ("status", "predict", "evaluate", "trials", "report", "store", "site")
     if line.words[1:3] != ("site", "check")
 ]
 # One block of docs/store.md is HydraGNN's; tests/data/test_hydragnn_reader.py does what it says.

@@ -102,6 +102,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["profile", "taken"], "run.yaml"),
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
     (["predict", "taken", "x.xyz"], "no finished ensemble"),
+    (["evaluate", "taken", "x.xyz"], "no finished ensemble"),
     (["store", "info", "nowhere"], "nowhere"),
     (["store", "check", "nowhere"], "nowhere"),
 ]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.acquisition import Selection, select_structures
     from hydragnn_flow.ensemble.calculator import EnsembleCalculator
     from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
+    from hydragnn_flow.ensemble.evaluation import evaluate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
@@ -26,6 +27,7 @@ else:
             "Predictions": "predictions_table",
             "Selection": "acquisition",
             "UncertaintyWatch": "watch",
+            "evaluate": "evaluation",
             "finish_ensemble": "finish",
             "member_folder": "ensemble",
             "needed_for_coverage": "uncertainty",
@@ -42,6 +44,7 @@ __all__ = [
     "Predictions",
     "Selection",
     "UncertaintyWatch",
+    "evaluate",
     "finish_ensemble",
     "member_folder",
     "needed_for_coverage",

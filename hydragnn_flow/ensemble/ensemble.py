@@ -140,7 +140,7 @@ class Ensemble:
         As for :meth:`predict`.
         """
         self.check_reads_structures()
-        names = _names(len(structures), files)
+        names = structure_names(len(structures), files)
         _check_elements(structures, names, self._known)
         if len(structures) == 0:
             raise InputError("there are no structures to predict; give at least one")
@@ -220,6 +220,16 @@ class Ensemble:
         InputError
             If the store does not fit the ensemble, or has no such split or nothing in it.
         """
+        splits, predictions = self.store_predictions(store, split)
+        return self.tables(splits, predictions, store.manifest.targets, members=members)
+
+    def store_predictions(
+        self, store: GraphStore, split: str | None = None
+    ) -> tuple[list[GraphSplit], dict[str, Floats]]:
+        """The splits of a store that hold graphs, and every member's predictions for them in turn.
+
+        As for :meth:`predict_store`; the predictions are output -> ``[n_members, n, d]``.
+        """
         _check_fit(store, self.manifest)
         splits = [store[name] for name in (store.splits if split is None else [split])]
         splits = [one for one in splits if len(one) > 0]
@@ -227,7 +237,7 @@ class Ensemble:
             raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
         found = [self.member_predictions(one) for one in splits]
         joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
-        return self.tables(splits, joined, store.manifest.targets, members=members)
+        return splits, joined
 
     def tables(
         self,
@@ -257,17 +267,26 @@ class Ensemble:
             n_atoms,
             self.manifest.targets,
             self.distributions(predictions, n_atoms),
-            {
-                name: np.concatenate(
-                    [labels_of(split, name, predictions[name].shape[2]) for split in splits]
-                )
-                for name in self.calibrations
-                if name in labels
-            },
+            self.references(splits, predictions, labels),
             self.coverage,
             predictions if members else None,
             names if len(splits) > 1 else None,
         )
+
+    def references(
+        self, splits: Sequence[GraphSplit], predictions: dict[str, Floats], labels: Collection[str]
+    ) -> dict[str, Floats]:
+        """True values of the targets that are predicted and have labels, ``[n, d]``.
+
+        Parameters are those of :meth:`tables`.
+        """
+        return {
+            name: np.concatenate(
+                [labels_of(split, name, predictions[name].shape[2]) for split in splits]
+            )
+            for name in self.calibrations
+            if name in labels
+        }
 
     def member_predictions(self, split: GraphSplit) -> dict[str, Floats]:
         """Every member's predictions for a split: output -> ``[n_members, n, d]``."""
@@ -317,7 +336,7 @@ class Ensemble:
         return join_members([predict_batches(model, batches()) for model in self.models])
 
 
-def _names(n: int, files: Sequence[str] | None) -> list[str]:
+def structure_names(n: int, files: Sequence[str] | None) -> list[str]:
     """Names of the structures: file, and number if the file has several."""
     if files is None:
         return [f"structure {i}" for i in range(n)]

@@ -21,6 +21,7 @@ from hydragnn_flow.ensemble.ensemble import (
 )
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
+from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     Floats,
@@ -109,6 +110,16 @@ def finish_ensemble(
         "best_member": members[best].member,
         "calibration": {name: asdict(value) for name, value in calibrations.items()},
         "test": _test(ensemble, test, predictions, best),
+        "measures": {
+            name: found.to_dict()
+            for name, found in measure_targets(
+                ensemble.distributions(predictions, test.n_atoms),
+                ensemble.references([test], predictions, calibrations),
+                test.n_atoms,
+                store.manifest,
+                coverage,
+            ).items()
+        },
         **totals,
     }
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))

@@ -1,20 +1,110 @@
-"""Labels in the components that models predict."""
+"""Labels in the components that models predict: of the graphs of a store, and in files."""
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
+
 import numpy as np
 
-from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.data import GraphSplit, Target
+from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
+
+_IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
+"""Places in Voigt's order of a tensor's nine numbers, row by row."""
 
 
 def labels_of(split: GraphSplit, target: str, dim: int) -> Floats:
-    """True values of a target for a split, [n, dim].
+    """True values of a target for a split, [n, dim]."""
+    return in_components(split.target(target), target, dim)
 
-    A potential predicts the six components of a stress that a store may hold as nine.
+
+def in_components(values: Floats, target: str, dim: int) -> Floats:
+    """True values ``[n, d]`` in the components that a model predicts.
+
+    A potential predicts the six components of a stress that the data may hold as nine.
     """
-    values = split.target(target)
     if target == STRESS and (values.shape[1], dim) == (9, 6):
         return np.asarray(values[:, VOIGT_PLACES])
     return values
+
+
+def labels_in_files(
+    found: Sequence[Found],
+    names: Sequence[str],
+    target: str,
+    described: Target,
+    keys: Sequence[str],
+) -> Floats | None:
+    """True values of a target for structures from files, ``[n, d]``; None if none has a label.
+
+    The stress of a structure that is not periodic in three directions is NaN.
+
+    Parameters
+    ----------
+    found
+        The structures, and all that their files say.
+    names
+        What to call each structure in errors.
+    target, described
+        Name of the target, and what the training data had.
+    keys
+        Where to look for labels, at least one; the first that any structure has counts.
+
+    Raises
+    ------
+    InputError
+        If some structures have no label, or a label is not finite or of another shape.
+    """
+    said: list[object] = []
+    for key in keys:  # one for all: structures may have values of several methods
+        said = [one.values.get(key) for one in found]
+        if any(value is not None for value in said):
+            break
+    labelled = sum(value is not None for value in said)
+    if not labelled:
+        return None
+    rows = []
+    for one, value, name in zip(found, said, names, strict=True):
+        n = 1 if described.level == "graph" else len(one.atoms)
+        if value is not None:
+            rows.append(_label(value, name, target, described, n))
+        elif target == STRESS and not one.atoms.pbc.all():
+            rows.append(np.full((n, described.dim), np.nan))
+        else:
+            raise InputError(
+                f"{name}: has no label of {target} ({key!r}), though "
+                f"{labelled} of {len(found)} structures have one; add it or leave the structure out"
+            )
+    return np.concatenate(rows)
+
+
+def _label(value: object, name: str, target: str, described: Target, n: int) -> Floats:
+    """One structure's label, ``[n, d]`` as the training data had it."""
+    try:
+        label = shaped(value, described.level, n).reshape(n, -1)
+    except (TypeError, ValueError):
+        label = np.empty((n, 0))
+    if target == STRESS and (label.shape[1], described.dim) == (6, 9):
+        label = label[:, _IN_FULL]
+    label = in_components(label, target, described.dim)
+    if label.shape[1] != described.dim:
+        raise InputError(
+            f"{name}: has a label of {target} that is not {_expected(described)} "
+            f"({reprlib.repr(value)}); correct it"
+        )
+    if not np.isfinite(label).all():
+        raise InputError(
+            f"{name}: has NaN or infinity in its label of {target}; correct it or leave the "
+            f"structure out"
+        )
+    return label
+
+
+def _expected(described: Target) -> str:
+    numbers = "a number" if described.dim == 1 else f"{described.dim} numbers"
+    return f"{numbers} per {'structure' if described.level == 'graph' else 'atom'}"

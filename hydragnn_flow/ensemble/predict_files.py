@@ -12,6 +12,7 @@ from ase import Atoms
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, read_structures
 from hydragnn_flow.data.sources.file_names import natural_order
+from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions_table import Predictions
@@ -86,16 +87,21 @@ def open_path(
 class Structures:
     """Structures, the names of their files, and the names of files without structures."""
 
-    atoms: list[Atoms] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     """Files that are hidden, broken links, or of a format ASE does not know."""
     unreadable: list[str] = field(default_factory=list)
     """Error of each of the other files that cannot be read or predicted."""
 
-    def add(self, file: Path, structures: Sequence[Atoms]) -> None:
+    @property
+    def atoms(self) -> list[Atoms]:
+        """The structures alone."""
+        return [one.atoms for one in self.found]
+
+    def add(self, file: Path, structures: Sequence[Found]) -> None:
         """Add those of a file."""
-        self.atoms += structures
+        self.found += structures
         self.files += [file.name] * len(structures)
 
     @contextmanager
@@ -138,14 +144,14 @@ def _of_directory(folder: Path, ensemble: Ensemble) -> Structures:
             found.strange.append(file.name)
         except InputError as error:
             found.unreadable.append(str(error))
-    if not found.atoms:
+    if not found.found:
         why = "; ".join(found.passed_over()) or "the directory holds no files"
         raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
     return found
 
 
-def _check(structures: Sequence[Atoms], file: Path, ensemble: Ensemble) -> None:
-    for number, atoms in enumerate(structures):
-        if (refusal := ensemble.refusal(atoms)) is not None:
+def _check(structures: Sequence[Found], file: Path, ensemble: Ensemble) -> None:
+    for number, one in enumerate(structures):
+        if (refusal := ensemble.refusal(one.atoms)) is not None:
             which = f"structure {number}: " if len(structures) > 1 else ""
             raise InputError(f"{file}: {which}{refusal}")

@@ -80,15 +80,15 @@ class AseFiles(StructureSource):
             images = _iread(file, format, slice(start, stop))
         else:
             images = islice(_iread(file, format), start, stop)
-        yield from map(_found, images)
+        yield from map(said_of, images)
 
 
 class UnknownFormat(InputError):
     """A file of a format that ASE does not know."""
 
 
-def read_structures(file: Path) -> list[ase.Atoms]:
-    """All structures of a file, to be predicted: without labels.
+def read_structures(file: Path) -> list[Found]:
+    """All structures of a file, to be predicted, with all that the file says of them.
 
     Raises
     ------
@@ -99,11 +99,11 @@ def read_structures(file: Path) -> list[ase.Atoms]:
     """
     try:
         if (format := _format(file)) in ("db", "json"):
-            found = [row.toatoms() for row in _database(file).select(sort="id")]
+            found = list(_rows(file, 0, _count_rows(file)))
         else:
-            found = list(_iread(file, format))
-        for atoms in found:
-            check_sites(atoms)
+            found = [said_of(atoms) for atoms in _iread(file, format)]
+        for one in found:
+            check_sites(one.atoms)
     except InputError:
         raise
     except Exception as error:  # parsers raise whatever their lines run into
@@ -146,8 +146,11 @@ def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.
     return iread(str(file), index, format, do_not_split_by_at_sign=True)
 
 
-def _found(atoms: ase.Atoms) -> Found:
-    """Results, then what is said of the structure, then columns; the first of a name counts."""
+def said_of(atoms: ase.Atoms) -> Found:
+    """A structure with all that may be a label of it.
+
+    Results, then what is said of the structure, then columns; the first of a name counts.
+    """
     results = {} if atoms.calc is None else atoms.calc.results
     columns = {k: v for k, v in atoms.arrays.items() if k not in ("numbers", "positions")}
     levels: dict[str, Level] = dict.fromkeys(columns, "node")
@@ -179,7 +182,7 @@ def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
     if start == stop:
         return  # a limit of 0 would be none
     for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
-        found = _found(row.toatoms())
+        found = said_of(row.toatoms())
         said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}
         values = {**said, **found.values}
         yield Found(found.atoms, values, found.levels)

@@ -1,0 +1,211 @@
+"""Errors and uncertainty of an ensemble on labelled data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.sources.ase_files import said_of
+from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.ensemble.ensemble import Ensemble, structure_names
+from hydragnn_flow.ensemble.labels import in_components, labels_in_files
+from hydragnn_flow.ensemble.predict_files import open_path
+from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
+from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.errors import InputError
+
+# What makes one doubt the unit of labels: this correlation with predictions, beyond this factor.
+_FOLLOWS = 0.9
+_FACTOR = 3.0
+_LEAST_VALUES = 10
+
+Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
+
+
+def evaluate(
+    ensemble: Ensemble,
+    data: Labelled,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, TargetMeasures]:
+    """Predict labelled structures and measure errors and uncertainty.
+
+    Parameters
+    ----------
+    ensemble
+        A loaded ensemble.
+    data
+        What :func:`~hydragnn_flow.ensemble.predict_files.predict_path` takes, a GraphStore, or ASE
+        structures. Units are those of the training data.
+    split
+        Of a GraphStore; all its splits if None.
+    keys
+        Target -> key of its labels in files and structures. By default the key in the training
+        data, or else the target's name, in the results of a calculation, `Atoms.info` or
+        `Atoms.arrays`.
+    say
+        Told which files of a directory were passed over, which targets have no labels, which splits
+        count together, and whose labels seem to be in another unit.
+
+    Returns
+    -------
+    dict
+        By target, in the ensemble's order; targets that grow with the number of atoms a second time
+        as ``energy per atom``.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to predict, no target has labels, only some structures have one, or a
+        label is not what the ensemble predicts.
+    """
+    keys = keys or {}
+    if unknown := keys.keys() - ensemble.calibrations.keys():
+        raise InputError(
+            f"the ensemble predicts no target {min(unknown)!r}; its targets are "
+            f"{', '.join(ensemble.calibrations)}"
+        )
+    if isinstance(data, (str, Path)):
+        path = Path(data)
+        opened = open_path(path, ensemble, split=split, say=say)
+        if not isinstance(opened, GraphStore):
+            with opened.naming(path):
+                return _of_structures(ensemble, opened.found, opened.files, keys, say)
+        data = opened
+    if isinstance(data, GraphStore):
+        if keys:
+            raise InputError(
+                f"{data.path}: a GraphStore names its labels by targets; leave the keys out"
+            )
+        return _of_store(ensemble, data, split, say)
+    if split is not None:
+        raise InputError("structures have no splits; leave split out")
+    structures = [data] if isinstance(data, Atoms) else data
+    return _of_structures(ensemble, [_current(atoms) for atoms in structures], None, keys, say)
+
+
+def _of_store(
+    ensemble: Ensemble, store: GraphStore, split: str | None, say: Callable[[str], None]
+) -> dict[str, TargetMeasures]:
+    labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
+    if not labelled:
+        raise InputError(
+            f"{store.path}: has no labels of {_listed(ensemble.calibrations)}; give data that have "
+            f"some"
+        )
+    _tell_missing(ensemble, labelled, say)
+    splits, members = ensemble.store_predictions(store, split)
+    if len(splits) > 1:
+        names = ", ".join(one.name for one in splits)
+        say(f"splits that count together: {names}; evaluate one with split (--split)")
+    n_atoms = np.concatenate([one.n_atoms for one in splits])
+    references = ensemble.references(splits, members, labelled)
+    return _measured(ensemble, members, references, n_atoms, say)
+
+
+def _of_structures(
+    ensemble: Ensemble,
+    found: Sequence[Found],
+    files: Sequence[str] | None,
+    keys: Mapping[str, str],
+    say: Callable[[str], None],
+) -> dict[str, TargetMeasures]:
+    """Labels first: what is wrong with them is said before anything is predicted."""
+    names = structure_names(len(found), files)
+    targets = ensemble.manifest.targets
+    wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
+    references = {
+        name: label
+        for name, tried in wanted.items()
+        if (label := labels_in_files(found, names, name, targets[name], tried)) is not None
+    }
+    missing = [name for name in wanted if name not in references]
+    if found and (not references or keys.keys() & set(missing)):
+        has = sorted({key for one in found for key in one.values if one.values[key] is not None})
+        tried = _listed(key for name in missing for key in wanted[name])
+        raise InputError(
+            f"no structure has a label of {_listed(missing)} (looked for {tried}; there is "
+            f"{_listed(has) or 'nothing'}); name its key, as in --key {missing[0]}=KEY"
+        )
+    _tell_missing(ensemble, references, say)
+    atoms = [one.atoms for one in found]
+    members = ensemble.structure_predictions(atoms, files)
+    n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
+    for name, label in references.items():
+        references[name] = in_components(label, name, members[name].shape[2])
+    return _measured(ensemble, members, references, n_atoms, say)
+
+
+def _measured(
+    ensemble: Ensemble,
+    members: dict[str, Floats],
+    references: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    say: Callable[[str], None],
+) -> dict[str, TargetMeasures]:
+    predicted = ensemble.distributions(members, n_atoms)
+    for name, reference in references.items():
+        unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
+        if (doubt := doubt_of(predicted[name].mean, reference)) is not None:
+            say(
+                f"labels of {name} {doubt}: are they in {unit}, with the sign of the training data?"
+            )
+    return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
+
+
+def doubt_of(predicted: Floats, reference: Floats) -> str | None:
+    """What suggests that labels are in another unit, or of the other sign; None if nothing does.
+
+    They then follow the predictions, which errors of a model do not make them do, by a factor.
+
+    Parameters
+    ----------
+    predicted, reference
+        Values of a target in the same order.
+    """
+    known = np.isfinite(predicted) & np.isfinite(reference)
+    found, true = (values[known] - values[known].mean() for values in (predicted, reference))
+    norms = np.linalg.norm(found), np.linalg.norm(true)
+    if len(found) < _LEAST_VALUES or min(norms) == 0:
+        return None
+    correlation = float(found @ true) / float(norms[0] * norms[1])
+    factor = float(norms[1] / norms[0])
+    if abs(correlation) < _FOLLOWS or (correlation > 0 and 1 / _FACTOR < factor < _FACTOR):
+        return None
+    signed = math.copysign(factor, correlation)
+    return f"are about {signed:.3g} times the predictions (correlation {correlation:.2f})"
+
+
+def _tell_missing(ensemble: Ensemble, labelled: Container[str], say: Callable[[str], None]) -> None:
+    if missing := [name for name in ensemble.calibrations if name not in labelled]:
+        say(f"not evaluated, as no structure has a label: {', '.join(missing)}")
+
+
+def _keys_of(ensemble: Ensemble, target: str, keys: Mapping[str, str]) -> list[str]:
+    """Keys to look for a target's label: the one given, or that of training, then its name."""
+    if target in keys:
+        return [keys[target]]
+    source = ensemble.manifest.provenance.get("source", {})
+    in_training = source.get("targets", {}).get(target, {}).get("key")
+    return [in_training, target] if in_training not in (None, target) else [target]
+
+
+def _current(atoms: Atoms) -> Found:
+    """A structure without the results of a calculator that has computed another since."""
+    stale = atoms.calc is not None and bool(atoms.calc.check_state(atoms))
+    if not stale:
+        return said_of(atoms)
+    alone: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # without calculator
+    return said_of(alone)
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))

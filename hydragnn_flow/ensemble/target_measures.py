@@ -1,0 +1,120 @@
+"""Measures of all targets of a set of structures, and the files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.bootstrap import Estimate, Sample, measure
+from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
+from hydragnn_flow.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class TargetMeasures:
+    """Measures of one target, in one unit."""
+
+    unit: str
+    structures: int
+    """Structures with a label and a prediction."""
+    values: int
+    """Values of these; of forces three per atom."""
+    measures: dict[str, Estimate]
+    """As :func:`~hydragnn_flow.ensemble.bootstrap.measure` names them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; None for what is not defined."""
+        return {
+            "unit": self.unit,
+            "structures": self.structures,
+            "values": self.values,
+            "measures": {
+                name: {
+                    end: number if np.isfinite(number) else None
+                    for end, number in estimate._asdict().items()
+                }
+                for name, estimate in self.measures.items()
+            },
+        }
+
+
+def measure_targets(
+    predicted: Mapping[str, Distribution],
+    references: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    manifest: Manifest,
+    coverage: float,
+) -> dict[str, TargetMeasures]:
+    """Measures of all targets whose true values are known.
+
+    Parameters
+    ----------
+    predicted
+        Target -> predictions ``[n, d]``.
+    references
+        Target -> true values ``[n, d]``.
+    n_atoms
+        Of each structure.
+    manifest
+        Level and unit of each target.
+    coverage
+        Fraction of true values that the predictions' intervals are to hold.
+    """
+    found = {}
+    for name, values in predicted.items():
+        if name not in references:
+            continue
+        target = manifest.targets[name]
+        numbers = np.arange(len(n_atoms))
+        rows = numbers if target.level == "graph" else np.repeat(numbers, n_atoms)
+        units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
+        if manifest.is_extensive(name):
+            unit, factor = per_atom(target.unit)
+            units.append((f"{name} per atom", unit, factor / n_atoms[:, None]))
+        for label, unit, scale in units:
+            columns = (references[name], values.mean, values.std, values.lo, values.hi)
+            reference, mean, std, lo, hi = ((column * scale).ravel() for column in columns)
+            structure = np.repeat(rows, values.mean.shape[1])
+            sample = Sample(structure, reference, mean, std, {coverage: (lo, hi)}).known()
+            found[label] = TargetMeasures(
+                unit, len(np.unique(sample.structure)), len(sample), measure(sample)
+            )
+    return found
+
+
+def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
+    """Write measures whole or not at all.
+
+    Parameters
+    ----------
+    path
+        Ends in ``.json``, for :meth:`TargetMeasures.to_dict` by target, or in ``.csv``, for a row
+        per measure of each target.
+    measures
+        By target.
+    """
+    if path.suffix == ".json":
+        write_json(path, {name: target.to_dict() for name, target in measures.items()})
+        return
+    rows = [
+        (name, target.unit, target.structures, target.values, measure, *estimate)
+        for name, target in measures.items()
+        for measure, estimate in target.measures.items()
+    ]
+    columns = ["target", "unit", "structures", "values", "measure", "value", "lo", "hi"]
+    write_text(path, pd.DataFrame(rows, columns=columns).to_csv(index=False))
+
+
+def per_atom(unit: str) -> tuple[str, float]:
+    """Unit of a quantity divided by the number of atoms, and the factor to get there.
+
+    Errors per atom of a useful model are thousandths of an electronvolt.
+    """
+    return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)
