@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
+from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.target_values import TargetValues, targets_of
@@ -100,6 +101,7 @@ def render(run: RunFiles) -> str:
     if targets:
         drawn = figures.coverage(targets, coverage)
         pictures["coverage"] = embed(drawn, "Observed against expected coverage of intervals")
+    measures = (run.ensemble or {}).get("measures")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -112,6 +114,7 @@ def render(run: RunFiles) -> str:
         facts=facts(run),
         coverage=f"{coverage * 100:g} %",
         accuracy=as_text(tables.accuracy_table(run.ensemble)) if run.ensemble else None,
+        measures=as_text(measures_frame(measures)) if measures else None,
         members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
         parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
         pictures=pictures,
