@@ -143,7 +143,7 @@ class RunDirectory:
         values, before = _resolved(config), self._recorded()
         if self.has_begun and "search" in before:
             # A study that is lost is made anew from the earlier searches that it began with.
-            values["search"]["warm_start"] = before["search"]["warm_start"]
+            values["search"]["warm_start"] = before["search"].get("warm_start", [])
         about = {"versions": versions(values), STARTED: [*before.get(STARTED, []), time.time()]}
         text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
@@ -195,7 +195,7 @@ class RunDirectory:
                 values = yaml.safe_load(file.read_text(encoding="utf-8"))
             except (yaml.YAMLError, ValueError):
                 values = None
-            if not isinstance(values, dict):
+            if not isinstance(values, dict) or not isinstance(values.get("search", {}), dict):
                 raise InputError(
                     f"{file}: is damaged; restore it from a copy, or delete the run directory to "
                     f"start over"

@@ -48,7 +48,8 @@ def versions(values: Any = None) -> dict[str, str]:
         found |= {package: version(package) for package in packages}
         file = getattr(sys.modules[module], "__file__", None)
         if not packages and file is not None:
-            found[module] = f"sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
+            with suppress(OSError):  # in an archive, or deleted since it was imported
+                found[module] = f"sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
     return found
 
 

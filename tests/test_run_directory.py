@@ -229,7 +229,7 @@ def test_what_a_driver_killed_at_the_start_leaves_is_accepted(tmp_path: Path) ->
     RunDirectory(tmp_path).check(CONFIG)
 
 
-@pytest.mark.parametrize("text", ["", "name: [", "- 1"])
+@pytest.mark.parametrize("text", ["", "name: [", "- 1", "search:", "search: [1]"])
 def test_a_damaged_run_yaml_is_refused(text: str, directory: RunDirectory) -> None:
     (directory.path / "run.yaml").write_text(text)
     message = refusal(lambda: directory.check(CONFIG))

@@ -31,3 +31,13 @@ def test_a_users_classes_are_recorded_with_their_versions(
     added = {k: v for k, v in versions(configuration).items() if k not in versions()}
     file = hashlib.sha256((tmp_path / "my_file.py").read_bytes()).hexdigest()
     assert added == {"theirs": "1.2.3", "my_file": f"sha256 {file}"}
+
+
+def test_a_module_whose_file_is_gone_does_not_stop_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone_file.py").write_text("class Mine: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_class("gone_file:Mine")
+    (tmp_path / "gone_file.py").unlink()
+    assert versions({"mpnn_type": "gone_file:Mine"}) == versions()

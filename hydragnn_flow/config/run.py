@@ -32,6 +32,13 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     validation split needs at least ``coverage / (1 - coverage)`` structures."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_level(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "level" in values:
+            raise ValueError("level is called coverage now; rename the key")
+        return values
+
 
 class RunConfig(Section):
     """A campaign: data, network, search, ensemble."""

@@ -183,7 +183,8 @@ def write_store(
     InputError
         For graphs that are not finite or do not fit each other.
     StoreError
-        For an existing ``path``, and where it cannot be written.
+        For an existing ``path``, one that another process is writing, and where it cannot be
+        written or the file system has no locks.
     """
     path = Path(path)
     if path.exists():
@@ -205,7 +206,10 @@ def write_store(
         staging = building / "store"
         try:
             shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
-            staging.mkdir()
+            try:
+                staging.mkdir()
+            except OSError as error:
+                raise cannot_write(path, error) from error
             with ShardSeries(
                 staging,
                 (f"shard-{number:05d}.bp" for number in itertools.count()),

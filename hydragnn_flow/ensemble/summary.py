@@ -10,7 +10,7 @@ from hydragnn_flow.errors import InputError
 
 FOLDER = "ensemble"
 SUMMARY = "ensemble.json"
-VERSION = 1
+VERSION = 2
 
 
 def read_summary(run_directory: str | Path) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def read_summary(run_directory: str | Path) -> dict[str, Any]:
     summary: dict[str, Any] = read_json(file)
     if summary.get("version") != VERSION:
         raise InputError(
-            f"{file}: has version {summary.get('version')}, this package reads {VERSION}"
+            f"{file}: has version {summary.get('version')}, this package reads {VERSION}; run the "
+            f"campaign again in another directory"
         )
     return summary

@@ -112,7 +112,7 @@ class Trainer:
         self.stand_in: Batch | None = None
         if world.size > 1:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
-            # DDDP waits for every rank, so one without graphs in a step computes this too.
+            # DDP waits for every rank, so one without graphs in a step computes this too.
             smallest = int(self.train.n_atoms.argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
 

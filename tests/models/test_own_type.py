@@ -69,6 +69,12 @@ class Failing(Empty):
 class Unready(Empty):
     def __init__(self, *given):
         self.layers = nn.ModuleList()
+class Huge(Empty):
+    def __init__(self, *arguments):
+        raise RuntimeError("can't allocate memory")
+class OnABrokenDisk(Empty):
+    def __init__(self, *arguments):
+        raise OSError(5, "Input/output error")
 class OtherArguments(Empty):
     def __init__(self, width): ...
 class Undescribed(MessagePassing): pass
@@ -126,6 +132,14 @@ def test_a_class_that_cannot_be_used_is_told_in_one_sentence(name: str, said: st
     with pytest.raises(InputError, match=f"Architecture.mpnn_type = .*{name}' {said}") as error:
         build_model(section, manifest())
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Huge", RuntimeError), ("OnABrokenDisk", OSError)])
+def test_lack_of_memory_and_failing_disks_keep_their_names(name: str, kind: type) -> None:
+    """The trainer makes `out_of_memory` and `interrupted` of them."""
+    with pytest.raises(kind) as error:
+        build_model(network(f"my_package.others:{name}", potential=False), manifest())
+    assert not isinstance(error.value, InputError)
 
 
 @pytest.mark.parametrize(

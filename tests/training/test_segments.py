@@ -54,8 +54,9 @@ def equal_states(one: object, two: object) -> bool:
     return one == two
 
 
-def test_three_segments_equal_one(tmp_path: Path, alloy_store: GraphStore) -> None:
-    network = network_with(Architecture__mpnn_type="PNA")
+@pytest.mark.parametrize("kind", ["PNA", "EGNN"])
+def test_three_segments_equal_one(kind: str, tmp_path: Path, alloy_store: GraphStore) -> None:
+    network = network_with(Architecture__mpnn_type=kind)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 6, network=network))
     parts = [
         run_segment(

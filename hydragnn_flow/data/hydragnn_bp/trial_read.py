@@ -142,15 +142,17 @@ class _Progress(NamedTuple):
 
 
 def _progress(pid: int, output: IO[bytes]) -> _Progress:
-    """Progress of the child; outside Linux the slices that it reports, and no calls to read."""
+    """Progress of the child; if the system counts no bytes, the slices that the child reports."""
     slices = os.fstat(output.fileno()).st_size
     try:
         child = psutil.Process(pid)
         times = child.cpu_times()
-        cpu_seconds = times.user + times.system
-        if not psutil.LINUX:
-            return _Progress(slices, 0, cpu_seconds)
-        found = child.io_counters()
-        return _Progress(found.read_chars, found.read_count, cpu_seconds)
     except psutil.Error:  # it has ended
         return _Progress(slices, 0, 0.0)
+    cpu_seconds = times.user + times.system
+    try:
+        found = child.io_counters()
+        return _Progress(found.read_chars, found.read_count, cpu_seconds)
+    # Outside Linux, or in a sandbox, psutil has no such method or finds its file empty.
+    except (psutil.Error, AttributeError, RuntimeError, ValueError):
+        return _Progress(slices, 0, cpu_seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 
-import torch
 from torch import nn
 
 from hydragnn_flow.config.network import Architecture
@@ -41,8 +40,8 @@ def make_stack(
         return kind(architecture, statistics, width, depth)
     try:
         stack = kind(architecture, statistics, width, depth)
-    except (InputError, MemoryError, torch.OutOfMemoryError):
-        raise
+    except (InputError, MemoryError, OSError, RuntimeError):
+        raise  # lack of memory, which torch reports in several ways, and a disk that fails
     except Exception as error:  # whatever a user's constructor does
         raise InputError(
             f"network: Architecture.mpnn_type = {name!r} cannot be constructed "
