@@ -12,6 +12,7 @@ import optuna
 import pandas as pd
 import yaml
 
+from hydragnn_flow.ensemble.summary import VERSION
 from hydragnn_flow.search import JOURNAL
 
 RUNGS = (3, 9, 20)
@@ -236,7 +237,7 @@ class Made:
             np.mean([(nodes[f"forces_{c}_mean"] - nodes[f"forces_{c}"]).abs() for c in "xyz"])
         )
         summary = {
-            "version": 1,
+            "version": VERSION,
             "coverage": 0.9,
             "members": members,
             "calibration": {
