@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import NetworkConfig, load_network
+from hydragnn_flow.config.run import CriterionName
 
 Kind = Literal["trial", "member"]
 Status = Literal[
@@ -61,6 +62,11 @@ class SegmentSpec(Segment):
     if not given."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
+    criterion: CriterionName = "mae"
+    """Error by which its epochs are judged."""
+    trivial_errors: dict[str, float] = field(default_factory=dict)
+    """Errors of a trivial predictor, by target, in which the criterion is measured; the trainer
+    works them out if not given."""
     run_directory: str = ""
     """File of the driver's token."""
     token: str = ""

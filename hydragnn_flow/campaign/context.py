@@ -14,11 +14,13 @@ from hydragnn_flow.campaign.task import Task, checkpoint_time
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Estimate, Gcd
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
+from hydragnn_flow.training.trivial import trivial_errors
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +39,16 @@ class Context:
     clock: Clock = field(default_factory=WallClock)
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
+    trivial_errors: dict[str, float] = field(init=False)
+    """Units of the criterion, worked out once for all segments."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
         gcd = gcd_for_segments(self.site, self.config, self.store)
         self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
         self.estimator.learn(self.history)
+        manifest, name = self.store.manifest, self.config.ensemble.criterion
+        self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
     @property
     def gcd(self) -> Gcd:
@@ -88,6 +94,8 @@ class Context:
             start_from=str(start_from) if start_from else None,
             decay=decay,
             after_epoch=done_epochs,
+            criterion=self.config.ensemble.criterion,
+            trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),
             token=self.token,
             threads=self.site.node.cores_per_gcd,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -19,6 +19,8 @@ from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 
+CriterionName = Literal["mae", "rmse"]
+
 
 class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
@@ -28,6 +30,10 @@ class EnsembleConfig(Section):
     ended count as finished."""
     epochs: int = Field(ge=1)
     """Epochs of a member in total. Its training continues from its trial's checkpoint."""
+    criterion: CriterionName = "mae"
+    """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
+    square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the
+    targets trained on, so it has no unit. Squares let a few atoms of thousands decide."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     validation split needs at least ``coverage / (1 - coverage)`` structures."""

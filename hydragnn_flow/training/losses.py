@@ -20,7 +20,7 @@ from hydragnn_flow.data import Manifest
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.terms import STRESS_DIM, Term, terms_of
+from hydragnn_flow.training.terms import Term, terms_of
 
 __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
@@ -37,7 +37,7 @@ class Counts:
 
 
 class Loss:
-    """Weighted sum of terms, and the absolute errors people read.
+    """Weighted sum of terms.
 
     Parameters
     ----------
@@ -55,7 +55,6 @@ class Loss:
         training = network.Training
         self.terms = terms_of(network, manifest)
         self.targets = {term.target: term.level for term in self.terms}
-        self._extensive = {name for name in self.targets if manifest.is_extensive(name)}
         self.is_root = training.loss_function_type == "rmse"
         self.is_likelihood = training.loss_function_type == "GaussianNLLLoss"
         self._function = _element_wise(training)
@@ -127,29 +126,6 @@ class Loss:
         weights = self._weights / square.clamp_min(_SMALLEST_SQUARE).sqrt()
         slope = 0.5 * torch.dot(weights, means)
         return slope + slope.detach()
-
-    def absolute_errors(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Sums of absolute errors, in the data's units; ``[n_metrics]`` float64.
-
-        In the order of :meth:`metric_names`.
-        """
-        sums: list[Tensor] = []
-        for target in self.targets:
-            error = _difference(outputs[target], batch, target).detach().abs()
-            sums.append(error.sum().double())
-            if target in self._extensive:
-                sums.append((error / atoms_per_graph(batch, error)).sum().double())
-        return torch.stack(sums)
-
-    def metric_names(self, manifest: Manifest) -> list[tuple[str, str, int]]:
-        """Name, level and number of components of each metric."""
-        names = []
-        for target, level in self.targets.items():
-            dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
-            names.append((f"{target}_mae", level, dim))
-            if target in self._extensive:
-                names.append((f"{target}_mae_per_atom", level, dim))
-        return names
 
     def _residual(self, term: Term, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         residual = _difference(outputs[term.target], batch, term.target)

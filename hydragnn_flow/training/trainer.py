@@ -22,9 +22,11 @@ from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.metrics import Metrics
 from hydragnn_flow.training.monitor import Diverged, Stopped, TrainingMonitor
 from hydragnn_flow.training.optimizers import (
     make_optimizer,
@@ -36,6 +38,7 @@ from hydragnn_flow.training.predictions import Predicted, gathered
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
+from hydragnn_flow.training.trivial import trivial_errors
 
 
 class Trainer:
@@ -90,7 +93,9 @@ class Trainer:
         self.model: nn.Module = model.to(device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.loss = Loss(network, store.manifest, device)
-        self.metric_names = self.loss.metric_names(store.manifest)
+        self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
+        trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)
+        self.criterion = Criterion.of(network, store.manifest, trivial, spec.criterion)
         if STRESS in self.loss.targets:
             check_cells(store)
         settings = self.settings.Optimizer
@@ -235,7 +240,7 @@ class Trainer:
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
     ) -> tuple[float, dict[str, float]]:
-        """Loss and mean absolute errors of the averaged weights on a split.
+        """Loss and errors of the averaged weights on a split.
 
         In the precision of the weights, as every later prediction is, autocast or not.
 
@@ -251,9 +256,7 @@ class Trainer:
         model = self.average.model()
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms = len(self.loss.terms)
-        sums = torch.zeros(
-            n_terms + len(self.metric_names), dtype=torch.float64, device=self.device
-        )
+        sums = torch.zeros(n_terms + len(self.metrics), dtype=torch.float64, device=self.device)
         steps = plan_in_order(split, self.reading, self.world.size)
         with closing(self.batches(split, steps)) as batches, torch.no_grad():
             for batch in batches:
@@ -261,16 +264,11 @@ class Trainer:
                 if batch is not None:
                     outputs = model(batch)
                     sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
-                    sums[n_terms:] += self.loss.absolute_errors(outputs, batch)
+                    sums[n_terms:] += self.metrics.sums(outputs, batch)
                     if keep is not None:
                         keep.add(outputs)
         sums = self.world.sum(sums)
-        errors = sums[n_terms:].tolist()
-        elements = {"graph": counts.graphs, "node": counts.atoms}
-        metrics = {
-            name: error / (elements[level] * dim)
-            for (name, level, dim), error in zip(self.metric_names, errors, strict=True)
-        }
+        metrics = self.metrics.means(sums[n_terms:].tolist(), counts)
         return float(self.loss.total(sums[:n_terms])), metrics
 
     def save(self) -> None:

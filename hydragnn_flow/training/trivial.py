@@ -1,0 +1,94 @@
+"""Errors of a predictor that has learnt nothing of structures, the units of the criterion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.run import CriterionName
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.manifest import ENERGY
+from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Batch
+
+    from hydragnn_flow.data import GraphSplit, Manifest
+
+Floats = NDArray[np.float64]
+
+# Enough to know a mean error within one or two per cent.
+_MOST_GRAPHS = 4096
+_RUN = 64
+_NO_ERROR = 1e-10
+
+
+def trivial_errors(
+    split: GraphSplit, manifest: Manifest, name: CriterionName = "mae"
+) -> dict[str, float]:
+    """Error per element of a trivial predictor on the training split, for every target.
+
+    It predicts the sum of the element energies for a total energy, the mean per atom for any other
+    target that is a sum over atoms, and the mean of each component for the rest. Errors of
+    extensive targets are those per atom. Where the labels do not vary there is no such error, and
+    the mean size of the labels takes its place, or 1 if they are zero.
+
+    Parameters
+    ----------
+    split
+        The training split. Of a large one, runs of graphs spread over it are read, some thousands
+        in all.
+    manifest
+        Of the store; its statistics of the whole training split are what is predicted.
+    name
+        Mean absolute, or root mean square.
+    """
+    power = 2 if name == "rmse" else 1
+    sums = {target: np.zeros(3) for target in manifest.targets}
+    with closing(split.batches(_spread(len(split)))) as batches:
+        for batch in batches:
+            for target, found in sums.items():
+                labels, guesses = _labels_and_guesses(batch, target, manifest)
+                known = np.isfinite(labels)
+                errors, sizes = np.abs(labels - guesses)[known], np.abs(labels)[known]
+                found += (errors.size, (errors**power).sum(), (sizes**power).sum())
+    return {target: _unit(found, power) for target, found in sums.items()}
+
+
+def _unit(sums: Floats, power: int) -> float:
+    n, *totals = sums.tolist()
+    error, size = ((total / max(n, 1.0)) ** (1 / power) for total in totals)
+    return float(error if error > _NO_ERROR * size else size or 1.0)
+
+
+def _spread(n_graphs: int) -> Iterator[NDArray[np.int64]]:
+    """Runs of consecutive graphs, which are read together: all, or some spread evenly."""
+    runs = -(-n_graphs // _RUN)
+    most = _MOST_GRAPHS // _RUN
+    for run in np.unique(np.linspace(0, runs - 1, min(runs, most)).round().astype(np.int64)):
+        yield np.arange(run * _RUN, min((run + 1) * _RUN, n_graphs))
+
+
+def _labels_and_guesses(batch: Batch, target: str, manifest: Manifest) -> tuple[Floats, Any]:
+    """A target's labels, per atom if it is extensive, and what is predicted of them."""
+    described, statistics = manifest.targets[target], manifest.statistics
+    labels = target_array(batch[target].numpy(), described)
+    mean = np.array(statistics.targets[target].mean)
+    if not manifest.is_extensive(target):
+        places = list(VOIGT_PLACES) if target == STRESS and described.dim == 9 else slice(None)
+        return labels[:, places], mean[places]
+    n_atoms = np.diff(batch.ptr.numpy()).astype(np.float64)[:, None]
+    train = manifest.splits[TRAIN]
+    energies = statistics.element_energies
+    # A fit of as many energies as structures would leave nothing.
+    if target != ENERGY or not energies or train.graphs < 2 * len(energies):
+        return labels / n_atoms, mean * (train.graphs / train.atoms)
+    by_number = np.zeros(max(energies) + 1)
+    by_number[list(energies)] = list(energies.values())
+    sums = np.bincount(batch.batch.numpy(), by_number[batch.x[:, 0].long().numpy()])
+    return labels / n_atoms, sums[:, None] / n_atoms
