@@ -18,6 +18,7 @@ from hydragnn_flow.commands import evaluate, search, select, sites
 from hydragnn_flow.commands.console import (
     FinishedRun,
     RunDir,
+    Without,
     console,
     existing_data,
     say,
@@ -215,6 +216,7 @@ def predict(
     members: Annotated[
         bool, typer.Option("--members", help="Add every member's prediction.")
     ] = False,
+    without: Without = None,
 ) -> None:
     """Predict structures with the ensemble of a finished run.
 
@@ -226,7 +228,7 @@ def predict(
     from hydragnn_flow.ensemble.predict_files import predict_path
 
     with using(out, run_dir, structures):
-        ensemble = Ensemble.load(run_dir)
+        ensemble = Ensemble.load(run_dir, without=without or ())
         tables = predict_path(ensemble, structures, split=split, members=members, say=say)
         for path in tables.save(out.with_suffix(""), (out.suffix,)):
             say(short(path))

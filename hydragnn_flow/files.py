@@ -74,7 +74,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Replace ``path`` by ``values`` as JSON at once."""
-    write_text(path, json.dumps(values, indent=1) + "\n")
+    write_text(path, json_text(values))
+
+
+def json_text(values: Any) -> str:
+    """What :func:`write_json` writes."""
+    return json.dumps(values, indent=1) + "\n"
 
 
 def copy_file(source: Path, target: Path) -> None:

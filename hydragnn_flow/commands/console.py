@@ -104,10 +104,21 @@ RunDir = Annotated[
 FinishedRun = Annotated[
     Path,
     typer.Argument(
-        help="Directory of a finished run.",
+        help="Directory of a finished run, or an exported ensemble.",
         metavar="RUN_DIR",
         show_default=False,
         callback=_finished,
+    ),
+]
+
+Without = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--without",
+        help="Leave this member out, by its number in ensemble.json; may be repeated. Weights of "
+        "the others are scaled to add up to 1; intervals stay calibrated for all members.",
+        metavar="K",
+        show_default=False,
     ),
 ]
 

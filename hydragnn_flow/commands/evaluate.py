@@ -9,6 +9,7 @@ import typer
 
 from hydragnn_flow.commands.console import (
     FinishedRun,
+    Without,
     console,
     existing_data,
     refuse_unwritable,
@@ -75,6 +76,7 @@ def evaluate(
             callback=_by_target,
         ),
     ] = None,
+    without: Without = None,
 ) -> None:
     """Measure the errors of a finished run's ensemble, and its uncertainty, on labelled data."""
     from hydragnn_flow.ensemble import Ensemble
@@ -84,7 +86,8 @@ def evaluate(
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
-        found = measure(Ensemble.load(run_dir), data, split=split, keys=keys, say=say)
+        ensemble = Ensemble.load(run_dir, without=without or ())
+        found = measure(ensemble, data, split=split, keys=keys, say=say)
         if out is not None:
             save_measures(out, found)
     console.print(measures_table({name: target.to_dict() for name, target in found.items()}))

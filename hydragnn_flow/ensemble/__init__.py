@@ -10,9 +10,10 @@ from hydragnn_flow.lazy import lazily
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.acquisition import Selection, select_structures
     from hydragnn_flow.ensemble.calculator import EnsembleCalculator
-    from hydragnn_flow.ensemble.ensemble import Ensemble, member_folder
+    from hydragnn_flow.ensemble.ensemble import Ensemble
     from hydragnn_flow.ensemble.evaluation import evaluate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
+    from hydragnn_flow.ensemble.members import member_folder
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
     from hydragnn_flow.ensemble.uncertainty import needed_for_coverage
@@ -29,7 +30,7 @@ else:
             "UncertaintyWatch": "watch",
             "evaluate": "evaluation",
             "finish_ensemble": "finish",
-            "member_folder": "ensemble",
+            "member_folder": "members",
             "needed_for_coverage": "uncertainty",
             "select_structures": "acquisition",
             "select_top": "selection",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,19 +26,20 @@ from hydragnn_flow.data import (
     atoms_to_graph,
     batch_graphs,
 )
+from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.members import load_member, member_name
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
-from hydragnn_flow.ensemble.summary import FOLDER, read_summary
+from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.embedding import NodeEmbedding
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import made_by
+from hydragnn_flow.training.predict import predict_batches, split_batches
 
 MANIFEST = "manifest.json"
 _BATCH = 64
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,32 @@ class Ensemble:
     """Manifest of the store the members were trained on."""
     coverage: float
     """Fraction of true values the intervals are to hold."""
+    numbers: tuple[int, ...] | None = None
+    """Number of each member, by which columns name it; from 0 on, if none is left out."""
 
     @classmethod
-    def load(cls, run_directory: str | Path) -> Ensemble:
-        """Load the ensemble of a finished run.
+    def load(cls, path: str | Path, *, without: Collection[int] = ()) -> Ensemble:
+        """Load the ensemble of a finished run, or an exported one, and verify its files.
+
+        Parameters
+        ----------
+        path
+            Directory of the run, or of the export.
+        without
+            Members to leave out, by number; their files are not read. The weights of the others
+            are divided by their sum. The calibration was made with all members, so intervals of
+            the others hold less exactly what they should.
 
         Raises
         ------
         InputError
-            If the run has no ensemble yet, or its files are damaged.
+            If the run has no ensemble yet, if its files are damaged, or if fewer than two members
+            would be left.
         """
-        summary = read_summary(run_directory)
-        folder = Path(run_directory) / FOLDER
+        folder = ensemble_folder(path)
+        verify_checksums(folder, [member_name(member) for member in without])
+        summary = read_summary(path)
+        numbers, weights = _remaining(summary, folder, without)
         try:
             manifest = Manifest.model_validate(read_json(folder / MANIFEST))
         except ValidationError:
@@ -79,11 +95,12 @@ class Ensemble:
                 f"{folder / MANIFEST}: is damaged; restore it from a copy of the run"
             ) from None
         return cls(
-            tuple(load_member(folder, m["member"], manifest)[0] for m in summary["members"]),
-            np.array([m["weight"] for m in summary["members"]]),
+            tuple(load_member(folder, member, manifest)[0] for member in numbers),
+            weights,
             {name: Calibration(**values) for name, values in summary["calibration"].items()},
             manifest,
             summary["coverage"],
+            tuple(numbers),
         )
 
     def predict(
@@ -130,6 +147,7 @@ class Ensemble:
             self.coverage,
             predictions if members else None,
             about={**about, "formula": [_formula(atoms) for atoms in structures]},
+            numbers=self.numbers,
         )
 
     def structure_predictions(
@@ -271,6 +289,7 @@ class Ensemble:
             self.coverage,
             predictions if members else None,
             names if len(splits) > 1 else None,
+            numbers=self.numbers,
         )
 
     def references(
@@ -336,6 +355,34 @@ class Ensemble:
         return join_members([predict_batches(model, batches()) for model in self.models])
 
 
+def _remaining(
+    summary: Mapping[str, Any], folder: Path, without: Collection[int]
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Numbers and weights of the members that are not left out."""
+    members = {row["member"]: float(row["weight"]) for row in summary["members"]}
+    total = sum(members.values())
+    if not abs(total - 1) < _ROUNDING:
+        raise InputError(
+            f"{folder / SUMMARY}: weights of the members add up to {total:g}, not to 1; take the "
+            f"file from a copy, or, in the directory of a run, delete it and start the run again"
+        )
+    strange = sorted(set(without) - members.keys())
+    if strange:
+        raise InputError(
+            f"{folder}: has no member {strange[0]} to leave out; its members are "
+            f"{', '.join(map(str, members))}"
+        )
+    numbers = [member for member in members if member not in without]
+    if len(numbers) < 2:
+        raise InputError(
+            f"{folder}: without {', '.join(map(str, sorted(without)))} fewer than two of its "
+            f"{len(members)} members are left, which say nothing of their uncertainty; leave "
+            f"fewer out"
+        )
+    weights = np.array([members[number] for number in numbers])
+    return numbers, weights / weights.sum() if without else weights
+
+
 def structure_names(n: int, files: Sequence[str] | None) -> list[str]:
     """Names of the structures: file, and number if the file has several."""
     if files is None:
@@ -374,25 +421,6 @@ def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Float
     """
     common = [name for name in predictions[0] if all(name in p for p in predictions)]
     return {name: np.stack([p[name] for p in predictions]) for name in common}
-
-
-def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Module, str]:
-    """A member of the ensemble's folder with its best weights, and an identifier of these.
-
-    The rest of its checkpoint, several times as large, is gone by then.
-    """
-    directory = member_folder(folder, member)
-    network = read_json(directory / "config.json")["NeuralNetwork"]
-    state = load_checkpoint(
-        directory / FILE,
-        remedy="take it from a copy, or delete it and ensemble.json and start the run again",
-    )
-    return restore_model(network, manifest, state["best"]), made_by(state["progress"])
-
-
-def member_folder(folder: Path, member: int) -> Path:
-    """The folder of a member's files."""
-    return folder / "members" / str(member)
 
 
 def _check_fit(store: GraphStore, trained_on: Manifest) -> None:

@@ -12,14 +12,10 @@ from torch import nn
 
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
-from hydragnn_flow.ensemble.ensemble import (
-    MANIFEST,
-    Ensemble,
-    join_members,
-    load_member,
-    member_folder,
-)
+from hydragnn_flow.ensemble.checksums import write_checksums
+from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble, join_members
 from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import (
@@ -31,7 +27,7 @@ from hydragnn_flow.ensemble.uncertainty import (
     measured_coverage,
 )
 from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
-from hydragnn_flow.files import write_json, write_text
+from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.losses import Loss
 from hydragnn_flow.training.predict import predict_batches, split_batches
@@ -123,7 +119,10 @@ def finish_ensemble(
         **totals,
     }
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
-    write_json(folder / SUMMARY, summary)
+    content = json_text(summary)
+    files = [name for member in members for name in member_files(member.member)]
+    write_checksums(folder, [MANIFEST, *files], {SUMMARY: content})
+    write_text(folder / SUMMARY, content)
     return summary
 
 

@@ -61,6 +61,7 @@ def build_tables(
     members: Mapping[str, Floats] | None = None,
     splits: NDArray[np.str_] | None = None,
     about: Mapping[str, Sequence[str]] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Predictions:
     """Lay predictions out as tables.
 
@@ -82,6 +83,8 @@ def build_tables(
         Split of each structure, where they come from several.
     about
         Further columns of the structures, by name, which follow ``graph_id``.
+    numbers
+        Of the members; from 0 on if not given.
     """
     of_graphs: dict[str, NDArray[Any]] = {} if splits is None else {"split": splits}
     of_graphs["graph_id"] = graph_id
@@ -102,7 +105,11 @@ def build_tables(
                     component,
                     values,
                     references.get(name),
-                    None if members is None else members[name],
+                    {}
+                    if members is None
+                    else dict(
+                        zip(numbers or range(len(members[name])), members[name], strict=True)
+                    ),
                 )
                 columns |= new
                 units |= dict.fromkeys(new, targets[name].unit)
@@ -133,7 +140,7 @@ def _columns(
     component: int,
     values: Distribution,
     reference: Floats | None,
-    members: Floats | None,
+    members: Mapping[int, Floats],
 ) -> dict[str, NDArray[np.generic]]:
     columns: dict[str, NDArray[np.generic]] = {}
     if reference is not None:
@@ -148,7 +155,6 @@ def _columns(
     ):
         if array is not None:
             columns[f"{label}_{suffix}"] = array[:, component]
-    if members is not None:
-        for k, member in enumerate(members):
-            columns[f"{label}_member_{k}"] = member[:, component]
+    for k, member in members.items():
+        columns[f"{label}_member_{k}"] = member[:, component]
     return columns

@@ -13,19 +13,30 @@ SUMMARY = "ensemble.json"
 VERSION = 2
 
 
-def read_summary(run_directory: str | Path) -> dict[str, Any]:
-    """The content of a finished run's `ensemble.json`.
+def ensemble_folder(path: str | Path) -> Path:
+    """The folder with an ensemble's files: that of a finished run, or an exported one itself.
 
     Raises
     ------
     InputError
-        If the run has no ensemble yet, or the file is damaged or of another version.
+        If there is none, saying what is missing.
     """
-    file = Path(run_directory) / FOLDER / SUMMARY
-    if not file.exists():
-        raise InputError(
-            f"{run_directory}: holds no finished ensemble; run the campaign to its end first"
-        )
+    path = Path(path)
+    for folder in (path / FOLDER, path):
+        if (folder / SUMMARY).exists():
+            return folder
+    raise InputError(_without_ensemble(path))
+
+
+def read_summary(path: str | Path) -> dict[str, Any]:
+    """The content of the `ensemble.json` of a finished run or of an exported ensemble.
+
+    Raises
+    ------
+    InputError
+        If there is no ensemble yet, or the file is damaged or of another version.
+    """
+    file = ensemble_folder(path) / SUMMARY
     summary: dict[str, Any] = read_json(file)
     if summary.get("version") != VERSION:
         raise InputError(
@@ -33,3 +44,28 @@ def read_summary(run_directory: str | Path) -> dict[str, Any]:
             f"campaign again in another directory"
         )
     return summary
+
+
+def _without_ensemble(path: Path) -> str:
+    """Why a path has no ensemble, and what to do."""
+    if not path.exists():
+        return f"{path}: does not exist; correct the path of the run or of the exported ensemble"
+    if (path / "members").is_dir():
+        return f"{path / SUMMARY}: is missing; take it from a copy"
+    if not (path / "run.yaml").exists():
+        return (
+            f"{path}: is neither the directory of a run (no run.yaml) nor an exported ensemble (no "
+            f"{SUMMARY}); correct the path"
+        )
+    begun = _folders(path / FOLDER / "members")
+    if begun:
+        missing = f"its {begun} members are not all trained, or not weighed and calibrated yet"
+    elif trials := _folders(path / "trials"):
+        missing = f"its search has begun {trials} trials, and no member is trained yet"
+    else:
+        missing = "its search has not begun"
+    return f"{path}: holds no finished ensemble: {missing}; run the campaign to its end first"
+
+
+def _folders(path: Path) -> int:
+    return sum(entry.is_dir() for entry in path.iterdir()) if path.is_dir() else 0

@@ -43,6 +43,27 @@ def test_predicting_says_where_and_in_which_units(
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["predict", "{store}", "-o", "{folder}/out.csv"], "has no member 7 to leave out"),
+        (["evaluate", "{store}"], "has no member 7 to leave out"),
+    ],
+)
+def test_a_member_that_is_not_there_cannot_be_left_out(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Path,
+    alloy_store: GraphStore,
+    words: list[str],
+    says: str,
+) -> None:
+    places = {"folder": console.folder, "store": alloy_store.path}
+    command, *filled = [word.format(**places) for word in words]
+    arguments = [command, run, *filled, "--without", "7"]
+    console.refuses(monkeypatch, *arguments, names=[says])
+
+
+@pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["{store}", "--split", "test"], ["{store}", "testset"]),

@@ -15,8 +15,8 @@ from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble import Ensemble, member_folder
-from hydragnn_flow.ensemble import ensemble as ensemble_module
 from hydragnn_flow.ensemble import finish as module
+from hydragnn_flow.ensemble import members as members_module
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import made_by, save_predictions
@@ -73,7 +73,7 @@ def test_checkpoints_are_not_in_memory_together(
         read.append(ref(state))
         return state
 
-    monkeypatch.setattr(ensemble_module, "load_checkpoint", watched)
+    monkeypatch.setattr(members_module, "load_checkpoint", watched)
     untrained_ensemble(tmp_path, alloy_store, members=3)
     assert alive and set(alive) <= {0, 1}, "the one before may go when the next has come"
 

@@ -22,6 +22,7 @@ from ase.build import bulk
 
 from hydragnn_flow import Ensemble, load_site, run_campaign
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.ensemble.checksums import write_checksums
 
 CONFIG: dict[str, Any] = {
     "name": "golden",
@@ -72,6 +73,7 @@ KEPT = (
     "ensemble/members/*/checkpoint.pt",
     "ensemble/members/*/validation.npz",
 )
+CHECKED = ("ensemble.json", "manifest.json", "config.json", "checkpoint.pt")
 EXPECTED = "expected.json"
 
 
@@ -90,6 +92,12 @@ def predictions(run: Path) -> dict[str, Any]:
     return {name: table.to_dict("list") for name, table in tables.items() if table is not None}
 
 
+def seal(ensemble: Path) -> None:
+    """Write the checksums of files that have become other ones."""
+    files = (file for file in ensemble.rglob("*") if file.name in CHECKED)
+    write_checksums(ensemble, [str(file.relative_to(ensemble)) for file in files])
+
+
 def main(folder: Path) -> None:
     """Run the campaign and keep its files in a new folder."""
     folder.mkdir()
@@ -104,6 +112,7 @@ def main(folder: Path) -> None:
                 if file.suffix not in (".pt", ".npz"):  # names of machines are nobody's business
                     text = re.sub(rf"\b{re.escape(platform.node())}\b", "node", kept.read_text())
                     kept.write_text(text)
+        seal(folder / "ensemble")
         numbers = json.dumps(predictions(run), indent=1)
     (folder / EXPECTED).write_text(numbers + "\n")
 

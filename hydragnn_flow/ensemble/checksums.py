@@ -1,0 +1,96 @@
+"""Checksums of an ensemble's files: what is read is what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_text
+
+CHECKSUMS = "checksums.json"
+_VERSION = 1
+_BLOCK = 1 << 20
+
+
+def write_checksums(
+    folder: Path, names: Iterable[str], to_be_written: Mapping[str, str] | None = None
+) -> None:
+    """Write the SHA-256 of an ensemble's files to `checksums.json`.
+
+    Parameters
+    ----------
+    folder
+        Of the ensemble.
+    names
+        Files in it, as paths relative to it.
+    to_be_written
+        Texts of files that follow, by name: the file that says that an ensemble is complete is
+        written last.
+    """
+    digests = {name: _sha256(folder / name) for name in names}
+    for name, text in (to_be_written or {}).items():
+        digests[name] = hashlib.sha256(text.encode()).hexdigest()
+    write_text(folder / CHECKSUMS, _content(digests))
+
+
+def verify_checksums(folder: Path, but: Collection[str] = ()) -> None:
+    """Refuse an ensemble with a file that is not as it was written.
+
+    Parameters
+    ----------
+    folder
+        Of the ensemble.
+    but
+        Folders in it whose files are not read.
+
+    Raises
+    ------
+    InputError
+        Naming the first file that is missing or differs.
+    """
+    file = folder / CHECKSUMS
+    try:
+        text = file.read_text(encoding="utf-8")
+        digests = json.loads(text)["sha256"]
+        # Nobody else writes this file, so each of its bytes is known.
+        sound = text == _content(digests)
+    except FileNotFoundError:
+        raise _damaged(file, "is missing") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise _damaged(file, "is damaged")
+    for name, digest in digests.items():
+        if any(name.startswith(f"{other}/") for other in but):
+            continue
+        try:
+            found = _sha256(folder / name)
+        except FileNotFoundError:
+            raise _damaged(folder / name, "is missing") from None
+        if found != digest:
+            raise _damaged(folder / name, f"has changed since {CHECKSUMS} was written")
+
+
+def _content(digests: Mapping[str, str]) -> str:
+    values = {"version": _VERSION, "sha256": dict(sorted(digests.items()))}
+    return json.dumps(values, indent=1) + "\n"
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _damaged(file: Path, what: str) -> InputError:
+    remedy = "take it from a copy"
+    if file.parent.parent.name == "members":
+        remedy += f", or leave the member out with --without {file.parent.name}"
+    else:
+        remedy += ", or, in the directory of a run, delete ensemble.json and start the run again"
+    return InputError(f"{file}: {what}; {remedy}")

@@ -1,0 +1,186 @@
+"""Ensembles with damaged files are refused by name; a member may be left out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk
+from ensemble_cases import untrained_ensemble
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow import Ensemble, InputError
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
+from hydragnn_flow.files import write_json
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+
+MEMBER = "members/1"
+
+
+@pytest.fixture(scope="module")
+def made(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests only read it."""
+    return untrained_ensemble(tmp_path_factory.mktemp("made"), alloy_store, 3)
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def sealed(folder: Path) -> None:
+    """Checksums for files as they are: what only the content of the files can tell."""
+    write_checksums(folder, read_json(folder / CHECKSUMS)["sha256"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_flipped_bit_is_found(run: Path, data: st.DataObject) -> None:
+    folder = run / "ensemble"
+    names = [CHECKSUMS, *read_json(folder / CHECKSUMS)["sha256"]]
+    assert len(names) == 3 + 2 * 3
+    file = folder / data.draw(st.sampled_from(names))
+    sound = file.read_bytes()
+    place = data.draw(st.integers(0, len(sound) - 1))
+    flipped = bytearray(sound)
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(flipped)
+    try:
+        with pytest.raises(InputError) as refused:
+            verify_checksums(folder)
+    finally:
+        file.write_bytes(sound)
+    # A name in the list of checksums that is another now is that of a missing file.
+    assert file.name in str(refused.value) or file.name == CHECKSUMS
+    verify_checksums(folder)
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    summary = read_json(folder / "ensemble.json")
+    change(summary)
+    write_json(folder / "ensemble.json", summary)
+
+
+def with_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = folder / MEMBER / FILE
+    state = load_checkpoint(file)
+    change(state)
+    save_checkpoint(file, state)
+
+
+def not_a_number(state: dict[str, Any]) -> None:
+    weights = [values for values in state["best"].values() if values.is_floating_point()]
+    weights[0].view(-1)[0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("damage", "seals", "says"),
+    [
+        (lambda f: (f / MEMBER / FILE).unlink(), False, "members/1/checkpoint.pt: is missing"),
+        (lambda f: (f / MEMBER / "config.json").unlink(), False, "config.json: is missing"),
+        (lambda f: (f / "manifest.json").unlink(), False, "manifest.json: is missing"),
+        (lambda f: (f / CHECKSUMS).unlink(), False, "checksums.json: is missing"),
+        (lambda f: (f / "manifest.json").write_text("{}"), True, "manifest.json: is damaged"),
+        (
+            lambda f: shutil.copyfile(f / "members/0" / FILE, f / MEMBER / FILE),
+            False,
+            "members/1/checkpoint.pt: has changed since",
+        ),
+        (lambda f: edited(f, lambda s: s.update(coverage=0.5)), False, "ensemble.json: has chan"),
+        (
+            lambda f: edited(f, lambda s: s["members"][0].update(weight=3.0)),
+            True,
+            "ensemble.json: weights of the members add up to",
+        ),
+        (
+            lambda f: edited(f, lambda s: s["members"][0].update(weight=float("nan"))),
+            True,
+            "ensemble.json: weights of the members add up to nan",
+        ),
+        (lambda f: edited(f, lambda s: s.update(version=1)), True, "ensemble.json: has version 1"),
+        (lambda f: with_weights(f, not_a_number), True, "weights that are not finite"),
+        (lambda f: with_weights(f, lambda s: s.pop("best")), True, "holds no weights"),
+        (
+            lambda f: with_weights(f, lambda s: s["best"].popitem()),
+            True,
+            "members/1/checkpoint.pt: does not hold the weights of the network in config.json",
+        ),
+        (
+            lambda f: with_weights(
+                f, lambda s: s["best"].update({k: torch.zeros(3, 5) for k in list(s["best"])[:1]})
+            ),
+            True,
+            "members/1/checkpoint.pt: does not hold the weights of the network in config.json",
+        ),
+        (
+            lambda f: (f / MEMBER / FILE).write_bytes(b"no checkpoint"),
+            True,
+            "members/1/checkpoint.pt: is not a readable checkpoint",
+        ),
+    ],
+)
+def test_damage_is_refused_by_name(
+    run: Path, damage: Callable[[Path], object], seals: bool, says: str
+) -> None:
+    folder = run / "ensemble"
+    damage(folder)
+    if seals:
+        sealed(folder)
+    with pytest.raises(InputError) as refused:
+        Ensemble.load(run)
+    assert says in str(refused.value)
+
+
+def test_a_damaged_member_can_be_left_out(made: Path, run: Path) -> None:
+    whole = Ensemble.load(made)
+    (run / "ensemble" / MEMBER / FILE).write_bytes(b"")
+    left = Ensemble.load(run, without=(1,))
+    assert len(left.models) == 2
+    np.testing.assert_allclose(left.weights, whole.weights[[0, 2]] / whole.weights[[0, 2]].sum())
+    structure = bulk("Cu", cubic=True)
+    columns = ["energy_member_0", "energy_member_2"]
+    then, now = (some.predict(structure, members=True).graphs for some in (whole, left))
+    assert then is not None and now is not None
+    assert now[columns].equals(then[columns]) and "energy_member_1" not in now
+    np.testing.assert_allclose(now["energy_mean"], now[columns].to_numpy() @ left.weights)
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [((7,), "has no member 7 to leave out; its members are 0, 1, 2"), ((0, 2), "fewer than two")],
+)
+def test_members_that_cannot_be_left_out(made: Path, without: tuple[int, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Ensemble.load(made, without=without)
+
+
+def test_what_is_missing_of_an_ensemble_is_said(tmp_path: Path) -> None:
+    def said() -> str:
+        with pytest.raises(InputError) as refused:
+            Ensemble.load(tmp_path / "run")
+        return str(refused.value)
+
+    assert "does not exist" in said()
+    (tmp_path / "run").mkdir()
+    assert "neither the directory of a run" in said()
+    (tmp_path / "run" / "run.yaml").write_text("name: some\n")
+    assert "its search has not begun" in said()
+    (tmp_path / "run" / "trials" / "0").mkdir(parents=True)
+    assert "its search has begun 1 trials" in said()
+    (tmp_path / "run" / "ensemble" / "members" / "0").mkdir(parents=True)
+    assert "its 1 members are not all trained" in said()
+
+
+def test_checksums_are_written_before_what_says_that_an_ensemble_is_complete(run: Path) -> None:
+    times = [(run / "ensemble" / n).stat().st_mtime_ns for n in (CHECKSUMS, "ensemble.json")]
+    assert times == sorted(times)
+    assert json.loads((run / "ensemble" / CHECKSUMS).read_text())["version"] == 1
