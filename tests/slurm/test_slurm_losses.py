@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.slurm
 GANG = 4
 # GCDs of each trial; there are eight, two on each node.
 WIDTHS = (1, 1, GANG, 1)
-TRIALS, EPOCHS = len(WIDTHS), 120  # so many that the second block comes before the first ends
+TRIALS, EPOCHS = len(WIDTHS), 120
 # Between noticing a loss and going on elsewhere.
 SECONDS_TO_GO_ON = 60.0
 NO_FAULT = ("ok", "lost", "interrupted")
@@ -34,19 +36,30 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 def wait_for_gang(campaign: Campaign) -> tuple[dict[str, set[int]], str]:
     """Wait until a gang trains beside others; who works where then, and a node of the gang.
 
-    Some other trial trains without a rank on that node.
+    Some other trial trains without a rank on that node. Trials of one GCD pause until then: they
+    may be done sooner than the second block comes, which the gang needs.
     """
     found: list[tuple[dict[str, set[int]], str]] = []
+    paused: dict[int, psutil.Process] = {}
 
     def look() -> bool:
-        at_work = {node: set(trainers) for node, trainers in campaign.at_work().items()}
+        processes = campaign.at_work()
+        at_work = {node: set(trainers) for node, trainers in processes.items()}
         training = {n for there in at_work.values() for n in there if campaign.trains(n)}
+        for there in processes.values():
+            for number in there.keys() & training - paused.keys():
+                if WIDTHS[number] == 1:
+                    with suppress(psutil.NoSuchProcess):  # it has just ended
+                        there[number].suspend()
+                        paused[number] = there[number]
         for node, there in at_work.items():
             if any(WIDTHS[n] == GANG for n in there & training) and training - there:
                 found.append((at_work, node))
         return bool(found)
 
     campaign.wait_for("a gang at work", look)
+    for process in paused.values():
+        process.resume()
     return found[0]
 
 
