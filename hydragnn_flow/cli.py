@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import evaluate, search, select, sites
+from hydragnn_flow.commands import evaluate, export, search, select, sites
 from hydragnn_flow.commands.console import (
     FinishedRun,
     RunDir,
@@ -38,6 +38,7 @@ app = typer.Typer(
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
+app.add_typer(export.app)
 app.add_typer(search.app)
 app.add_typer(select.app)
 app.add_typer(sites.app, name="site")

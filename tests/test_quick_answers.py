@@ -101,8 +101,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["dashboard", "taken"], "run.yaml"),
     (["profile", "taken"], "run.yaml"),
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
-    (["predict", "taken", "x.xyz"], "no finished ensemble"),
-    (["evaluate", "taken", "x.xyz"], "no finished ensemble"),
+    (["predict", "taken", "x.xyz"], "neither the directory of a run"),
+    (["evaluate", "taken", "x.xyz"], "neither the directory of a run"),
     (["store", "info", "nowhere"], "nowhere"),
     (["store", "check", "nowhere"], "nowhere"),
 ]

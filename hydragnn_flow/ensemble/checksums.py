@@ -36,7 +36,7 @@ def write_checksums(
     write_text(folder / CHECKSUMS, _content(digests))
 
 
-def verify_checksums(folder: Path, but: Collection[str] = ()) -> None:
+def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
     """Refuse an ensemble with a file that is not as it was written.
 
     Parameters
@@ -45,6 +45,11 @@ def verify_checksums(folder: Path, but: Collection[str] = ()) -> None:
         Of the ensemble.
     but
         Folders in it whose files are not read.
+
+    Returns
+    -------
+    list of str
+        Names of the files that were read, within the folder.
 
     Raises
     ------
@@ -63,15 +68,15 @@ def verify_checksums(folder: Path, but: Collection[str] = ()) -> None:
         sound = False
     if not sound:
         raise _damaged(file, "is damaged")
-    for name, digest in digests.items():
-        if any(name.startswith(f"{other}/") for other in but):
-            continue
+    names = [name for name in digests if not name.startswith(tuple(f"{other}/" for other in but))]
+    for name in names:
         try:
             found = _sha256(folder / name)
         except FileNotFoundError:
             raise _damaged(folder / name, "is missing") from None
-        if found != digest:
+        if found != digests[name]:
             raise _damaged(folder / name, f"has changed since {CHECKSUMS} was written")
+    return names
 
 
 def _content(digests: Mapping[str, str]) -> str:

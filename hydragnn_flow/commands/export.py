@@ -1,0 +1,36 @@
+"""The command that makes an ensemble portable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_flow.commands.console import FinishedRun, say, short, using
+
+app = typer.Typer()
+
+
+@app.command()
+def export(
+    run_dir: FinishedRun,
+    out: Annotated[
+        Path, typer.Argument(help="Directory to make.", metavar="OUT", show_default=False)
+    ],
+) -> None:
+    """Export the ensemble of a finished run: a directory that predicts wherever it is copied.
+
+    It holds networks and weights of the members, the calibration, what they need to know of the
+    training data, a model card (README.md) and checksums, which are verified when it is loaded.
+    `predict`, `evaluate` and `select` take it in place of RUN_DIR. No data and no state of the
+    search or of an optimizer are in it, and nothing that runs code.
+    """
+    with using(out, run_dir):
+        from hydragnn_flow.ensemble.export import check_export, export_ensemble
+        from hydragnn_flow.report.model_card import model_card
+
+        check_export(run_dir, out)
+        export_ensemble(run_dir, out, model_card(run_dir, out.name))
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    say(f"{short(out)}: {size / 1e6:.1f} MB")

@@ -1,0 +1,78 @@
+"""Export of an ensemble: one directory that predicts wherever it is copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from hydragnn_flow.ensemble.checksums import verify_checksums, write_checksums
+from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.members import predicting_state
+from hydragnn_flow.ensemble.summary import FOLDER, ensemble_folder
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import copy_file, write_text
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+
+CARD = "README.md"
+
+
+def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
+    """Write what an ensemble predicts with to a new directory, whole or not at all.
+
+    Of the members' checkpoints only the weights of prediction are written: no state of an
+    optimizer, no other copies of the weights. All else is copied as it is.
+
+    Parameters
+    ----------
+    run_directory
+        Of a finished run.
+    out
+        Directory to make.
+    card
+        Text of its README.md.
+
+    Raises
+    ------
+    InputError
+        If the run has no ensemble yet or a damaged one, or if ``out`` cannot be made.
+    """
+    check_export(run_directory, out)
+    folder = ensemble_folder(run_directory)
+    Ensemble.load(run_directory)  # which refuses what could not predict
+    names = verify_checksums(folder)
+    # On the same disk, and hidden until it is whole.
+    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        for name in names:
+            source, target = folder / name, temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.name == FILE:
+                save_checkpoint(target, predicting_state(load_checkpoint(source), source))
+            else:
+                copy_file(source, target)
+        write_text(temporary / CARD, card)
+        write_checksums(temporary, [*names, CARD])
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_export(run_directory: Path, out: Path) -> None:
+    """Refuse, before anything is read, an export that could not be made.
+
+    Raises
+    ------
+    InputError
+        If ``out`` exists or lies in no directory that can be written, or if ``run_directory`` has
+        no ensemble yet or is an export itself.
+    """
+    if ensemble_folder(run_directory) != run_directory / FOLDER:
+        raise InputError(f"{run_directory}: is an exported ensemble already; copy the directory")
+    if os.path.lexists(out):
+        raise InputError(f"{out}: exists already; name a directory that does not")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: there is no directory {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: nothing may be written in {out.parent}; choose another place")

@@ -1,0 +1,178 @@
+"""Exported ensembles predict what the run does, to the last bit, and hold nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from ase.build import bulk
+from ase.io import write
+from ensemble_cases import untrained_ensemble
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow import Ensemble, EnsembleCalculator, InputError, cli
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import export as export_module
+from hydragnn_flow.ensemble import member_folder
+from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
+from hydragnn_flow.ensemble.export import export_ensemble
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+
+STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose checkpoints hold more than predicts."""
+    run = untrained_ensemble(tmp_path_factory.mktemp("run") / "run", alloy_store)
+    folder = run / "ensemble"
+    for member in (0, 1):
+        file = member_folder(folder, member) / FILE
+        state = load_checkpoint(file)
+        more = {"model": state["best"], "optimizer": {"exp_avg": torch.randn(5000)}}
+        save_checkpoint(file, {**state, **more})
+    write_checksums(folder, read_json(folder / CHECKSUMS)["sha256"])
+    (run / "run.yaml").write_text("name: copper\nversions: {torch: '2.8'}\n")
+    return run
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path) -> Path:
+    out = run.with_name("exported")
+    export_ensemble(run, out, "a card\n")
+    return out
+
+
+def flow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
+) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, said.out + said.err
+
+
+def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: GraphStore) -> None:
+    ensembles = [Ensemble.load(place) for place in (run, exported)]
+    for predictions in (
+        [one.predict(STRUCTURES, members=True) for one in ensembles],
+        [one.predict_store(alloy_store, "testset") for one in ensembles],
+    ):
+        for kind in ("graphs", "nodes"):
+            then, now = (getattr(one, kind) for one in predictions)
+            pd.testing.assert_frame_equal(then, now, check_exact=True)
+    energies = []
+    for one in ensembles:
+        atoms = STRUCTURES[0].copy()
+        atoms.calc = EnsembleCalculator(one)
+        energies.append(atoms.get_potential_energy())
+    assert energies[0] == energies[1]
+
+
+def test_it_holds_what_predicts_and_nothing_else(run: Path, exported: Path) -> None:
+    files = {str(file.relative_to(exported)) for file in exported.rglob("*") if file.is_file()}
+    members = {f"members/{k}/{name}" for k in (0, 1) for name in (FILE, "config.json")}
+    assert files == {"README.md", CHECKSUMS, "ensemble.json", "manifest.json", *members}
+    state = load_checkpoint(exported / "members" / "0" / FILE)
+    assert state.keys() == {"version", "best", "progress"}
+    whole = member_folder(run / "ensemble", 0) / FILE
+    assert (exported / "members" / "0" / FILE).stat().st_size < whole.stat().st_size / 2
+
+
+def test_it_may_be_moved(run: Path, exported: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(exported, tmp_path / "elsewhere"))
+    then, now = (Ensemble.load(place).predict(STRUCTURES).graphs for place in (run, moved))
+    assert then is not None and now is not None and now.equals(then)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_flipped_byte_is_refused(exported: Path, data: st.DataObject) -> None:
+    files = sorted(file for file in exported.rglob("*") if file.is_file())
+    file = data.draw(st.sampled_from(files))
+    sound = file.read_bytes()
+    place = data.draw(st.integers(0, len(sound) - 1))
+    other = sound[place] ^ data.draw(st.integers(1, 255))
+    file.write_bytes(sound[:place] + bytes([other]) + sound[place + 1 :])
+    try:
+        with pytest.raises(InputError, match=r"is damaged|is missing|has changed|version"):
+            Ensemble.load(exported)
+    finally:
+        file.write_bytes(sound)
+    verify_checksums(exported)
+
+
+def test_a_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    (copy / "members" / "1" / FILE).unlink()
+    with pytest.raises(InputError, match=r"members/1/checkpoint\.pt: is missing.* --without 1"):
+        Ensemble.load(copy)
+    (copy / "ensemble.json").unlink()
+    with pytest.raises(InputError, match=r"copy/ensemble\.json: is missing"):
+        Ensemble.load(copy)
+
+
+def test_it_is_written_whole_or_not_at_all(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export_module, "write_checksums", full)
+    with pytest.raises(OSError, match="No space"):
+        export_ensemble(run, tmp_path / "out", "a card\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{run}", "{run}"], "run: exists already; name a directory that does not"),
+        (["{run}", "{new}/nowhere/out"], "there is no directory"),
+        (["{exported}", "{new}/out"], "is an exported ensemble already; copy the directory"),
+        (["{new}", "{new}/out"], "is neither the directory of a run"),
+    ],
+)
+def test_what_the_command_refuses(
+    run: Path,
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
+) -> None:
+    filled = [word.format(run=run, exported=exported, new=tmp_path) for word in words]
+    code, said = flow(monkeypatch, capsys, "export", *filled)
+    assert code == 2 and says in said, said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_take_what_the_command_writes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "copper-model"
+    code, said = flow(monkeypatch, capsys, "export", run, out)
+    assert code == 0 and "copper-model: 0." in said, said
+    card = (out / "README.md").read_text()
+    for words in (
+        "# copper: an ensemble of 2 networks",
+        "| forces | eV/Å | atom | 3 |",
+        "| training | 14 |",
+        "| MAE | ",
+        "| 90 % interval holds | ",
+        "| torch | 2.8 |",
+        'Ensemble.load("copper-model")',
+    ):
+        assert words in card
+    write(tmp_path / "new.extxyz", STRUCTURES)
+    table = tmp_path / "table.csv"
+    code, said = flow(monkeypatch, capsys, "predict", out, tmp_path / "new.extxyz", "-o", table)
+    assert code == 0 and len(pd.read_csv(table)) == len(STRUCTURES), said
