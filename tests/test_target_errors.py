@@ -20,7 +20,6 @@ from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.report.tables import accuracy_table
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import Segment, SegmentResult
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -118,8 +117,15 @@ def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore
         assert summary["calibration"][name]["per_atom"] == (name in SUMS)
         judged_by = per_atom if name in SUMS else row["mae_best_member"]
         assert judged_by == pytest.approx(expected[name].mean(), rel=1e-4)
-    told = set(accuracy_table(summary)["target"])
-    assert told == {*TARGETS, *(f"{name} per atom" for name in SUMS)}
+    assert set(summary["errors"]) == {
+        f"{name} per atom" if name in SUMS else name for name in TARGETS
+    }
+    for label, target in summary["errors"].items():
+        scale = 1000 if target["unit"] == "meV/atom" else 1
+        for k in range(2):
+            of = errors(store, "testset", member_folder(tmp_path / FOLDER, k))[target["target"]]
+            found = target["mae"][str(k)]["value"]
+            assert found == pytest.approx(scale * of.mean(), rel=1e-4), label
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
+from hydragnn_flow.report.cost import cost_of
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.training.batching import Budget, graphs_kept
@@ -162,7 +163,7 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),
-        "cpu_seconds": sum(result.cpu_seconds for result in directory.results()),
+        **cost_of(list(directory.results())),
     }
     summary = finish_ensemble(directory.path, config, context.store, members, totals)
     view.step("finish", 1, 2, "writing the report")

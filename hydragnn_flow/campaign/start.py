@@ -15,7 +15,7 @@ from typing import Any
 
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import read_json
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
@@ -122,7 +122,7 @@ def run_campaign(
     directory = check_paths(config, run_directory)
     was_complete = directory.is_complete(config)
     if was_complete:
-        summary = read_json(directory.summary)
+        summary = read_summary(directory.path)
         if not directory.report.exists():
             from hydragnn_flow.report.html import write_report
 

@@ -13,10 +13,11 @@ from torch import nn
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.checksums import write_checksums
+from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble, join_members
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
-from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, VERSION
+from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
@@ -96,6 +97,11 @@ def finish_ensemble(
     predictions = _predictions(folder, members, models, by, test)
     tables = ensemble.tables([test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
+    distributions = ensemble.distributions(predictions, test.n_atoms)
+    references = ensemble.references([test], predictions, calibrations)
+    compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
+    for k, member in enumerate(members):
+        compared[str(member.member)] = {name: predictions[name][k] for name in references}
     summary = {
         "version": VERSION,
         "coverage": coverage,
@@ -109,13 +115,10 @@ def finish_ensemble(
         "measures": {
             name: found.to_dict()
             for name, found in measure_targets(
-                ensemble.distributions(predictions, test.n_atoms),
-                ensemble.references([test], predictions, calibrations),
-                test.n_atoms,
-                store.manifest,
-                coverage,
+                distributions, references, test.n_atoms, store.manifest, coverage
             ).items()
         },
+        "errors": compare_models(compared, references, test.n_atoms, store.manifest),
         **totals,
     }
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))

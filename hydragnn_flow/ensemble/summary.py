@@ -10,7 +10,9 @@ from hydragnn_flow.errors import InputError
 
 FOLDER = "ensemble"
 SUMMARY = "ensemble.json"
-VERSION = 2
+VERSION = 3
+ENSEMBLE = "ensemble"
+"""Name of the ensemble among the models whose test errors are compared."""
 
 
 def ensemble_folder(path: str | Path) -> Path:

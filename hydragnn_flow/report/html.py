@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
+from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
+from hydragnn_flow.report.errors import explained, with_interval
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.target_values import TargetValues, targets_of
-from hydragnn_flow.report.text import cell, number, objective_label, percent
+from hydragnn_flow.report.text import cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
 
 REPORT = "report.html"
@@ -113,7 +113,8 @@ def render(run: RunFiles) -> str:
         missing=missing(run, targets),
         facts=facts(run),
         coverage=f"{coverage * 100:g} %",
-        accuracy=as_text(tables.accuracy_table(run.ensemble)) if run.ensemble else None,
+        accuracy=as_text(tables.errors_frame(run.ensemble)) if run.ensemble else None,
+        explained=explained(run.ensemble) if run.ensemble else [],
         measures=as_text(measures_frame(measures)) if measures else None,
         members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
         parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
@@ -188,10 +189,9 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         label = f"best {objective_label(objectives[0])} of a complete trial"
         found.append((label, number(best.iloc[0])))
     if run.ensemble is not None:
-        for row in tables.accuracy_table(run.ensemble).to_dict("records"):
-            if f"{row['target']} per atom" not in _names(run.ensemble):
-                value = f"{number(row['ensemble'])} {row['unit']}"
-                found.append((f"ensemble MAE, {row['target']}", value))
+        for name, target in run.ensemble["errors"].items():
+            value = f"{with_interval(target['mae'][ENSEMBLE])} {target['unit']}"
+            found.append((f"ensemble MAE, {name}", value))
     return found
 
 
@@ -239,16 +239,8 @@ def as_text(table: pd.DataFrame) -> Cells:
     shown = table.head(_MOST_TABLE_ROWS)
     columns = [str(column) for column in shown.columns]
     rows = [
-        [_cell(column, value) for column, value in zip(columns, row, strict=True)]
+        [cell(value) for value in row]
         for row in shown.astype(object).itertuples(index=False, name=None)
     ]
     numeric = [pd.api.types.is_numeric_dtype(table[column]) for column in table.columns]
     return Cells(columns, numeric, rows, len(table) - len(shown))
-
-
-def _cell(column: str, value: Any) -> str:
-    return percent(value) if column == "interval coverage" else cell(value)
-
-
-def _names(summary: Mapping[str, Any]) -> set[str]:
-    return set(tables.accuracy_table(summary)["target"])

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.closing import closing_table
@@ -49,7 +50,7 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
         )
     shown: list[RenderableType] = [table]
     if directory.summary.exists():
-        shown.append(closing_table(read_json(directory.summary)))
+        shown.append(closing_table(read_summary(directory.path)))
     else:
         done = sum(r.kind == "member" and r.status == "ok" for r in results)
         shown.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")

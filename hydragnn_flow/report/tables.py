@@ -1,4 +1,4 @@
-"""Tables of trials, accuracies and members, for the report and the terminal."""
+"""Tables of trials, importances and members, for the report and the terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.report.closing import accuracies
+from hydragnn_flow.report.errors import error_rows, target_labels
 from hydragnn_flow.report.importance import FEW_TRIALS, MANY
-from hydragnn_flow.report.text import cell, objective_label, percent
+from hydragnn_flow.report.text import cell, number, objective_label, percent
 from hydragnn_flow.report.trials_frame import value_columns
 
 BEST = 20
@@ -150,25 +150,24 @@ def importance_table(importance: pd.DataFrame, title: str) -> Table:
     return table
 
 
-def accuracy_table(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """Test errors of the best single member and of the ensemble.
+def errors_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """What the report shows: :func:`error_rows`, and below how many intervals hold.
 
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``target``, ``unit``, ``best single member`` and ``ensemble`` (mean absolute errors in
-        ``unit``), ``interval coverage`` (fraction of test values inside the calibrated interval);
-        where heads predict the noise of a target, ``predicted noise``, its mean in ``unit``.
+    Where heads predict the noise of a target, its mean follows.
     """
-    columns = ["target", "unit", "best single member", "ensemble", "interval coverage"]
-    rows = accuracies(summary)
-    table = pd.DataFrame([tuple(row) for row in rows], columns=[*columns, "predicted noise"])
-    return table if any(row.noise is not None for row in rows) else table[columns]
+    labels = target_labels(summary)
+    columns = ["", "weight", *(f"{name} [{unit}]" if unit else name for name, unit in labels)]
+    rows = [[row.model, row.weight, *row.errors] for row in error_rows(summary)]
+    tested = [summary["test"][target["target"]] for target in summary["errors"].values()]
+    held = [percent(of["coverage"]) for of in tested]
+    rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
+    if any("aleatoric_std" in of for of in tested):
+        noise = [
+            f"{number(of['aleatoric_std'])} {of['unit']}" if "aleatoric_std" in of else ""
+            for of in tested
+        ]
+        rows.append(["predicted noise", "", *noise])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:

@@ -30,6 +30,11 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
+def signed(value: float) -> str:
+    """One decimal and the sign, which a hyphen would be too short for."""
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
 def objective_label(name: str) -> str:
     """An objective of `search.objectives` in words."""
     words = {

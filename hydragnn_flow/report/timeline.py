@@ -65,7 +65,7 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     untimed = len(segments) - len(timed)
     if not timed:
         return Timeline((), (), (), (), 0.0, untimed)
-    running = _union([(s.started, s.ended) for s in timed])
+    running = union([(s.started, s.ended) for s in timed])
     axis = _Axis(running)
     on: dict[tuple[str, str], list[SegmentResult]] = {}
     for segment in timed:
@@ -78,7 +78,7 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
         for segment, track, tracks in _tracks(on[row]):
             ends = axis.at(segment.started), axis.at(segment.ended)
             bars.append(Bar(segment, index, track, tracks, *ends))
-        busy = sum(end - start for start, end in _union([(s.started, s.ended) for s in on[row]]))
+        busy = sum(end - start for start, end in union([(s.started, s.ended) for s in on[row]]))
         idle.append(1 - busy / axis.counted if axis.counted else 0.0)
     pauses = tuple(axis.pauses)
     return Timeline(tuple(rows), tuple(bars), tuple(idle), pauses, axis.at(running[-1][1]), untimed)
@@ -107,7 +107,8 @@ class _Axis:
         return time - self._first - cut + len(before) * self._width
 
 
-def _union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def union(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Stretches of time that any of the intervals covers, in order."""
     joined: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:

@@ -15,8 +15,9 @@ from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.report.closing import closing_table
+from hydragnn_flow.report.errors import losses
 from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.report.tables import accuracy_table, members_table, trials_table
+from hydragnn_flow.report.tables import errors_frame, members_table, trials_table
 from hydragnn_flow.report.text import cell, number
 from hydragnn_flow.report.trials_frame import study_frame
 
@@ -25,8 +26,8 @@ def summary_of(made: Made) -> dict:
     return json.loads((made.directory / "ensemble" / "ensemble.json").read_text())
 
 
-def printed(table: object) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
+def printed(table: object, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
 
@@ -84,51 +85,81 @@ def test_no_trials_give_an_empty_table() -> None:
     assert trials_table(frame_of()).empty
 
 
-def test_accuracy_rows_and_units(finished: Made) -> None:
+def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
     summary = summary_of(finished)
-    table = accuracy_table(summary).set_index("target")
-    assert list(table.index) == ["energy", "energy per atom", "forces"]
-    assert list(table["unit"]) == ["eV", "meV/atom", "eV/Å"]
-    assert table.loc["energy per atom", "ensemble"] == pytest.approx(
-        1000 * summary["test"]["energy"]["mae_per_atom_ensemble"]
-    )
-    summary["test"]["energy"]["unit"] = "Ha"
-    other = accuracy_table(summary).set_index("target")
-    assert other.loc["energy per atom", "unit"] == "Ha/atom"
-    assert other.loc["energy per atom", "ensemble"] == pytest.approx(
-        summary["test"]["energy"]["mae_per_atom_ensemble"]
-    )
+    table = errors_frame(summary)
+    assert list(table) == ["", "weight", "energy per atom [meV/atom]", "forces [eV/Å]"]
+    trials = [member["trial"] for member in summary["members"]]
+    members = [f"member {k}, trial {trial}" for k, trial in enumerate(trials)]
+    below = ["against member 1, %", "90 % interval holds"]
+    assert list(table[""]) == ["ensemble of 3", *members, *below]
+    errors = summary["errors"]["forces"]["mae"]
+    value, lo, hi = errors["2"].values()
+    assert table["forces [eV/Å]"][3] == f"{value:.4f} ({lo:.4f}–{hi:.4f})"
+    assert table["forces [eV/Å]"][5] == "90.4 %"
 
 
-def test_noise_has_a_column_where_heads_predict_it(finished: Made) -> None:
+def test_noise_has_a_row_where_heads_predict_it(finished: Made) -> None:
     summary = summary_of(finished)
-    assert "predicted noise" not in accuracy_table(summary)
+    assert "predicted noise" not in set(errors_frame(summary)[""])
     summary["test"]["forces"]["aleatoric_std"] = 0.03
-    noise = accuracy_table(summary).set_index("target")["predicted noise"]
-    assert noise["forces"] == 0.03 and noise.drop("forces").isna().all()
+    row = errors_frame(summary).set_index("").loc["predicted noise"]
+    assert list(row) == ["", "", "0.0300 eV/Å"]
+
+
+def test_an_ensemble_that_loses_to_a_member_is_said_to_with_the_figures(finished: Made) -> None:
+    summary = summary_of(finished)
+    assert losses(summary) == []
+    forces = summary["errors"]["forces"]
+    forces["mae"]["ensemble"]["value"], forces["mae"]["2"]["value"] = 0.052, 0.0395
+    forces["change"]["2"] = {"value": 0.3165, "lo": 0.21, "hi": 0.43}
+    trial = summary["members"][2]["trial"]
+    told = (
+        f"forces: the ensemble errs more than member 2, trial {trial}, 0.0520 against 0.0395 eV/Å, "
+        "+31.6 (+21.0 to +43.0) %"
+    )
+    assert losses(summary) == [told]
+    assert told in " ".join(printed(closing_table(summary)).split())
 
 
 def test_closing_table_in_the_terminal(finished: Made) -> None:
     summary = summary_of(finished)
-    summary["test"]["[bold]gap"] = summary["test"].pop("forces")
-    text = printed(closing_table(summary))
+    summary["errors"]["[bold]gap"] = summary["errors"].pop("forces")
+    text = printed(closing_table(summary), 80)
     for words in (
-        "best single member",
+        "48 structures, 95 % intervals",
         "90 % interval holds",
         "meV/atom",
         "182 s wall",
         "331 s CPU in training trials and members",
+        "node-hours",
+        "member 1: change of the error from it, the best single model",
     ):
         assert words in text
     assert "[bold]gap" in text
     assert "90.4 %" in text
+    rows = [line for line in text.splitlines() if line.startswith(("ensemble", "member 2"))]
+    assert len(rows) == 2, "a row is a line on a terminal of 80 characters"
+    assert all(line.count("(") == line.count(")") == 2 for line in rows)
+
+
+def test_errors_that_are_undefined_leave_gaps(finished: Made) -> None:
+    summary = summary_of(finished)
+    for target in summary["errors"].values():
+        for estimate in target["mae"].values():
+            estimate.update(lo=None, hi=None)
+        for estimate in target["change"].values():
+            estimate.update(value=None, lo=None, hi=None)
+    energy = errors_frame(summary)["energy per atom [meV/atom]"]
+    assert "(" not in energy[0] and energy[4] == ""
+    printed(closing_table(summary))
 
 
 def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
     """Below the closing table, and in the report's table of members; the others are not named."""
     summary = summary_of(finished)
     short = summary["members"][1]
-    _, _, below = printed(closing_table(summary)).partition("s wall")
+    below, _, _ = printed(closing_table(summary)).partition("s wall")
     told = " ".join(below.split())
     assert (
         f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}" in told

@@ -1,0 +1,124 @@
+"""Errors of an ensemble beside those of its members on the same structures, with intervals.
+
+Two models err on the same structures, so the interval of how much smaller one's error is follows
+from draws of structures that both are judged by. It is narrower than those of the errors suggest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.bootstrap import CONFIDENCE, Estimate
+from hydragnn_flow.ensemble.measures import Floats, ratio
+from hydragnn_flow.ensemble.target_measures import per_atom
+
+_DRAWS = 1000
+# Counts of structures that are held at a time.
+_AT_ONCE = 1 << 20
+
+
+def compare_models(
+    predicted: Mapping[str, Mapping[str, Floats]],
+    references: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    manifest: Manifest,
+) -> dict[str, dict[str, Any]]:
+    """Mean absolute errors of models by target, and how the first's compares with the others'.
+
+    Parameters
+    ----------
+    predicted
+        Name of the model -> target -> predictions ``[n, d]``. The first is the ensemble.
+    references
+        Target -> true values ``[n, d]``; not finite where they are not known.
+    n_atoms
+        Of each structure.
+    manifest
+        Level and unit of each target.
+
+    Returns
+    -------
+    dict
+        By target, per atom where it is a sum over atoms, as `errors` of `ensemble.json` has
+        them: name of the ``target``, ``unit``, ``structures``, ``mae`` of each model, and
+        ``change`` from each other model to the first (-0.1: its error is a tenth smaller), both
+        with intervals.
+    """
+    names, found = list(predicted), {}
+    for target, reference in references.items():
+        about = manifest.targets[target]
+        numbers = np.arange(len(n_atoms))
+        structure = numbers if about.level == "graph" else np.repeat(numbers, n_atoms)
+        errors = np.stack([np.abs(predicted[name][target] - reference) for name in names])
+        label, unit = target, about.unit
+        if manifest.is_extensive(target):
+            unit, factor = per_atom(about.unit)
+            label, errors = f"{target} per atom", errors * (factor / n_atoms[:, None])
+        known = np.isfinite(errors).all(axis=0)
+        if not known.any():
+            continue
+        structures = np.broadcast_to(structure[:, None], known.shape)[known]
+        mae, change = compare_errors(errors[:, known], structures)
+        found[label] = {
+            "target": target,
+            "unit": unit,
+            "structures": len(np.unique(structures)),
+            "mae": {name: _plain(of) for name, of in zip(names, mae, strict=True)},
+            "change": {name: _plain(of) for name, of in zip(names[1:], change, strict=True)},
+        }
+    return found
+
+
+def compare_errors(
+    errors: Floats, structure: NDArray[np.int64], seed: int = 0
+) -> tuple[list[Estimate], list[Estimate]]:
+    """Mean error of each model, and the relative change from each other one to the first.
+
+    Parameters
+    ----------
+    errors
+        Absolute errors of the models on the same values ``[n_models, n_values]``, finite.
+    structure
+        Number of the structure that each value belongs to ``[n_values]``.
+    seed
+        Of the bootstrap.
+    """
+    place = np.unique(structure, return_inverse=True)[1]
+    n = int(place.max()) + 1
+    sums = np.stack([np.bincount(place, of) for of in (np.ones(len(place)), *errors)], axis=1)
+    value = sums.sum(axis=0)
+    rng, drawn = np.random.default_rng(seed), []
+    at_once = max(_AT_ONCE // n, 1)
+    for start in range(0, _DRAWS, at_once):
+        rows = min(at_once, _DRAWS - start)
+        places = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        counts = np.bincount(places.ravel(), minlength=n * rows).reshape(rows, n)
+        drawn.append(counts @ sums)
+    totals = np.concatenate(drawn) if n > 1 else np.empty((0, sums.shape[1]))
+
+    models = [totals[:, k] / totals[:, 0] for k in range(1, sums.shape[1])]
+    mae = [
+        _estimate(of.sum() / len(place), draws) for of, draws in zip(errors, models, strict=True)
+    ]
+    change = [
+        _estimate(value[1] / value[k] - 1 if value[k] else np.nan, ratio(models[0], of) - 1)
+        for k, of in enumerate(models[1:], start=2)
+    ]
+    return mae, change
+
+
+def _estimate(value: float, draws: Floats) -> Estimate:
+    draws = draws[np.isfinite(draws)]
+    if not np.isfinite(value) or not len(draws):
+        return Estimate(float(value), np.nan, np.nan)
+    lo, hi = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Estimate(float(value), float(lo), float(hi))
+
+
+def _plain(estimate: Estimate) -> dict[str, float | None]:
+    return {end: x if np.isfinite(x) else None for end, x in estimate._asdict().items()}

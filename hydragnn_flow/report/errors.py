@@ -1,0 +1,129 @@
+"""Test errors of an ensemble beside those of its members, row by row, as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydragnn_flow.ensemble.summary import ENSEMBLE
+from hydragnn_flow.report.text import number, signed
+
+Estimate = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """A model, or the ensemble against one."""
+
+    model: str
+    weight: str
+    errors: list[str]
+    """Mean absolute error and its interval, for each target."""
+    best: list[bool]
+    """Whether no other row has a smaller one."""
+
+
+def target_labels(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and unit of each target whose errors are known; sums over atoms are per atom."""
+    return [(name, target["unit"]) for name, target in summary["errors"].items()]
+
+
+def error_rows(summary: Mapping[str, Any]) -> list[ErrorRow]:
+    """The ensemble, then its members, then how the ensemble compares with the best single one.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    targets = list(summary["errors"].values())
+    members = {str(member["member"]): member for member in summary["members"]}
+    rows = []
+    for key in next((target["mae"] for target in targets), ()):
+        found = [target["mae"][key] for target in targets]
+        least = [min(of["value"] for of in target["mae"].values()) for target in targets]
+        member = members.get(key)
+        rows.append(
+            ErrorRow(
+                model_name(summary, key),
+                "" if member is None else number(member["weight"]),
+                [with_interval(estimate) for estimate in found],
+                [of["value"] == best for of, best in zip(found, least, strict=True)],
+            )
+        )
+    single = best_single(summary)
+    against = [changed(target["change"][single]) for target in targets]
+    # Percent stand in the first column, so that errors and changes need no more than 23 characters.
+    return [*rows, ErrorRow(f"against {_short(single)}, %", "", against, [False] * len(targets))]
+
+
+def explained(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences below the rows: what the last one is, and where the ensemble loses.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    single = _short(best_single(summary))
+    first = f"against {single}: change of the error from it, the best single model by validation"
+    return [f"{first} data, to the ensemble", *losses(summary)]
+
+
+def losses(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence for each target on which a member errs less than the ensemble, with the figures.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    sentences = []
+    for name, target in summary["errors"].items():
+        errors = {key: of["value"] for key, of in target["mae"].items()}
+        key = min(errors, key=errors.__getitem__)
+        if key == ENSEMBLE or errors[key] == errors[ENSEMBLE]:
+            continue
+        more = target["change"][key]
+        by = f", {changed(more)} %" if more["value"] is not None else ""
+        sentences.append(
+            f"{name}: the ensemble errs more than {model_name(summary, key)}, "
+            f"{number(errors[ENSEMBLE])} against {number(errors[key])} {target['unit']}{by}"
+        )
+    return sentences
+
+
+def best_single(summary: Mapping[str, Any]) -> str:
+    """Key of the model that validation data call the best single one."""
+    return str(summary["best_member"])
+
+
+def model_name(summary: Mapping[str, Any], key: str) -> str:
+    """Name of a model of `errors`."""
+    if key == ENSEMBLE:
+        return f"ensemble of {len(summary['members'])}"
+    trials = [of["trial"] for of in summary["members"] if str(of["member"]) == key]
+    return f"{_short(key)}, trial {trials[0]}" if trials else key
+
+
+def _short(key: str) -> str:
+    return f"member {key}" if key.isdigit() else key
+
+
+def with_interval(estimate: Estimate) -> str:
+    """An error and its interval; the error alone if there is none."""
+    value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
+    if value is None:
+        return ""
+    ends = "" if lo is None or hi is None else f" ({number(lo)}–{number(hi)})"
+    return number(value) + ends
+
+
+def changed(estimate: Estimate) -> str:
+    """A relative change and its interval in percent."""
+    value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
+    if value is None:
+        return ""
+    ends = "" if lo is None or hi is None else f" ({signed(100 * lo)} to {signed(100 * hi)})"
+    return signed(100 * value) + ends
