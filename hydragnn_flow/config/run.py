@@ -20,6 +20,8 @@ from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 
 CriterionName = Literal["mae", "rmse"]
+Strategy = Literal["greedy", "top", "best_of_each_type"]
+Aggregation = Literal["weighted", "uniform", "median"]
 
 
 class EnsembleConfig(Section):
@@ -34,6 +36,11 @@ class EnsembleConfig(Section):
     """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
     square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the
     targets trained on, so it has no unit. Squares let a few atoms of thousands decide."""
+    aggregation: Literal["auto", Aggregation] = "auto"
+    """How members' predictions become one: mean by fitted weights (``weighted``), mean with equal
+    weights (``uniform``) or ``median``. ``auto`` takes the one with the smallest criterion on
+    structures that did not fit it. Potentials have no median: forces would not be the gradient of
+    the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     validation split needs at least ``coverage / (1 - coverage)`` structures."""
@@ -82,6 +89,13 @@ class RunConfig(Section):
             raise ValueError(
                 f"ensemble.epochs = {self.ensemble.epochs} is less than the trials' "
                 f"Training.num_epoch = {base.Training.num_epoch}; raise it"
+            )
+        if self.ensemble.aggregation == "median" and (
+            base.Architecture.enable_interatomic_potential
+        ):
+            raise ValueError(
+                "ensemble.aggregation = median: forces would not be the gradient of the energy; "
+                "write auto, weighted or uniform"
             )
         check_search(self.search, self.network_with)
         return self

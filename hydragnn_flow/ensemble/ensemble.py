@@ -18,6 +18,7 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.data import (
     GraphSplit,
     GraphStore,
@@ -64,6 +65,8 @@ class Ensemble:
     """Fraction of true values the intervals are to hold."""
     numbers: tuple[int, ...] | None = None
     """Number of each member, by which columns name it; from 0 on, if none is left out."""
+    aggregation: Aggregation = "weighted"
+    """How the members' predictions become one: ``median``, or their mean by ``weights``."""
 
     @classmethod
     def load(cls, path: str | Path, *, without: Collection[int] = ()) -> Ensemble:
@@ -101,6 +104,7 @@ class Ensemble:
             manifest,
             summary["coverage"],
             tuple(numbers),
+            summary["aggregation"],
         )
 
     def predict(
@@ -323,6 +327,7 @@ class Ensemble:
                 calibration,
                 atoms if self.manifest.targets[name].level == "graph" else None,
                 members.get(name + NOISE_SUFFIX),
+                self.aggregation == "median",
             )
             for name, calibration in self.calibrations.items()
         }

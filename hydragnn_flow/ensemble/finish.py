@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble, join_members
+from hydragnn_flow.ensemble.folds import folds
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
@@ -27,12 +28,13 @@ from hydragnn_flow.ensemble.uncertainty import (
     combine_noise,
     measured_coverage,
 )
-from hydragnn_flow.ensemble.weights import residual_products, stacking_weights
+from hydragnn_flow.ensemble.weights import Combination, weigh_members
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.models import NOISE_SUFFIX
-from hydragnn_flow.training.losses import Loss
+from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import load_predictions
+from hydragnn_flow.training.trivial import trivial_errors
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def finish_ensemble(
     run_directory
         Of the campaign; the members' folders are in it.
     config
-        Coverage of the intervals, and the network whose loss weighs the members.
+        Coverage of the intervals, and the criterion that weighs the members.
     store
         Its validation split calibrates. Errors on its test split are computed here and nowhere
         else.
@@ -81,17 +83,36 @@ def finish_ensemble(
     coverage = config.ensemble.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
     models, by = tuple(model for model, _ in loaded), [weights for _, weights in loaded]
-    network = config.network_with({})
+    network, name = config.network_with({}), config.ensemble.criterion
+    trivial = trivial_errors(store["trainset"], store.manifest, name)
+    criterion = Criterion.of(network, store.manifest, trivial, name)
     val = store["valset"]
     validation = _predictions(folder, members, models, by, val)
-    products = _products(validation, val, network, store.manifest)
-    weights = stacking_weights(products)
-    calibrations = _calibrations(validation, weights, val, store.manifest, coverage)
-    ensemble = Ensemble(models, weights, calibrations, store.manifest, coverage)
+    combined = weigh_members(
+        criterion,
+        validation,
+        {
+            name: labels_of(val, name, validation[name].shape[2])
+            for name in criterion.trivial_errors
+        },
+        val.n_atoms,
+        folds(len(val)),
+        config.ensemble.aggregation,
+        median=not network.Architecture.enable_interatomic_potential,
+    )
+    weights = combined.weights
+    calibrations = _calibrations(validation, combined, val, store.manifest, coverage)
+    ensemble = Ensemble(
+        models,
+        weights,
+        calibrations,
+        store.manifest,
+        coverage,
+        aggregation=combined.aggregation,
+    )
 
     test = store["testset"]
-    # Not by best_val_loss: members may have been trained with different losses.
-    best = int(np.argmin(np.diag(products)))
+    best = int(np.argmin(combined.members))
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(folder, members, models, by, test)
@@ -105,9 +126,11 @@ def finish_ensemble(
     summary = {
         "version": VERSION,
         "coverage": coverage,
+        "aggregation": combined.aggregation,
+        "aggregation_scores": combined.scores,
         "members": [
-            {**asdict(member), "weight": float(weight)}
-            for member, weight in zip(members, weights, strict=True)
+            {**asdict(member), "weight": float(weight), "criterion": float(value)}
+            for member, weight, value in zip(members, weights, combined.members, strict=True)
         ],
         "best_member": members[best].member,
         "calibration": {name: asdict(value) for name, value in calibrations.items()},
@@ -144,21 +167,13 @@ def _predictions(
     return join_members(found)
 
 
-def _products(
-    predictions: dict[str, Floats], val: GraphSplit, network: NetworkConfig, manifest: Manifest
-) -> Floats:
-    terms = Loss(network, manifest).terms
-    residuals = {
-        name: members - labels_of(val, name, members.shape[2])
-        for name, members in predictions.items()
-        if any(term.target == name for term in terms)
-    }
-    return residual_products(residuals, terms, val.n_atoms.astype(float)[:, None])
+def _labels(split: GraphSplit, target: str, predictions: dict[str, Floats]) -> Floats:
+    return labels_of(split, target, predictions[target].shape[2])
 
 
 def _calibrations(
     predictions: dict[str, Floats],
-    weights: Floats,
+    combined: Combination,
     val: GraphSplit,
     manifest: Manifest,
     coverage: float,
@@ -168,7 +183,7 @@ def _calibrations(
     for name, members in predictions.items():
         if name not in manifest.targets:  # a noise, or forces that nobody knows
             continue
-        mean, spread = combine(members, weights)
+        mean, spread = combine(members, combined.weights, combined.aggregation == "median")
         # A structure that is not periodic has no stress.
         known = np.isfinite(mean).all(axis=1)
         if not known.any():
@@ -181,7 +196,7 @@ def _calibrations(
             coverage,
             per_atom=manifest.is_extensive(name),
             atoms=atoms[known] if per_graph else None,
-            noise=None if noise is None else combine_noise(noise, weights)[known],
+            noise=None if noise is None else combine_noise(noise, combined.weights)[known],
         )
     return calibrations
 

@@ -49,8 +49,8 @@ class Distribution:
     """Scaled noise that the heads predict, where they do."""
 
 
-def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Weighted mean, and standard deviation between members.
+def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Floats, Floats]:
+    """Weighted mean or median, and standard deviation between members.
 
     Parameters
     ----------
@@ -58,6 +58,8 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
         Predictions ``[n_members, ...]``.
     weights
         ``[n_members]``, adding up to one.
+    median
+        Whether the median of the members takes the place of their mean; the spread stays.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
     mean = (shaped * members).sum(axis=0)
     variance = (shaped * np.square(members - mean)).sum(axis=0) / (1 - np.square(weights).sum())
-    return mean, np.sqrt(variance)
+    return np.median(members, axis=0) if median else mean, np.sqrt(variance)
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
@@ -162,6 +164,7 @@ def distribution(
     calibration: Calibration,
     atoms: Floats | None,
     noise: Floats | None = None,
+    median: bool = False,
 ) -> Distribution:
     """Mean, standard deviations and interval of a target.
 
@@ -177,8 +180,10 @@ def distribution(
         Number of atoms ``[n, 1]`` of graph targets.
     noise
         Standard deviations of the noise ``[n_members, n, d]``, where the members predict them.
+    median
+        As of :func:`combine`.
     """
-    mean, spread = combine(members, weights)
+    mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
     missed = calibration.floor * _size(calibration.per_atom, atoms, together)
     epistemic = calibration.scale * spread

@@ -1,78 +1,199 @@
-"""How much each member counts."""
+"""How much each member counts: convex weights, equal ones, or the median."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, minimize
 
+from hydragnn_flow.config.run import Aggregation
+from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty import Floats
-from hydragnn_flow.training.losses import Term
+from hydragnn_flow.training.criterion import Criterion
 
-# Least weight of a member, as a fraction of an equal weight. The error bars are made of the
-# disagreement of the members, so none may be silenced.
-SMALLEST_FRACTION = 0.25
+# Fitted weights follow the noise of few structures, so they are mixed with those that have one
+# number for each member: a power of its criterion. Never without any: the error bars are made of
+# the disagreement of the members, so each has a say.
+_POWERS = (2, 4)
+_PARTS = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+# Least weight where only the best member alone would do, as a fraction of an equal one.
+_LEAST = 1e-6
 
 
-def residual_products(
-    residuals: Mapping[str, Floats], terms: Sequence[Term], atoms: Floats
-) -> Floats:
-    """Mean products of the members' residuals on validation data, ``[n_members, n_members]``.
+@dataclass(frozen=True)
+class Combination:
+    """How members' predictions become one."""
 
-    On the diagonal is each member's loss with squared residuals, whatever loss it was trained with.
+    aggregation: Aggregation
+    weights: Floats
+    """``[n_members]``, adding up to one; equal ones unless the mean is weighted."""
+    fold_weights: Floats
+    """The same from all folds but one, ``[n_folds, n_members]``: they have not seen that one."""
+    scores: dict[str, float]
+    """Criterion of each kind of combination on structures that did not fit it."""
+    members: Floats
+    """Criterion of each member alone, ``[n_members]``."""
 
-    Parameters
-    ----------
-    residuals
-        Prediction minus reference on validation data, target -> ``[n_members, n, d]``.
-    terms
-        Targets, scales and weights of the training loss.
-    atoms
-        Number of atoms of each graph, ``[n_graphs, 1]``.
+
+def convex_weights(judged: Judged) -> Floats:
+    """Weights ``[n_members]``, none negative, with which the mean has the smallest criterion.
+
+    The criterion is convex in them, so there is one minimum. Corners of absolute values are rounded
+    at a thousandth of the mean residual.
     """
-    n_members = len(next(iter(residuals.values())))
-    products = np.zeros((n_members, n_members))
-    for term in terms:
-        scaled = residuals[term.target] / np.asarray(term.scale)
-        if term.per_atom:
-            scaled = scaled / atoms
-        flat = scaled.reshape(n_members, -1)
-        flat = flat[:, np.isfinite(flat).all(axis=0)]  # no stress where a cell is not periodic
-        if not flat.shape[1]:
-            continue
-        products += term.weight * flat @ flat.T / flat.shape[1]
-    return products
+    k = len(judged.residuals)
+    equal = np.full(k, 1 / k)
+    unit = float(judged.criterion(equal @ judged.residuals))
+    if not np.isfinite(unit) or unit == 0:
+        return equal
+    residuals = judged.residuals
+    sizes = np.abs(equal @ residuals)
+    used = judged.shares > 0
+    rounded = (1e-3 * np.median(sizes[used])) ** 2 if judged.power == 1 else 0.0
+    scale = unit**judged.power
 
-
-def stacking_weights(products: Floats) -> Floats:
-    """Convex weights with which the members' mean fits the validation data best.
-
-    Stacked regression (Breiman, Mach. Learn. 24, 49 (1996)) with the squared residuals of the
-    training loss. Equal weights and, almost, the best member alone are among the candidates.
-
-    Parameters
-    ----------
-    products
-        See :func:`residual_products`.
-
-    Returns
-    -------
-    float64 array
-        ``[n_members]``, adding up to one.
-    """
-    n_members = len(products)
-    products = products / (np.trace(products) / n_members)
-    equal = np.full(n_members, 1 / n_members)
-
-    def loss(weights: Floats) -> float:
-        return float(weights @ products @ weights)
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        mean = weights @ residuals
+        squares = np.square(mean) + rounded
+        if judged.power == 2:
+            value, slope = squares, 2 * mean
+        else:
+            value = np.sqrt(squares)
+            slope = mean / np.where(value > 0, value, 1)
+        gradient = residuals @ (judged.shares * slope) / scale
+        return float(judged.shares @ value) / scale, gradient
 
     fit = minimize(
         loss,
         equal,
+        jac=True,
         method="SLSQP",
-        bounds=[(SMALLEST_FRACTION / n_members, 1.0)] * n_members,
-        constraints=LinearConstraint(np.ones((1, n_members)), 1, 1),
+        bounds=[(0.0, 1.0)] * k,
+        constraints=LinearConstraint(np.ones((1, k)), 1, 1),
+        options={"maxiter": 200, "ftol": 1e-9},
     )
-    return np.asarray(fit.x / fit.x.sum()) if fit.success else equal
+    found = np.clip(fit.x, 0, None)
+    candidates = [found / found.sum() if found.sum() > 0 else equal, equal]
+    return min(candidates, key=lambda weights: float(judged.criterion(weights @ residuals)))
+
+
+def weigh_members(
+    criterion: Criterion,
+    predictions: Mapping[str, Floats],
+    labels: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    fold: NDArray[np.int64],
+    asked: Aggregation | Literal["auto"],
+    median: bool,
+) -> Combination:
+    """Combine trained members as :func:`combine_best` does.
+
+    Parameters
+    ----------
+    criterion
+        By which members and their combinations are judged.
+    predictions
+        Target -> ``[n_members, n, d]``.
+    labels
+        Target -> true values ``[n, d]``.
+    n_atoms, fold
+        Of each structure.
+    asked, median
+        As of :func:`combine_best`.
+    """
+    atoms = n_atoms.astype(np.float64)
+    residuals, shares = criterion.residuals(predictions, labels, atoms)
+    judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
+    # The fold of each residual comes the way the residuals do.
+    by_row = {
+        name: (fold if len(values) == len(fold) else np.repeat(fold, n_atoms))[:, None]
+        + np.zeros(values.shape)
+        for name, values in labels.items()
+    }
+    nothing = {name: np.where(np.isfinite(values), 0.0, np.nan) for name, values in labels.items()}
+    one = {name: values[None] for name, values in by_row.items()}
+    folds, _ = criterion.residuals(one, nothing, np.ones(len(atoms)))
+    return combine_best(judged, folds[0].astype(np.int64), asked, median)
+
+
+def combine_best(
+    judged: Judged, folds: NDArray[np.int64], asked: Aggregation | Literal["auto"], median: bool
+) -> Combination:
+    """Choose how members are combined, by cross-validation.
+
+    What is fitted on all folds but one is judged on that one: the weighted mean, with weights that
+    are fitted, or follow each member's criterion, or are between the two; the mean with equal
+    weights; the median. On all the data together the result is no worse than the best single
+    member, unless ``uniform`` or ``median`` was asked for.
+
+    Parameters
+    ----------
+    judged
+        Errors of the trained members on data that did not choose them.
+    folds
+        Fold of the structure that each of the residuals is of, ``[n]``, from 0 on.
+    asked
+        `ensemble.aggregation`.
+    median
+        Whether the median may be chosen.
+    """
+    n_folds, n_members = int(folds.max()) + 1, len(judged.residuals)
+    equal = np.full(n_members, 1 / n_members)
+    mixtures = list(itertools.product(_POWERS, _PARTS))
+    weights, sums = np.empty((len(mixtures), n_folds, n_members)), np.zeros(len(mixtures))
+    for fold in range(n_folds):
+        inside = folds == fold
+        fitted_on = _masked(judged, ~inside if n_folds > 1 else inside)
+        held_out, fitted = _masked(judged, inside), convex_weights(fitted_on)
+        for place, mixture in enumerate(mixtures):
+            weights[place, fold] = _mixed(fitted, fitted_on, *mixture)
+        means = weights[:, fold] @ held_out.residuals
+        sums += held_out.criterion(means) ** judged.power
+    place = int(np.argmin(sums))
+    members = judged.criterion(judged.residuals)
+    scores = {
+        "weighted": float(sums[place]) ** (1 / judged.power),
+        "uniform": float(judged.criterion(equal @ judged.residuals)),
+        "median": float(judged.criterion(np.median(judged.residuals, axis=0))),
+    }
+    chosen: Aggregation = "weighted"
+    if asked != "auto":
+        chosen = asked
+    else:
+        allowed: list[Aggregation] = ["uniform", "median"] if median else ["uniform"]
+        allowed = [name for name in allowed if scores[name] <= members.min()]
+        chosen = min([*allowed, chosen], key=lambda name: scores[name])
+    if chosen != "weighted":
+        return Combination(chosen, equal, np.tile(equal, (n_folds, 1)), scores, members)
+    found = _no_worse_than_one(judged, *mixtures[place])
+    return Combination(chosen, found, weights[place], scores, members)
+
+
+def _no_worse_than_one(judged: Judged, power: int, part: float) -> Floats:
+    """Fitted weights, mixed as far as the mean stays as good as the best single member."""
+    fitted = convex_weights(judged)
+    singles = judged.criterion(judged.residuals)
+    for smaller in (p for p in reversed(_PARTS) if p <= part):
+        weights = _mixed(fitted, judged, power, smaller)
+        if judged.criterion(weights @ judged.residuals) <= singles.min():
+            return weights
+    weights = np.full(len(singles), _LEAST / len(singles))
+    weights[int(np.argmin(singles))] += 1 - _LEAST
+    return weights
+
+
+def _mixed(fitted: Floats, judged: Judged, power: int, part: float) -> Floats:
+    """Fitted weights, and in part those that follow each member's criterion."""
+    criterion = judged.criterion(judged.residuals)
+    best = criterion.min()
+    by_criterion = (best / criterion) ** power if best > 0 else np.ones(len(fitted))
+    return np.asarray((1 - part) * fitted + part * by_criterion / by_criterion.sum())
+
+
+def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:
+    return Judged(judged.residuals[:, used], judged.shares[used], judged.power)

@@ -1,45 +1,162 @@
-"""The best trials become members."""
+"""Which trials become members: strategies as functions of candidates' errors."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.ensemble.selection import select_top
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.config.run import Strategy
+from hydragnn_flow.ensemble.selection import (
+    Candidate,
+    Judged,
+    Selection,
+    greedy_weights,
+    select_members,
+)
+from hydragnn_flow.ensemble.weights import convex_weights
 
-STATES = ("running", "complete", "pruned", "failed")
-records = st.lists(
-    st.tuples(st.sampled_from(STATES), st.none() | st.floats(0, 9)), max_size=20
-).map(lambda rows: [TrialRecord(i, s, {}, value) for i, (s, value) in enumerate(rows)])
-
-
-@settings(deadline=None)
-@given(records=records, size=st.integers(1, 8))
-def test_the_best_that_finished_are_chosen(records: list[TrialRecord], size: int) -> None:
-    finished = [r for r in records if r.state in ("complete", "pruned") and r.value is not None]
-    if len(finished) < size:
-        with pytest.raises(InputError, match=rf"size = {size}.* the {len(finished)} trials"):
-            select_top(records, size)
-        return
-    chosen = select_top(records, size)
-    assert len({r.number for r in chosen}) == size
-    assert all(r in finished for r in chosen)
-    order = [(r.value, r.number) for r in chosen]
-    assert order == sorted(order)
-    assert all((r.value, r.number) > order[-1] for r in finished if r not in chosen)
+STRATEGIES: tuple[Strategy, ...] = ("greedy", "top", "best_of_each_type")
 
 
-def test_why_there_are_too_few_is_said() -> None:
-    trials = [
-        TrialRecord(0, "complete", {}, 0.1),
-        TrialRecord(1, "failed", {}, None, "diverged: loss is NaN"),
+def drawn(
+    seed: int, k: int, power: int = 1, n: int = 60, together: float = 0.5
+) -> tuple[list[Candidate], Judged]:
+    """Candidates of several types whose errors have a part in common."""
+    random = np.random.default_rng(seed)
+    common = random.normal(size=n)
+    own = random.normal(size=(k, n))
+    residuals = random.uniform(1, 3, (k, 1)) * (together * common + (1 - together) * own)
+    judged = Judged(residuals, np.full(n, 1 / n), power)
+    values = judged.criterion(residuals)
+    return [
+        Candidate(10 + i, float(values[i]), "ABC"[random.integers(3)], int(random.integers(8, 11)))
+        for i in range(k)
+    ], judged
+
+
+def select(strategy: Strategy, size: int, candidates: list[Candidate], judged: Judged) -> Selection:
+    residuals = {c.trial: row for c, row in zip(candidates, judged.residuals, strict=True)}
+    return select_members(strategy, size, candidates, residuals, judged.shares, judged.power)
+
+
+def rows(selection: Selection, candidates: list[Candidate], judged: Judged) -> Judged:
+    place = {candidate.trial: i for i, candidate in enumerate(candidates)}
+    return judged.rows([place[choice.trial] for choice in selection.chosen])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 99),
+    k=st.integers(2, 12),
+    size=st.integers(2, 6),
+    strategy=st.sampled_from(STRATEGIES),
+    power=st.sampled_from([1, 2]),
+)
+def test_every_strategy_holds_its_promises(
+    seed: int, k: int, size: int, strategy: Strategy, power: int
+) -> None:
+    size = min(size, k)
+    candidates, judged = drawn(seed, k, power)
+    found = select(strategy, size, candidates, judged)
+    assert len(found.chosen) == size
+    best = min(candidates, key=lambda c: c.value)
+    assert found.chosen[0].trial == best.trial and found.chosen[0].repeat == 0
+    # Seeds of a trial are counted, and at most half of the members.
+    for trial, members in Counter(choice.trial for choice in found.chosen).items():
+        repeats = [choice.repeat for choice in found.chosen if choice.trial == trial]
+        assert repeats == list(range(members)) and members <= (size + 1) // 2
+    assert all(choice.reason for choice in found.chosen)
+    # Whoever is no member is next in line, once.
+    line = [choice.trial for choice in found.reserve]
+    members = {choice.trial for choice in found.chosen}
+    assert sorted([*line, *members]) == [candidate.trial for candidate in candidates]
+    # With fitted weights the members are no worse than the best trial alone.
+    of = rows(found, candidates, judged)
+    assert judged.criterion(convex_weights(of) @ of.residuals) <= best.value * (1 + 1e-6)
+    # The order in which candidates come does not matter.
+    order = np.random.default_rng(seed).permutation(k).tolist()
+    again = select(strategy, size, [candidates[i] for i in order], judged.rows(order))
+    assert again == found
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 99), k=st.integers(1, 12), power=st.sampled_from([1, 2]))
+def test_the_greedy_mean_is_no_worse_than_the_best_candidate(seed: int, k: int, power: int) -> None:
+    candidates, judged = drawn(seed, k, power)
+    ranked = judged.rows(np.argsort([c.value for c in candidates]).tolist())
+    weights = greedy_weights(ranked, steps=16)
+    assert weights.sum() == pytest.approx(1) and (weights >= 0).all()
+    best = min(c.value for c in candidates)
+    # Each bag's mean is as good within the tolerance, and their average no worse than the worst.
+    assert judged.criterion(weights @ ranked.residuals) <= best * 1.002
+
+
+def test_greedy_takes_what_complements_and_not_what_is_second_best() -> None:
+    """Trials 0 to 3 err alike; trial 4 is worse alone, and errs otherwise."""
+    random = np.random.default_rng(0)
+    common, other = random.normal(size=(2, 400))
+    alike = [(1 + 0.01 * i) * common for i in range(4)]
+    judged = Judged(np.stack([*alike, 1.2 * other]), np.full(400, 1 / 400))
+    candidates = [
+        Candidate(i, float(value)) for i, value in enumerate(judged.criterion(judged.residuals))
     ]
-    with pytest.raises(InputError) as caught:
-        select_top(trials, 2)
-    message = str(caught.value)
-    assert "ensemble.size = 2" in message and "1 failed" in message
-    assert "diverged: loss is NaN" in message and "search.trials" in message
-    assert "\n" not in message
+    chosen = {choice.trial for choice in select("greedy", 2, candidates, judged).chosen}
+    assert 4 in chosen
+    assert {choice.trial for choice in select("top", 2, candidates, judged).chosen} == {0, 1}
+
+
+def test_a_trial_wanted_twice_gets_a_second_seed_and_no_more_than_half() -> None:
+    """The others are of no use."""
+    random = np.random.default_rng(1)
+    residuals = random.normal(size=(6, 200)) * np.array([1, 50, 50, 50, 50, 50])[:, None]
+    judged = Judged(residuals, np.full(200, 1 / 200))
+    values = judged.criterion(residuals)
+    candidates = [Candidate(i, float(value)) for i, value in enumerate(values)]
+    found = select("greedy", 4, candidates, judged)
+    assert [(c.trial, c.repeat) for c in found.chosen[:2]] == [(0, 0), (0, 1)]
+    assert "seed 2 of this trial" in found.chosen[1].reason
+    assert all(choice.trial != 0 for choice in found.chosen[2:])
+
+
+def test_among_equals_another_type_is_preferred() -> None:
+    random = np.random.default_rng(2)
+    own = random.normal(size=(3, 20000))
+    judged = Judged(own / np.abs(own).mean(axis=1, keepdims=True), np.full(20000, 1 / 20000))
+    types = ["PNA", "PNA", "SchNet"]
+    candidates = [Candidate(i, 1.0, mpnn_type) for i, mpnn_type in enumerate(types)]
+    chosen = select("greedy", 2, candidates, judged).chosen
+    assert [choice.trial for choice in chosen] == [0, 2]
+
+
+def test_best_of_each_type_goes_round_the_types() -> None:
+    types = ["A", "A", "A", "B", "C", "B"]
+    candidates = [Candidate(i, 1.0 + i, mpnn_type) for i, mpnn_type in enumerate(types)]
+    judged = Judged(np.ones((6, 3)), np.ones(3))
+    chosen = select("best_of_each_type", 5, candidates, judged).chosen
+    assert [choice.trial for choice in chosen] == [0, 3, 4, 1, 5]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy: Strategy) -> None:
+    candidates, judged = drawn(3, 5)
+    best, *others = sorted(candidates, key=lambda candidate: candidate.value)
+    place = candidates.index(best)
+    candidates[place] = replace(best, feasible=False)
+    found = select(strategy, 3, candidates, judged)
+    assert best.trial not in {choice.trial for choice in found.chosen}
+    everyone = select("top", 5, candidates, judged)
+    assert "limits of search.constraints" in everyone.chosen[-1].reason
+    # A trial whose predictions are lost may be the best all the same.
+    candidates[place] = best
+    judged.residuals[place] = np.nan
+    found = select(strategy, 3, candidates, judged)
+    assert found.chosen[0].trial == best.trial
+    judged.residuals[:] = np.nan
+    found = select(strategy, 3, candidates, judged)
+    if strategy != "best_of_each_type":
+        assert [choice.trial for choice in found.chosen[1:]] == [c.trial for c in others[:2]]
