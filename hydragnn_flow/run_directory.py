@@ -237,12 +237,20 @@ class RunDirectory:
             yield result
 
 
+def recorded(directory: Path) -> dict[str, Any]:
+    """Content of the run's `run.yaml`, unchecked; empty if it cannot be read."""
+    try:
+        values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 def objectives_of(directory: Path) -> list[str]:
     """Names of the objectives in the run's configuration; none if it does not say."""
     try:
-        values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
-        return [str(name) for name in values["search"]["objectives"]]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return [str(name) for name in recorded(directory)["search"]["objectives"]]
+    except (KeyError, TypeError):
         return []
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import CONFIDENCE, Estimate
 from hydragnn_flow.ensemble.measures import Floats, ratio
-from hydragnn_flow.ensemble.target_measures import per_atom
+from hydragnn_flow.ensemble.summary import per_atom
 
 _DRAWS = 1000
 # Counts of structures that are held at a time.

@@ -15,6 +15,14 @@ ENSEMBLE = "ensemble"
 """Name of the ensemble among the models whose test errors are compared."""
 
 
+def per_atom(unit: str) -> tuple[str, float]:
+    """Unit of a quantity divided by the number of atoms, and the factor to get there.
+
+    Errors per atom of a useful model are thousandths of an electronvolt.
+    """
+    return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)
+
+
 def ensemble_folder(path: str | Path) -> Path:
     """The folder with an ensemble's files: that of a finished run, or an exported one itself.
 

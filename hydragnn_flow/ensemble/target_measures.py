@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, Sample, measure
+from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
 
@@ -110,11 +111,3 @@ def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
     ]
     columns = ["target", "unit", "structures", "values", "measure", "value", "lo", "hi"]
     write_text(path, pd.DataFrame(rows, columns=columns).to_csv(index=False))
-
-
-def per_atom(unit: str) -> tuple[str, float]:
-    """Unit of a quantity divided by the number of atoms, and the factor to get there.
-
-    Errors per atom of a useful model are thousandths of an electronvolt.
-    """
-    return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.closing import closing_table
+from hydragnn_flow.report.forecast import predicted_end, told_end
+from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.text import objective_label, told_state
-from hydragnn_flow.run_directory import RunDirectory, objectives_of
-from hydragnn_flow.search import read_trials
+from hydragnn_flow.run_directory import objectives_of
 from hydragnn_flow.search.records import best_first
+from hydragnn_flow.segment import SegmentResult
+
+_MOST_FAILURES = 3
+_MOST_CHARACTERS = 200
+# A worker of the pool `gcd` is a GCD, one of the pool `node` a node.
+_UNITS = {"gcd": "GCDs", "node": "nodes"}
 
 
 def status_table(run_directory: Path, best: int = 5) -> RenderableType:
@@ -31,46 +39,69 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     best
         How many trials to list.
     """
-    directory = RunDirectory(run_directory)
-    records = read_trials(directory.path)
-    results = list(directory.results())
-    epochs = {r.number: r.to_epoch for r in results if r.kind == "trial" and r.status == "ok"}
-    count = Counter("waiting" if record.waits else record.state for record in records)
-    states = ", ".join(f"{n} {state}" for state, n in sorted(count.items())) or "none yet"
-    objective = objective_label((objectives_of(directory.path) or ["val_loss"])[0])
-    table = Table("trial", "state", objective, "epochs", title=f"trials: {states}")
-    judged = [r for r in records if r.value is not None and r.state != "failed"]
-    ranked = sorted(judged, key=best_first)
-    for record in ranked[:best]:
+    stage = stage_of(run_directory)
+    shown: list[RenderableType] = [Text(f"phase: {stage}"), _trials(run_directory, stage, best)]
+    if found := best_errors(run_directory, stage.results):
+        shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
+    shown += map(Text, _failures(stage.results))
+    if stage.phase == "finished":
+        shown.append(closing_table(read_summary(run_directory)))
+    else:
+        shown += map(Text, _driver(run_directory, stage))
+    return Group(*shown)
+
+
+def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
+    epochs = {r.number: r.to_epoch for r in stage.results if r.kind == "trial" and r.status == "ok"}
+    states = ", ".join(f"{n} {state}" for state, n in sorted(stage.counts.items())) or "none yet"
+    objective = objective_label((objectives_of(run_directory) or ["val_loss"])[0])
+    planned = f" of {stage.planned_trials:,} planned" if stage.planned_trials else ""
+    title = f"trials{planned}: {states}"
+    table = Table("trial", "state", objective, "epochs", title=title, title_justify="left")
+    judged = [r for r in stage.trials if r.value is not None and r.state != "failed"]
+    for record in sorted(judged, key=best_first)[:best]:
         table.add_row(
             str(record.number),
             told_state(record),
             f"{record.value:.4g}",
             str(epochs.get(record.number, 0)),
         )
-    shown: list[RenderableType] = [table]
-    if directory.summary.exists():
-        shown.append(closing_table(read_summary(directory.path)))
-    else:
-        done = sum(r.kind == "member" and r.status == "ok" for r in results)
-        shown.append(f"ensemble: {done} members trained" if done else "ensemble: not begun")
-        shown.extend(_driver(directory.path))
-    return Group(*shown)
+    return table
 
 
-def _driver(run_directory: Path) -> Iterator[str]:
+def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
+    """The last segments that ended badly, the latest last."""
+    failed = [r for r in results if r.status not in ("ok", "interrupted")]
+    if not failed:
+        return
+    yield f"failed segments: {len(failed):,}, the last:"
+    for result in failed[-_MOST_FAILURES:]:
+        when = time.strftime("%m-%d %H:%M:%S", time.localtime(result.ended)) if result.ended else ""
+        reason = " ".join(result.reason.split())[:_MOST_CHARACTERS]
+        where = f" on {result.node}" if result.node else ""
+        yield f"  {when} {result.kind} {result.number}{where}: {result.status}: {reason}"
+
+
+def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     """Driver of a run that is not finished, and its work."""
     if not is_driven(run_directory):
         yield "no driver is at work on it; `hydragnn-flow run` continues it"
         return
     driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
     yield f"driver: process {driver['pid']} on {driver['host']}"
-    if (workers.get("driver_pid"), workers.get("host")) != (driver["pid"], driver["host"]):
-        return  # what an earlier one left
+    if (workers.get("driver_pid"), workers.get("host")) == (driver["pid"], driver["host"]):
+        yield from _workers(workers)
+    now = time.time()
+    if (end := predicted_end(stage, now)) is not None:
+        yield f"predicted end: {told_end(end, now)}"
+
+
+def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
     for name, pool in workers["pools"].items():
         blocks = _blocks(pool["blocks"])
         if blocks or pool["tasks"]:
-            there = f"{pool['workers']} workers, {pool['tasks']} tasks"
+            busy = min(pool["tasks"], pool["workers"])
+            there = f"{busy:,} of {pool['workers']:,} {_UNITS.get(name, 'workers')} busy"
             yield ", ".join([f"pool {name}: {there}", *blocks])
     if workers["bad_nodes"]:
         names = ", ".join(workers["bad_nodes"])

@@ -7,12 +7,13 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from report_cases import CONFIGURATION
+from report_cases import CONFIGURATION, Made
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -20,8 +21,11 @@ from hydragnn_flow import cli
 from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.log import FILE
+from hydragnn_flow.report.forecast import predicted_end, told_end
+from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.status import status_table
-from hydragnn_flow.search import JOURNAL
+from hydragnn_flow.search import JOURNAL, TrialRecord
+from hydragnn_flow.segment import SegmentResult
 
 
 def block(state: str, minutes: float, reason: str = "") -> dict[str, Any]:
@@ -68,7 +72,7 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
         text = shown(run_directory)
     assert f"driver: process {os.getpid()} on {socket.gethostname()}" in text
     assert (
-        "pool gcd: 16 workers, 12 tasks, 1 block running, 2 blocks in the queue since 12 min "
+        "pool gcd: 12 of 16 GCDs busy, 1 block running, 2 blocks in the queue since 12 min "
         "(Priority)"
     ) in text
     assert "pool node" not in text
@@ -127,3 +131,105 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
     assert shown.endswith("".join(lines[-20:]))
     assert lines[9] not in shown
     assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout
+
+
+def failed(number: int, ended: float) -> dict[str, Any]:
+    """A line of the ledger."""
+    result = SegmentResult(
+        kind="trial",
+        number=number,
+        rung=0,
+        status="lost",
+        reason=f"node is\ngone {number}",
+        node="n7",
+        ended=ended,
+    )
+    return result.to_dict()
+
+
+def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching: Made) -> None:
+    text = shown(searching.directory)
+    assert "phase: search: 7 of 16 trials have ended" in text
+    assert "trials of 16 planned:" in text
+    assert "smallest validation errors: energy 0.100 (trial 0), forces 0.0500 (trial 0)" in text
+    assert "trial 5 on host: diverged: training loss is nan in epoch 2" in text
+    ledger = searching.directory / "segments.jsonl"
+    with ledger.open("a") as file:
+        file.writelines(json.dumps(failed(n, 1.75e9 + n)) + "\n" for n in range(20, 25))
+    lines = shown(searching.directory).splitlines()
+    first = lines.index("failed segments: 6, the last:")
+    assert [line.split("trial ")[1] for line in lines[first + 1 : first + 4]] == [
+        f"{n} on n7: lost: node is gone {n}" for n in (22, 23, 24)
+    ]
+    assert lines[first + 4].startswith("no driver")
+
+
+def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Path) -> None:
+    """The driver writes of a member when it ends; workers, when they begin it."""
+    made = Made(tmp_path / "run")
+    members = made.directory / "ensemble" / "members"
+    for k in range(2):
+        (members / str(k)).mkdir(parents=True)
+        (members / str(k) / "attempt").write_text("a")
+    text = shown(made.directory)
+    assert "phase: members: 0 of 3 are trained, 2 in training" in text
+    assert "not begun" not in text
+    made.add_members()
+    (made.directory / "ensemble" / "ensemble.json").unlink()
+    lines = (made.directory / "segments.jsonl").read_text().splitlines(keepends=True)
+    (made.directory / "segments.jsonl").write_text("".join(lines[:-2]))
+    assert "phase: members: 1 of 3 are trained, 1 in training" in shown(made.directory)
+    (made.directory / "segments.jsonl").write_text("".join(lines))
+    assert "phase: calibration and test: all 3 members are trained" in shown(made.directory)
+
+
+def test_the_phase_is_known_before_and_after_all_others(tmp_path: Path, finished: Made) -> None:
+    (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
+    assert "phase: preparation of the data" in shown(tmp_path)
+    (tmp_path / "store.gs").mkdir()
+    assert "phase: search: 0 of 16 trials have ended" in shown(tmp_path)
+    assert "phase: finished" in shown(finished.directory)
+
+
+def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -> None:
+    targets = {"energy": {"unit": "eV"}, "forces": {"unit": "eV/Å"}}
+    store = searching.directory / "store.gs"
+    store.mkdir()
+    (store / "manifest.json").write_text(json.dumps({"targets": targets}))
+    metrics = {"energy_mae": 1.0, "energy_mae_per_atom": 0.0125, "forces_mae": 0.25}
+    (result,) = [r for r in stage_of(searching.directory).results if r.number == 5]
+    results = [replace(result, metrics=metrics), replace(result, number=6, metrics={})]
+    assert best_errors(searching.directory, results) == [
+        "energy per atom 12.5 meV/atom (trial 5)",
+        "forces 0.250 eV/Å (trial 5)",
+    ]
+
+
+def test_the_end_is_predicted_from_the_rate_so_far() -> None:
+    """Ten trials of 60 s each on two GCDs, and two members of ten more epochs."""
+    common: dict[str, Any] = {"kind": "trial", "rung": 0, "status": "ok", "to_epoch": 6}
+    results = [
+        SegmentResult(
+            number=n,
+            **common,
+            seconds=60.0,
+            started=1000.0 + 60 * (n // 2),
+            ended=1060.0 + 60 * (n // 2),
+            node="a",
+            gcds=[str(n % 2)],
+        )
+        for n in range(4)
+    ]
+    trials = [TrialRecord(n, "complete", {}, float(n)) for n in range(4)]
+    running = [TrialRecord(n, "running", {}, None) for n in (4, 5)]
+    stage = Stage("search", [*trials, *running], results, 10, 2, 16, 1000.0, {}, [])
+    assert predicted_end(stage, 1120.0) == 1120 + 6 * 60 / 2 + 2 * 100 / 2
+    assert predicted_end(replace(stage, trials=trials[:2]), 1120.0) is None  # too few to tell
+    members = replace(stage, phase="members", trials=trials, begun={0: 1300.0, 1: 1310.0})
+    assert predicted_end(members, 1320.0) == 1400.0
+    assert predicted_end(members, 1420.0) is None  # it was wrong, and says no more
+    one = replace(results[0], kind="member", seconds=75.0, gcds=["0", "1"])
+    assert predicted_end(replace(members, results=[*results, one]), 1420.0) == 1450.0
+    assert predicted_end(replace(stage, results=[]), 1120.0) is None
+    assert told_end(5000.0, 1000.0).endswith(", in 67 min")
+    assert told_end(5000.0, 4990.0) == "any minute now"

@@ -1,0 +1,102 @@
+"""When a run will probably end, from what its trials have taken so far."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hydragnn_flow.report.stage import Stage
+from hydragnn_flow.search.records import TrialRecord
+from hydragnn_flow.segment import SegmentResult
+
+# Of fewer trials one cannot tell what a trial takes.
+_LEAST_TRIALS = 3
+
+
+def predicted_end(stage: Stage, now: float) -> float | None:
+    """When the members will be trained, as Unix time [s]; None if too little is known.
+
+    The rest of the search goes on at the rate of this driver so far. Members take as long for an
+    epoch as the best trials did, once one has ended as long as that, and keep all GCDs busy that
+    the run has used. Rungs end bad trials early and first, several trials may have shared a GCD,
+    and on many GCDs a member takes more of their time than on one, so the prediction is rough.
+
+    Parameters
+    ----------
+    stage
+        Of the run.
+    now
+        Unix time [s].
+    """
+    if stage.phase == "calibration":
+        return now
+    gcds = len({place for result in stage.results for place in result.places})
+    members = _member_seconds(stage)
+    if stage.phase not in ("search", "members") or not gcds or members is None:
+        return None
+    if stage.phase == "search":
+        search = _search_seconds(stage)
+        return None if search is None else now + search + members / gcds
+    end = min(stage.begun.values(), default=now) + members / gcds
+    return end if end > now else None
+
+
+def told_end(end: float, now: float) -> str:
+    """A predicted end in words, in local time."""
+    left = end - now
+    form = "%H:%M" if time.localtime(end)[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M"
+    if left < 60:
+        return "any minute now"
+    minutes = left / 60
+    words = f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+    return f"about {time.strftime(form, time.localtime(end))}, in {words}"
+
+
+def _search_seconds(stage: Stage) -> float | None:
+    """Time until the last trial has ended [s]."""
+    own = _by_trial(stage.results)
+    ended = [sum(_gcd_seconds(r) for r in own[t.number]) for t in stage.trials if _has_ended(t)]
+    running = [
+        sum(_gcd_seconds(r) for r in own[t.number]) for t in stage.trials if not _has_ended(t)
+    ]
+    here = [r for of in own.values() for r in of if r.started >= stage.started > 0]
+    passed = max((r.ended for r in here), default=0.0) - stage.started
+    if len(ended) < _LEAST_TRIALS or passed <= 0 or not sum(ended):
+        return None
+    mean = sum(ended) / len(ended)
+    left = sum(max(mean - spent, 0.0) for spent in running)
+    left += max(stage.planned_trials - len(stage.trials), 0) * mean
+    return left / (sum(_gcd_seconds(r) for r in here) / passed)
+
+
+def _member_seconds(stage: Stage) -> float | None:
+    """Time that all members together take of a GCD [s]."""
+    known = [_gcd_seconds(r) for r in stage.results if r.kind == "member" and r.status == "ok"]
+    if known:
+        return sum(known) / len(known) * stage.planned_members
+    own = _by_trial(stage.results)
+    judged = [t for t in stage.trials if t.value is not None and t.state != "failed" and t.feasible]
+    costs = []
+    for trial in sorted(judged, key=lambda t: (t.value, t.number))[: stage.planned_members]:
+        done = max((r.to_epoch for r in own[trial.number]), default=0)
+        seconds = sum(_gcd_seconds(r) for r in own[trial.number])
+        if done:
+            costs.append(seconds / done * max(stage.member_epochs - done, 0))
+    return sum(costs) / len(costs) * stage.planned_members if costs else None
+
+
+def _by_trial(results: Sequence[SegmentResult]) -> defaultdict[int, list[SegmentResult]]:
+    found: defaultdict[int, list[SegmentResult]] = defaultdict(list)
+    for result in results:
+        if result.kind == "trial":
+            found[result.number].append(result)
+    return found
+
+
+def _has_ended(trial: TrialRecord) -> bool:
+    return trial.state != "running"
+
+
+def _gcd_seconds(result: SegmentResult) -> float:
+    return result.seconds * len(result.gcds)

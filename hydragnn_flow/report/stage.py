@@ -1,0 +1,155 @@
+"""How far a run is: its phase, what is planned, and what has come of it so far."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.report.text import number
+from hydragnn_flow.run_directory import RunDirectory, recorded
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.search.records import TrialRecord
+from hydragnn_flow.segment import SegmentResult
+
+Phase = Literal["preparation", "search", "members", "calibration", "finished"]
+# Ends after which a member is not trained again.
+_ENDS = ("ok", "diverged")
+_PER_ATOM = "_mae_per_atom"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run as its directory shows it."""
+
+    phase: Phase
+    trials: list[TrialRecord]
+    results: list[SegmentResult]
+    planned_trials: int
+    """Zero if `run.yaml` does not say, as the next two."""
+    planned_members: int
+    member_epochs: int
+    started: float
+    """When the last driver began, as Unix time [s]; zero if it is not known."""
+    begun: dict[int, float]
+    """Number of each member whose training has begun -> when, as Unix time [s]."""
+    trained: list[int]
+    """Numbers of the members that have ended."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of trials in each state."""
+        return Counter("waiting" if trial.waits else trial.state for trial in self.trials)
+
+    @property
+    def ended(self) -> int:
+        """Number of trials that have ended."""
+        return sum(trial.state != "running" for trial in self.trials)
+
+    def __str__(self) -> str:
+        if self.phase == "search":
+            return f"search: {self.ended:,} of {_planned(self.planned_trials)} trials have ended"
+        if self.phase == "members":
+            training = len(self.begun.keys() - set(self.trained))
+            return (
+                f"members: {len(self.trained)} of {_planned(self.planned_members)} are trained, "
+                f"{training} in training"
+            )
+        if self.phase == "calibration":
+            return f"calibration and test: all {self.planned_members} members are trained"
+        return {"preparation": "preparation of the data", "finished": "finished"}[self.phase]
+
+
+def stage_of(run_directory: Path) -> Stage:
+    """Read how far a run is; nothing is written."""
+    directory = RunDirectory(run_directory)
+    values = recorded(directory.path)
+    trials, results = read_trials(directory.path), list(directory.results())
+    size = _integer(values, "ensemble", "size")
+    ends = {r.number: r.status for r in results if r.kind == "member"}
+    trained = sorted(number for number, status in ends.items() if status in _ENDS)
+    begun = _begun(directory.ensemble / "members")
+    planned = _integer(values, "search", "trials")
+    over = planned and len(trials) >= planned and all(t.state != "running" for t in trials)
+    phase: Phase = "search"
+    if directory.summary.exists():
+        phase = "finished"
+    elif begun or ends or over:
+        phase = "calibration" if size and len(trained) >= size else "members"
+    elif not trials:
+        phase = "search" if directory.store.exists() else "preparation"
+    starts = values.get("started")
+    return Stage(
+        phase,
+        trials,
+        results,
+        planned,
+        size,
+        _integer(values, "ensemble", "epochs"),
+        float(starts[-1]) if isinstance(starts, list) and starts else 0.0,
+        begun,
+        trained,
+    )
+
+
+def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[str]:
+    """Smallest validation error of each target, and whose it is; of extensive targets per atom.
+
+    Parameters
+    ----------
+    run_directory
+        Its store knows the units.
+    results
+        Of trials and members.
+    """
+    best: dict[str, tuple[float, str]] = {}
+    for result in results:
+        for name, value in result.metrics.items():
+            found = value, f"{result.kind} {result.number}"
+            if value == value and found < best.get(name, (float("inf"), "")):
+                best[name] = found
+    units = _units(run_directory)
+    told = []
+    for name, (value, whose) in best.items():
+        target = name.removesuffix(_PER_ATOM) if name.endswith(_PER_ATOM) else name[: -len("_mae")]
+        if not name.endswith(("_mae", _PER_ATOM)) or name + "_per_atom" in best:
+            continue
+        unit, scale, label = units.get(target, ""), 1.0, target
+        if name.endswith(_PER_ATOM):
+            label, (unit, scale) = f"{target} per atom", per_atom(unit)
+        told.append(f"{label} {number(value * scale)} {unit} ({whose})".replace("  ", " "))
+    return told
+
+
+def _units(run_directory: Path) -> dict[str, str]:
+    """Target -> unit, as far as the store says."""
+    file = RunDirectory(run_directory).store / "manifest.json"
+    try:
+        targets = json.loads(file.read_text(encoding="utf-8"))["targets"]
+        return {str(name): str(target["unit"] or "") for name, target in targets.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _begun(members: Path) -> dict[int, float]:
+    """Each member that a worker has begun, and when [s]."""
+    found = {}
+    for file in members.glob("*/attempt"):
+        if file.parent.name.isdigit():
+            found[int(file.parent.name)] = file.stat().st_mtime
+    return found
+
+
+def _integer(values: Mapping[str, Any], section: str, key: str) -> int:
+    try:
+        return int(values[section][key])
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _planned(count: int) -> str:
+    return f"{count:,}" if count else "an unknown number of"
