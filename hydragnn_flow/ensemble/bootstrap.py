@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special, stats
 
 from hydragnn_flow.ensemble import measures
 from hydragnn_flow.ensemble.measures import COVERAGES, Floats, ratio
 
 CONFIDENCE = 0.95
 """Of the intervals of measures."""
+LEAST_STRUCTURES = 5
+"""Fewer have no intervals: those of three hold the truth in two of three cases."""
 MEASURES = (
     *("mae", "rmse", "r2", "nll", "crps", "ence", "miscalibration_area", "sharpness"),
     *("spearman", "retention"),
@@ -36,7 +39,10 @@ _LEAST_IN_BIN = 10
 
 
 class Estimate(NamedTuple):
-    """A measure of a sample, and its interval; NaN where undefined."""
+    """A measure of a sample, and its interval; NaN where undefined.
+
+    The interval is undefined for fewer than `LEAST_STRUCTURES`.
+    """
 
     value: float
     lo: float
@@ -142,25 +148,45 @@ def _deviations(counted: _Counted, factor: float, seed: int) -> dict[str, Floats
     return {name: factor * (np.concatenate(drawn[name]) - centre[name]) for name in drawn}
 
 
+def interval(draws: Floats, n_structures: int) -> tuple[float, float]:
+    """Ends of the expanded percentile interval of draws of structures; NaN where undefined.
+
+    Percentiles of draws are too close for few structures, like a normal distribution in place of
+    Student's, and a standard deviation divided by n in place of n - 1. Taking percentiles farther
+    out makes up for both (Hesterberg, Am. Stat. 69, 371 (2015)).
+
+    Parameters
+    ----------
+    draws
+        A measure of drawn structures, ``[n_draws]``; what is not finite does not count.
+    n_structures
+        Number of structures that were drawn from.
+    """
+    draws = draws[np.isfinite(draws)]
+    if n_structures < LEAST_STRUCTURES or not len(draws):
+        return np.nan, np.nan
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, n_structures - 1)
+    level = float(special.ndtr(-t * (n_structures / (n_structures - 1)) ** 0.5))
+    lo, hi = np.quantile(draws, [level, 1 - level])
+    return float(lo), float(hi)
+
+
 def _estimate(name: str, value: float, deviations: Floats, n_structures: int) -> Estimate:
-    """A measure with its percentile interval (Efron and Tibshirani, Chapman & Hall (1993), ch. 13).
+    """A measure with its interval.
 
     Draws have more noise than the sample. Of measures that noise makes larger the percentiles are
-    too high, and the lower end is as far from the value as the upper one. Where intervals hold all
-    values or none, all draws agree, and the end is that of the rule of three (Hanley and
+    too high, and the lower end is at least as far from the value as the upper one. Where intervals
+    hold all values or none, all draws agree, and the end is that of the rule of three (Hanley and
     Lippman-Hand, J. Am. Med. Assoc. 249, 1743 (1983)).
     """
     if not np.isfinite(value):
         return Estimate(np.nan, np.nan, np.nan)
-    deviations = deviations[np.isfinite(deviations)]
-    if n_structures < 2 or not len(deviations):
-        return Estimate(value, np.nan, np.nan)
-    lo, hi = value + np.quantile(deviations, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    if name in _GROWN_BY_NOISE:
+    lo, hi = interval(value + deviations, n_structures)
+    if np.isfinite(lo) and name in _GROWN_BY_NOISE:
         lo = max(min(lo, 2 * value - hi), 0.0)
-    elif name.startswith("coverage") and value in (0.0, 1.0):
+    elif np.isfinite(lo) and name.startswith("coverage") and value in (0.0, 1.0):
         lo, hi = sorted((value, abs(value - min(3 / n_structures, 1.0))))
-    return Estimate(value, float(lo), float(hi))
+    return Estimate(value, lo, hi)
 
 
 class _Groups:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.ensemble.bootstrap import CONFIDENCE, Estimate
+from hydragnn_flow.ensemble.bootstrap import Estimate, interval
 from hydragnn_flow.ensemble.measures import Floats, ratio
 from hydragnn_flow.ensemble.summary import per_atom
 
@@ -99,25 +99,21 @@ def compare_errors(
         places = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(places.ravel(), minlength=n * rows).reshape(rows, n)
         drawn.append(counts @ sums)
-    totals = np.concatenate(drawn) if n > 1 else np.empty((0, sums.shape[1]))
-
+    totals = np.concatenate(drawn)
     models = [totals[:, k] / totals[:, 0] for k in range(1, sums.shape[1])]
     mae = [
-        _estimate(of.sum() / len(place), draws) for of, draws in zip(errors, models, strict=True)
+        _estimate(of.sum() / len(place), draws, n) for of, draws in zip(errors, models, strict=True)
     ]
     change = [
-        _estimate(value[1] / value[k] - 1 if value[k] else np.nan, ratio(models[0], of) - 1)
+        _estimate(value[1] / value[k] - 1 if value[k] else np.nan, ratio(models[0], of) - 1, n)
         for k, of in enumerate(models[1:], start=2)
     ]
     return mae, change
 
 
-def _estimate(value: float, draws: Floats) -> Estimate:
-    draws = draws[np.isfinite(draws)]
-    if not np.isfinite(value) or not len(draws):
-        return Estimate(float(value), np.nan, np.nan)
-    lo, hi = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(float(value), float(lo), float(hi))
+def _estimate(value: float, draws: Floats, n_structures: int) -> Estimate:
+    lo, hi = interval(draws, n_structures) if np.isfinite(value) else (np.nan, np.nan)
+    return Estimate(float(value), lo, hi)
 
 
 def _plain(estimate: Estimate) -> dict[str, float | None]:

@@ -48,8 +48,8 @@ def test_the_interval_holds_the_true_change_as_often_as_it_says() -> None:
     assert held >= 51  # of 57 that are expected; fewer with probability 0.006
 
 
-def test_one_structure_and_a_perfect_member_have_no_intervals() -> None:
-    mae, change = compare_errors(np.array([[1.0, 3.0], [4.0, 4.0]]), np.array([7, 7]))
+def test_few_structures_and_a_perfect_member_have_no_intervals() -> None:
+    mae, change = compare_errors(np.array([[1.0, 3.0], [4.0, 4.0]]), np.array([7, 8]))
     assert [estimate.value for estimate in (*mae, *change)] == [2.0, 4.0, -0.5]
     assert all(np.isnan(estimate.lo) for estimate in (*mae, *change))
     _, (perfect,) = compare_errors(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([0, 1]))

@@ -16,7 +16,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from uncertainty_toolbox import metrics_calibration, metrics_scoring_rule
 
 from hydragnn_flow.ensemble import bootstrap
-from hydragnn_flow.ensemble.bootstrap import MEASURES, Sample, interval_names, measure
+from hydragnn_flow.ensemble.bootstrap import MEASURES, Sample, interval, interval_names, measure
 from hydragnn_flow.ensemble.measures import coverage_needed, gaussian_crps
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -130,6 +130,7 @@ def test_the_crps_is_the_integral_that_defines_it() -> None:
 def test_an_interval_is_that_of_copied_structures(monkeypatch: pytest.MonkeyPatch) -> None:
     """To count a structure twice is to have it twice, in every measure that has no bins."""
     monkeypatch.setattr(bootstrap, "_DRAWS", 12)
+    level = stats.norm.cdf(stats.t.ppf(0.025, 19) * (20 / 19) ** 0.5)
     for ties in (False, True):
         sample = drawn(structures=20, values=3, ties=ties)
         found = measure(sample, seed=7)
@@ -143,7 +144,7 @@ def test_an_interval_is_that_of_copied_structures(monkeypatch: pytest.MonkeyPatc
                 own = name == "retention"
                 copied[name].append(values(several)[name] if own else OTHERS[name](several))
         for name in names:
-            lo, hi = np.quantile(copied[name], [0.025, 0.975])
+            lo, hi = np.quantile(copied[name], [level, 1 - level])
             assert found[name][1:] == pytest.approx((lo, hi), rel=1e-9), name
 
 
@@ -180,6 +181,20 @@ def test_intervals_hold_the_truth_over_structures(monkeypatch: pytest.MonkeyPatc
         held["apart"] += wrong.lo <= truth["mae"] <= wrong.hi
     assert held.pop("apart") < 0.8 * repeats
     assert min(held.values()) >= 0.83 * repeats, held
+
+
+def test_few_structures_have_wide_intervals_or_none() -> None:
+    """Plain percentiles of six structures hold a mean in 84 % of cases, these in 90 %."""
+    for n in (1, 2, 4):
+        few = measure(drawn(structures=n))
+        assert all(np.isnan(end) for estimate in few.values() for end in estimate[1:])
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        sample = random.normal(size=6)
+        lo, hi = interval(sample[random.integers(6, size=(500, 6))].mean(axis=1), 6)
+        held += lo <= 0 <= hi
+    assert held >= 0.88 * 300
 
 
 def test_perfect_error_bars_may_be_perfect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +337,7 @@ def test_what_cannot_be_measured_is_nan_and_no_warning(name: str) -> None:
         found = measure(sample)
     assert {name for name, estimate in found.items() if np.isnan(estimate.value)} == undefined
     assert not any(np.isinf(number) for estimate in found.values() for number in estimate)
-    if len(np.unique(sample.known().structure)) < 2:
+    if len(np.unique(sample.known().structure)) < 5:
         assert all(np.isnan(estimate.lo) for estimate in found.values())
 
 
