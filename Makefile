@@ -17,7 +17,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy forces campaigns search search_quality execution
+BENCHMARKS := store models accuracy forces campaigns ensemble search search_quality execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -91,6 +91,9 @@ benchmark-forces: $(if $(BENCH),,$(VENV)/installed)
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
+
+benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json
 
 benchmark-search benchmark-search_quality: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json

@@ -10,7 +10,6 @@ command continues it, unless the code has changed.
 
 from __future__ import annotations
 
-import hashlib
 import json as json_file
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import typer
 import yaml
 from model_accuracy.sets import SETS, Measure
 from results import Cell, Run, Table
-from results.code import REPOSITORY, fingerprints
+from results.code import REPOSITORY, folder_of_code
 
 from hydragnn_flow.run_directory import RunDirectory
 
@@ -72,7 +71,7 @@ def main(
         raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(CONFIGS)}")
     run = Run("campaigns", MEASURES, ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     tables, details = [], {}
-    folder = _folder(scratch, quick)
+    folder = folder_of_code(scratch, MEASURES, quick=quick)
     for name in only or CONFIGS:
         seconds, reached = measure(name, data, folder, quick)
         tables.append(table(name, seconds, reached))
@@ -138,14 +137,6 @@ def _error(
     if measure.how == "rmse":
         return measure.factor * float((residuals**2).mean() ** 0.5)
     return measure.factor * float(abs(residuals).mean())
-
-
-def _folder(scratch: Path, quick: bool) -> Path:
-    """Name of the run directories of this code: those of other code must not be continued."""
-    code = hashlib.sha256(repr((fingerprints(MEASURES), quick)).encode()).hexdigest()[:12]
-    folder = scratch.resolve() / code
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _shortened(config: Path, folder: Path) -> Path:

@@ -18,9 +18,12 @@ import ase.io
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
+from ensemble_quality.outcome import area_of_perfect
 from model_accuracy.outcome import Outcome
 from model_accuracy.trainings import Trainings
 from search_race.quality import QUICK_SETTING
+
+from hydragnn_flow.ensemble.measures import COVERAGES, coverage_needed, miscalibration_area
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -165,6 +168,36 @@ def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
     for reached in (member, ensemble):
         # Better than the mean energy and no forces, after an epoch or two.
         assert reached["errors"][0] < 156 and reached["errors"][1] < 1041
+
+
+@pytest.mark.slow
+def test_ensemble(shared_data: Path, tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "Si", "--seeds", "1", "--data", shared_data]
+    arguments += ["--scratch", tmp_path / "runs", "--json", tmp_path / "figures.json"]
+    printed, table, figures = run_apart("ensemble.py", *arguments)
+    assert [cells[1] for cells in table[:2]] == ["Si, energy", "Si, forces"]
+    assert "Too little was measured" in printed
+    for one in figures["details"]:
+        assert len(one["members"]) == 2 and one["single"] in one["members"]
+        assert 0 < one["ensemble"] <= max(one["members"])
+        assert 0 <= one["held"] <= one["values"]
+        assert -1 <= one["spearman"] <= 1 and 0 <= one["area"] <= 0.5
+    forces = figures["details"][1]
+    assert sum(held for held, _ in forces["held_by_size"]) == forces["held"]
+    assert sum(values for _, values in forces["held_by_size"]) == forces["values"]
+
+
+@pytest.mark.parametrize("structures", [25, 48])
+def test_chance_limits_the_miscalibration_area(structures: int) -> None:
+    """Of errors that are drawn from their error bars, one sample in 20 is beyond."""
+    rng = np.random.default_rng(1)
+    areas = []
+    for _ in range(400):
+        errors = rng.normal(0, 1, structures)
+        held = (coverage_needed(errors, np.ones(structures))[:, None] <= COVERAGES).mean(axis=0)
+        areas.append(float(miscalibration_area(held)))
+    beyond = np.mean(np.array(areas) > area_of_perfect(structures))
+    assert 0.02 < beyond < 0.09
 
 
 def test_search(tmp_path: Path) -> None:

@@ -39,6 +39,14 @@ def fingerprints(paths: Sequence[str], root: Path = REPOSITORY) -> dict[str, str
     return {file.relative_to(root).as_posix(): _of_file(file) for file in sorted(files)}
 
 
+def folder_of_code(scratch: Path, paths: Sequence[str], *, quick: bool) -> Path:
+    """A folder for run directories of this code: those of other code must not be continued."""
+    code = hashlib.sha256(repr((fingerprints(paths), quick)).encode()).hexdigest()[:12]
+    folder = scratch.resolve() / code
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITORY) -> list[str]:
     """Files that have changed, including new ones and deleted ones."""
     there = [path for path in paths if any(root.glob(path))]

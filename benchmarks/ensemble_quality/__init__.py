@@ -1,0 +1,1 @@
+"""How the test predictions of an ensemble are judged."""

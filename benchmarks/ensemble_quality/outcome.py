@@ -1,0 +1,152 @@
+"""Errors and error bars of a campaign's test predictions, target by target."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from hydragnn_flow.ensemble.measures import COVERAGES, coverage_needed, miscalibration_area
+
+Floats = NDArray[np.float64]
+LEVEL = 0.9
+_SIMULATED = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One target of one campaign."""
+
+    set: str
+    seed: int
+    target: str
+    unit: str
+    structures: int
+    single: float
+    """Mean absolute error of the trial that validation says is best, retrained as members are."""
+    ensemble: float
+    members: list[float]
+    """Mean absolute error of each member."""
+    spearman: float
+    """Rank correlation of error and standard deviation: of structures, of forces by their norms."""
+    area: float
+    """Miscalibration area."""
+    area_limit: float
+    """What a perfect model has at most, in 95 of 100 samples of as many structures."""
+    held: int
+    """Values inside their 90 % intervals."""
+    values: int
+    held_by_size: list[tuple[int, int]]
+    """The same for the quarters of forces by norm, (held, of so many); empty for other targets."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the ensemble's error is below the single network's, as a fraction of it."""
+        return 1 - self.ensemble / self.single
+
+    @property
+    def beats_all(self) -> bool:
+        """Whether the ensemble is not worse than any of its members."""
+        return self.ensemble <= min(self.members)
+
+
+def outcomes(name: str, seed: int, run: Path) -> list[Outcome]:
+    """Of all targets of a finished run.
+
+    Parameters
+    ----------
+    name, seed
+        Of the set and of the campaign.
+    run
+        Its run directory.
+    """
+    summary = json.loads((run / "ensemble" / "ensemble.json").read_text(encoding="utf-8"))
+    graphs = pd.read_parquet(run / "predictions" / "test.parquet")
+    nodes_file = run / "predictions" / "test_nodes.parquet"
+    nodes = pd.read_parquet(nodes_file) if nodes_file.exists() else None
+    found = []
+    for target, about in summary["test"].items():
+        of_forces = target == "forces"
+        table = nodes if of_forces else graphs
+        assert table is not None
+        scale: float | Floats = 1.0
+        unit = about["unit"]
+        if "mae_per_atom_ensemble" in about:
+            assert nodes is not None  # potentials have forces
+            atoms = nodes.groupby("graph_id").size().reindex(graphs["graph_id"]).to_numpy()
+            scale, unit = 1 / atoms[:, None], f"{unit}/atom"
+        labels = [f"{target}_{axis}" for axis in "xyz"] if of_forces else [target]
+        columns = _Columns(table, labels, scale)
+        found.append(_outcome(name, seed, target, unit, columns, summary, len(graphs)))
+    return found
+
+
+class _Columns:
+    """Columns of a target by what they hold, ``[n, d]`` each."""
+
+    def __init__(self, table: pd.DataFrame, labels: list[str], scale: float | Floats) -> None:
+        self._table, self._labels, self._scale = table, labels, scale
+
+    def __getitem__(self, what: str) -> Floats:
+        suffix = what and f"_{what}"
+        values = self._table[[f"{label}{suffix}" for label in self._labels]].to_numpy(float)
+        return np.asarray(values * self._scale)
+
+
+def _outcome(
+    name: str,
+    seed: int,
+    target: str,
+    unit: str,
+    columns: _Columns,
+    summary: dict[str, Any],
+    structures: int,
+) -> Outcome:
+    reference, mean, std = columns[""], columns["mean"], columns["std"]
+    error = mean - reference
+    inside = (columns["lo"] <= reference) & (reference <= columns["hi"])
+    numbers = [member["member"] for member in summary["members"]]
+    members = [float(np.abs(columns[f"member_{k}"] - reference).mean()) for k in numbers]
+    size = [np.linalg.norm(array, axis=1) for array in (error, std)]
+    by_size = []
+    if reference.shape[1] > 1:
+        quarters = np.array_split(np.argsort(np.linalg.norm(reference, axis=1)), 4)
+        by_size = [(int(inside[rows].sum()), int(inside[rows].size)) for rows in quarters]
+    return Outcome(
+        name,
+        seed,
+        target,
+        unit,
+        structures,
+        single=members[numbers.index(summary["best_member"])],
+        ensemble=float(np.abs(error).mean()),
+        members=members,
+        spearman=float(spearmanr(*size).statistic),
+        area=_area(error, std),
+        area_limit=area_of_perfect(structures),
+        held=int(inside.sum()),
+        values=int(inside.size),
+        held_by_size=by_size,
+    )
+
+
+def _area(error: Floats, std: Floats) -> float:
+    needed = coverage_needed(error.ravel(), std.ravel())
+    return float(miscalibration_area((needed[:, None] <= COVERAGES).mean(axis=0)))
+
+
+def area_of_perfect(structures: int) -> float:
+    """The miscalibration area that perfect error bars exceed in one of 20 samples."""
+    rng = np.random.default_rng(structures)
+    areas = []
+    for _ in range(_SIMULATED):
+        claimed = np.sort(rng.random(structures))
+        held = np.searchsorted(claimed, COVERAGES, side="right") / structures
+        areas.append(float(miscalibration_area(held)))
+    return float(np.quantile(areas, 0.95))
