@@ -29,7 +29,8 @@ def untrained_ensemble(run: Path, store: GraphStore, members: int = 2) -> Path:
         weights = build_model(NETWORK, store).state_dict()
         save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         drawn.append(Member(k, 10 + k, 1.0 - 0.1 * k, ["0"], 1.0, 1.0, "diverged" if k else ""))
-    config = RunConfig.model_validate(CONFIG)
+    asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
+    config = RunConfig.model_validate({**CONFIG, "ensemble": asked})
     finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
     return run
 

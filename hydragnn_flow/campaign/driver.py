@@ -25,6 +25,7 @@ from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage, select_top
+from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, check_driver, sole_driver
 from hydragnn_flow.execution.pools.pools import Pools
@@ -129,11 +130,12 @@ def _prepare(
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
-    n_val, coverage = len(store["valset"]), config.ensemble.coverage
-    if n_val < (needed := needed_for_coverage(coverage)):
+    split, coverage = calibration_split(store), config.ensemble.coverage
+    if len(split) < (needed := needed_for_coverage(coverage)):
         raise InputError(
-            f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} validation "
-            f"structures, and there are {n_val}; raise data.split.val or lower the coverage"
+            f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures "
+            f"to calibrate on, and {split.name} has {len(split)}; raise its fraction in "
+            f"data.split or lower the coverage"
         )
     _check_budget(base, store)
     with torch.device("meta"):

@@ -10,13 +10,13 @@ from hydragnn_flow.lazy import lazily
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.acquisition import Selection, select_structures
     from hydragnn_flow.ensemble.calculator import EnsembleCalculator
+    from hydragnn_flow.ensemble.conformal import needed_for_coverage
     from hydragnn_flow.ensemble.ensemble import Ensemble
     from hydragnn_flow.ensemble.evaluation import evaluate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.members import member_folder
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.selection import select_top
-    from hydragnn_flow.ensemble.uncertainty import needed_for_coverage
     from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
     __getattr__, __dir__ = lazily(
@@ -31,7 +31,7 @@ else:
             "evaluate": "evaluation",
             "finish_ensemble": "finish",
             "member_folder": "members",
-            "needed_for_coverage": "uncertainty",
+            "needed_for_coverage": "conformal",
             "select_structures": "acquisition",
             "select_top": "selection",
         },

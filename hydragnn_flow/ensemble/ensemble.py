@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hydragnn_flow.data import (
     batch_graphs,
 )
 from hydragnn_flow.ensemble.checksums import verify_checksums
+from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_name
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
@@ -100,12 +101,35 @@ class Ensemble:
         return cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
-            {name: Calibration(**values) for name, values in summary["calibration"].items()},
+            {
+                name: Calibration.from_dict(values)
+                for name, values in summary["calibration"].items()
+            },
             manifest,
             summary["coverage"],
             tuple(numbers),
             summary["aggregation"],
         )
+
+    def at(self, coverage: float) -> Ensemble:
+        """The same ensemble with intervals that are to hold another fraction of true values.
+
+        Raises
+        ------
+        InputError
+            If it is no fraction, or needs more structures than the ensemble was calibrated on.
+        """
+        if not 0 < coverage < 1:
+            raise InputError(f"coverage = {coverage:g}: must lie between 0 and 1; give 0.9, say")
+        needed = needed_for_coverage(coverage)
+        for name, calibration in self.calibrations.items():
+            if calibration.structures < needed:
+                raise InputError(
+                    f"coverage = {coverage:g}: needs {needed} structures to calibrate on, and "
+                    f"{name} was calibrated on {calibration.structures}; give a lower one, or "
+                    f"recalibrate the ensemble on more labelled structures"
+                )
+        return replace(self, coverage=coverage)
 
     def predict(
         self,
@@ -328,6 +352,7 @@ class Ensemble:
                 atoms if self.manifest.targets[name].level == "graph" else None,
                 members.get(name + NOISE_SUFFIX),
                 self.aggregation == "median",
+                coverage=self.coverage,
             )
             for name, calibration in self.calibrations.items()
         }

@@ -1,4 +1,4 @@
-"""After the members are trained: weigh, calibrate on validation data, test once."""
+"""After the members are trained: weigh, calibrate, test once."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ import numpy as np
 from torch import nn
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
+from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.ensemble.calibration import calibrate_targets
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble, join_members
-from hydragnn_flow.ensemble.folds import folds
+from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
-from hydragnn_flow.ensemble.uncertainty import (
-    Calibration,
-    Floats,
-    calibrate,
-    combine,
-    combine_noise,
-    measured_coverage,
-)
-from hydragnn_flow.ensemble.weights import Combination, weigh_members
+from hydragnn_flow.ensemble.uncertainty import Floats, measured_coverage
+from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
-from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.predictions import load_predictions
@@ -67,8 +60,8 @@ def finish_ensemble(
     config
         Coverage of the intervals, and the criterion that weighs the members.
     store
-        Its validation split calibrates. Errors on its test split are computed here and nowhere
-        else.
+        Its calibration split weighs and calibrates, or else its validation split. Errors on its
+        test split are computed here and nowhere else.
     members
         In the order of their folders.
     totals
@@ -86,22 +79,34 @@ def finish_ensemble(
     network, name = config.network_with({}), config.ensemble.criterion
     trivial = trivial_errors(store["trainset"], store.manifest, name)
     criterion = Criterion.of(network, store.manifest, trivial, name)
-    val = store["valset"]
-    validation = _predictions(folder, members, models, by, val)
+    split = calibration_split(store)
+    fold = folds(len(split))
+    known = _predictions(folder, members, models, by, split)
+    labels = {
+        name: labels_of(split, name, values.shape[2])
+        for name, values in known.items()
+        if name in store.manifest.targets  # not a noise, or forces that nobody knows
+    }
     combined = weigh_members(
         criterion,
-        validation,
-        {
-            name: labels_of(val, name, validation[name].shape[2])
-            for name in criterion.trivial_errors
-        },
-        val.n_atoms,
-        folds(len(val)),
+        known,
+        {name: labels[name] for name in criterion.trivial_errors},
+        split.n_atoms,
+        fold,
         config.ensemble.aggregation,
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
-    calibrations = _calibrations(validation, combined, val, store.manifest, coverage)
+    calibrations = calibrate_targets(
+        known,
+        labels,
+        combined.fold_weights,
+        fold,
+        split.n_atoms,
+        store.manifest,
+        coverage,
+        combined.aggregation == "median",
+    )
     ensemble = Ensemble(
         models,
         weights,
@@ -133,7 +138,8 @@ def finish_ensemble(
             for member, weight, value in zip(members, weights, combined.members, strict=True)
         ],
         "best_member": members[best].member,
-        "calibration": {name: asdict(value) for name, value in calibrations.items()},
+        "calibrated_on": {"split": split.name, "structures": len(split)},
+        "calibration": {name: value.to_dict() for name, value in calibrations.items()},
         "test": _test(ensemble, test, predictions, best),
         "measures": {
             name: found.to_dict()
@@ -165,40 +171,6 @@ def _predictions(
         kept = load_predictions(member_folder(folder, member.member), split.name, weights)
         found.append(predict_batches(model, split_batches(split)) if kept is None else kept)
     return join_members(found)
-
-
-def _labels(split: GraphSplit, target: str, predictions: dict[str, Floats]) -> Floats:
-    return labels_of(split, target, predictions[target].shape[2])
-
-
-def _calibrations(
-    predictions: dict[str, Floats],
-    combined: Combination,
-    val: GraphSplit,
-    manifest: Manifest,
-    coverage: float,
-) -> dict[str, Calibration]:
-    atoms = val.n_atoms.astype(float)[:, None]
-    calibrations = {}
-    for name, members in predictions.items():
-        if name not in manifest.targets:  # a noise, or forces that nobody knows
-            continue
-        mean, spread = combine(members, combined.weights, combined.aggregation == "median")
-        # A structure that is not periodic has no stress.
-        known = np.isfinite(mean).all(axis=1)
-        if not known.any():
-            continue
-        per_graph = manifest.targets[name].level == "graph"
-        noise = predictions.get(name + NOISE_SUFFIX)
-        calibrations[name] = calibrate(
-            (labels_of(val, name, mean.shape[1]) - mean)[known],
-            spread[known],
-            coverage,
-            per_atom=manifest.is_extensive(name),
-            atoms=atoms[known] if per_graph else None,
-            noise=None if noise is None else combine_noise(noise, combined.weights)[known],
-        )
-    return calibrations
 
 
 def _test(

@@ -148,6 +148,7 @@ def _columns(
     for suffix, array in (
         ("mean", values.mean),
         ("std", values.std),
+        ("spread", values.spread),
         ("epistemic_std", values.epistemic_std),
         ("aleatoric_std", values.aleatoric_std),
         ("lo", values.lo),

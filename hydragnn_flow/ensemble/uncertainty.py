@@ -2,35 +2,96 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+
+from hydragnn_flow.ensemble.conformal import Scores
+from hydragnn_flow.ensemble.deviation import Deviation
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How one target's spread between members becomes a standard deviation and an interval.
+    """How one target's spread between members becomes a standard deviation and intervals.
 
-    The total variance is ``(scale * spread)² + (floor * size)²``: the members' disagreement, and
-    the error that they share. The size is the noise that the members' heads predict, if they do;
-    otherwise the number of atoms with ``per_atom``, and one without. An interval is the mean ±
-    ``quantile`` total standard deviations.
+    A vector's three components are calibrated together, as they turn into each other with the
+    frame; other components each alone. An interval is the mean ± a quantile of the scores times the
+    standard deviation.
     """
 
-    scale: float
-    floor: float
-    """Error that all members share, in the data's units; per atom with ``per_atom``; a factor if
-    the noise is predicted."""
-    quantile: float
-    coverage: float
-    """Fraction of true values that the interval should contain."""
+    deviations: tuple[Deviation, ...]
+    """One per component, or one for all of a vector."""
+    scores: tuple[tuple[Scores, ...], ...]
+    """By component as ``deviations``, then by the norm of a vector's mean."""
+    norms: tuple[float, ...]
+    """Norms of the mean that divide vectors into groups, rising; one less than groups."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
+
+    @property
+    def structures(self) -> int:
+        """Least number of structures that an interval relies on."""
+        return min(scores.structures for groups in self.scores for scores in groups)
+
+    def quantiles(self, mean: Floats, coverage: float) -> Floats:
+        """Half widths of intervals in standard deviations, for means ``[n, d]``.
+
+        They are infinite where the calibration had too few structures.
+        """
+        table = np.array([[one.quantile(coverage) for one in groups] for groups in self.scores])
+        group = np.zeros(len(mean), np.int64)
+        if self.norms:
+            group = np.searchsorted(self.norms, np.linalg.norm(mean, axis=1))
+        return np.asarray(table.T[group] * np.ones(mean.shape))
+
+    def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
+        """The members' disagreement and what they share; their squares add up to the variance.
+
+        Parameters
+        ----------
+        spread
+            ``[n, d]``.
+        size
+            Quantity with which shared errors grow, of a shape that fits.
+        """
+        size = np.broadcast_to(size, spread.shape)
+        if len(self.deviations) == 1:
+            return self.deviations[0].parts(spread, size)
+        columns = [one.parts(spread[:, [c]], size[:, [c]]) for c, one in enumerate(self.deviations)]
+        disagreement, shared = (np.hstack(part) for part in zip(*columns, strict=True))
+        return disagreement, shared
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """What :meth:`to_dict` gave, also after JSON."""
+
+        def points(curve: Any) -> tuple[tuple[float, float], ...]:
+            return tuple((float(before), float(after)) for before, after in curve)
+
+        return cls(
+            tuple(
+                Deviation(one["scale"], one["floor"], points(one["curve"]))
+                for one in values["deviations"]
+            ),
+            tuple(
+                tuple(
+                    Scores(tuple(one["score"]), tuple(one["held"]), one["structures"])
+                    for one in groups
+                )
+                for groups in values["scores"]
+            ),
+            tuple(values["norms"]),
+            values["per_atom"],
+        )
 
 
 @dataclass(frozen=True)
@@ -38,15 +99,23 @@ class Distribution:
     """A target's predictions; every array has the shape of the mean."""
 
     mean: Floats
+    spread: Floats
+    """Standard deviation between the members as they are."""
     epistemic_std: Floats
-    """Scaled spread between the members."""
+    """Calibrated spread between the members."""
     std: Floats
     """Total standard deviation; its square is the sum of those of the terms that are predicted."""
     lo: Floats
     hi: Floats
     """Ends of the calibrated interval."""
+    calibration: Calibration
     aleatoric_std: Floats | None = None
-    """Scaled noise that the heads predict, where they do."""
+    """Calibrated noise that the heads predict, where they do."""
+
+    def interval(self, coverage: float) -> tuple[Floats, Floats]:
+        """Ends of the interval that is to hold another fraction of true values."""
+        half = self.calibration.quantiles(self.mean, coverage) * self.std
+        return self.mean - half, self.mean + half
 
 
 def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Floats, Floats]:
@@ -83,81 +152,6 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
     return np.asarray(np.sqrt((shaped * np.square(noise)).sum(axis=0)))
 
 
-def calibrate(
-    residuals: Floats,
-    spread: Floats,
-    coverage: float,
-    per_atom: bool,
-    atoms: Floats | None = None,
-    noise: Floats | None = None,
-) -> Calibration:
-    """Fit scale and floor by maximum likelihood, and the quantile by split conformal prediction.
-
-    The likelihood is Gaussian; the quantile is that of the residuals divided by the standard
-    deviation (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). Its guarantee asks for calibration
-    data that served nothing else. The validation split has chosen epochs and trials before, and the
-    force components of one structure are not independent, so the coverage is approximate.
-
-    Parameters
-    ----------
-    residuals
-        Reference minus mean on validation data ``[n, d]``.
-    spread
-        Standard deviation between members ``[n, d]``.
-    coverage
-        Fraction of true values that the interval should contain.
-    per_atom
-        Whether errors grow with the number of atoms.
-    atoms
-        Number of atoms ``[n, 1]``; needed where ``per_atom``.
-    noise
-        Standard deviation of the noise that the members predict ``[n, d]``, where they do.
-    """
-    size = _size(per_atom, atoms, noise)
-    squared_error = np.square(residuals / size).ravel()
-    squared_spread = np.square(spread / size).ravel()
-    unit = max(float(squared_error.mean()), np.finfo(float).tiny)
-
-    def negative_log_likelihood(log_parameters: Floats) -> float:
-        scale, floor = np.exp(log_parameters)
-        variance = scale * squared_spread / unit + floor
-        return float(np.mean(squared_error / unit / variance + np.log(variance)))
-
-    # The best of two starts: all error seen by the spread, or none.
-    spread_unit = max(float(squared_spread.mean()) / unit, 1e-12)
-    starts = ([-math.log(spread_unit), math.log(1e-2)], [-math.log(spread_unit) - 4, 0.0])
-    fits = [
-        minimize(
-            negative_log_likelihood,
-            start,
-            method="L-BFGS-B",
-            bounds=[(start[0] - 12, start[0] + 12), (math.log(1e-6), math.log(1e2))],
-        )
-        for start in starts
-    ]
-    scale, floor = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
-    fitted = Calibration(
-        float(np.sqrt(scale)), float(np.sqrt(floor * unit)), math.nan, coverage, per_atom
-    )
-    scores = (np.abs(residuals) / np.hypot(fitted.scale * spread, fitted.floor * size)).ravel()
-    return replace(fitted, quantile=conformal_quantile(scores, coverage))
-
-
-def conformal_quantile(scores: Floats, coverage: float) -> float:
-    """The score that a fraction ``coverage`` of new data stays below, for a finite calibration set.
-
-    The ⌈(n + 1) coverage⌉-th smallest of n scores; the largest where n is too small for that.
-    """
-    # 20 * 0.55 is a little more than 11 in floating point
-    rank = min(math.ceil((len(scores) + 1) * coverage - 1e-9), len(scores))
-    return float(np.partition(scores, rank - 1)[rank - 1])
-
-
-def needed_for_coverage(coverage: float) -> int:
-    """Smallest calibration set for which :func:`conformal_quantile` can hold for its coverage."""
-    return math.ceil(coverage / (1 - coverage) - 1e-9)
-
-
 def distribution(
     members: Floats,
     weights: Floats,
@@ -165,6 +159,8 @@ def distribution(
     atoms: Floats | None,
     noise: Floats | None = None,
     median: bool = False,
+    *,
+    coverage: float,
 ) -> Distribution:
     """Mean, standard deviations and interval of a target.
 
@@ -182,18 +178,21 @@ def distribution(
         Standard deviations of the noise ``[n_members, n, d]``, where the members predict them.
     median
         As of :func:`combine`.
+    coverage
+        Fraction of true values that the interval is to hold.
     """
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
-    missed = calibration.floor * _size(calibration.per_atom, atoms, together)
-    epistemic = calibration.scale * spread
-    std = np.asarray(np.hypot(epistemic, missed))
-    half = calibration.quantile * std
-    aleatoric = None if noise is None else missed
-    return Distribution(mean, epistemic, std, mean - half, mean + half, aleatoric)
+    epistemic, shared = calibration.parts(spread, size_of(calibration.per_atom, atoms, together))
+    std = np.asarray(np.hypot(epistemic, shared))
+    half = calibration.quantiles(mean, coverage) * std
+    aleatoric = None if noise is None else shared
+    return Distribution(
+        mean, spread, epistemic, std, mean - half, mean + half, calibration, aleatoric
+    )
 
 
-def _size(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
+def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
     """Quantity with which the errors that all members share grow."""
     if noise is not None:
         return noise

@@ -39,7 +39,7 @@ def test_predicting_says_where_and_in_which_units(
     assert graphs == str(out)
     assert len(out.read_text().splitlines()) == 1 + len(alloy_store["valset"])
     assert Path(nodes).is_file()
-    assert units == "energy in eV, forces in eV/Å; _lo to _hi is the 90 % interval"
+    assert units == "energy in eV, forces in eV/Å; _lo to _hi is the 80 % interval"
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS, FIRE
 from ase.stress import full_3x3_to_voigt_6_stress, voigt_6_to_full_3x3_stress
+from calibration_cases import plain
 from ensemble_cases import lively_ensemble, property_ensemble
 from scipy.spatial.transform import Rotation
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
 from hydragnn_flow.data import GraphStore, Target
-from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.models.potential import PotentialModel
 
 STRESS = ("xx", "yy", "zz", "yz", "xz", "xy")
@@ -72,7 +72,7 @@ def calculated(ensemble: Ensemble, atoms: Atoms) -> dict[str, Any]:
 def with_stress(ensemble: Ensemble) -> Ensemble:
     """As trained on data that have stresses too."""
     targets = {**ensemble.manifest.targets, "stress": Target(level="graph", dim=6, unit="eV/Å^3")}
-    calibration = Calibration(scale=1.5, floor=0.01, quantile=1.6, coverage=0.9, per_atom=False)
+    calibration = plain(1.5, 0.01, 1.6)
     models = copy.deepcopy(ensemble.models)
     for model in models:
         assert isinstance(model, PotentialModel)

@@ -102,7 +102,7 @@ def test_a_campaign_ends_with_the_measures_of_its_test_split(
         (energy.measures["mae"].value, test["energy"]["mae_ensemble"]),
         (per_atom.measures["mae"].value, 1000 * test["energy"]["mae_per_atom_ensemble"]),
         (forces.measures["mae"].value, test["forces"]["mae_ensemble"]),
-        (forces.measures["coverage_90"].value, test["forces"]["coverage"]),
+        (forces.measures["coverage_80"].value, test["forces"]["coverage"]),
     ):
         assert measured == pytest.approx(told)
 
@@ -353,7 +353,7 @@ def test_the_command_prints_a_table_and_writes_it(
     csv, file = tmp_path / "measures.csv", tmp_path / "measures.json"
     code, said, wrong = command(alloy_store.path, "--split", "testset", "-o", csv)
     assert code == 0, wrong
-    assert all(line in said for line in ("meV/atom", "5 structures", "90 % interval holds"))
+    assert all(line in said for line in ("meV/atom", "5 structures", "80 % interval holds"))
     assert said.splitlines()[-1] == str(csv)
     table = pd.read_csv(csv)
     assert list(table) == [

@@ -167,7 +167,7 @@ def test_the_commands_take_what_the_command_writes(
         "| forces | eV/Å | atom | 3 |",
         "| training | 14 |",
         "| MAE | ",
-        "| 90 % interval holds | ",
+        "| 80 % interval holds | ",
         "| torch | 2.8 |",
         'Ensemble.load("copper-model")',
     ):

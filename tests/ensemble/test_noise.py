@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from ase.build import bulk
 from ase.calculators.emt import EMT
+from calibration_cases import calibrated
 from campaign_cases import CONFIG
 from segment_cases import make_spec, network_with
 
@@ -22,7 +23,6 @@ from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.ensemble.uncertainty import (
     Floats,
-    calibrate,
     combine,
     combine_noise,
     distribution,
@@ -72,9 +72,9 @@ def test_the_mean_of_variances_is_what_counts() -> None:
 def test_noise_that_is_too_small_or_large_is_scaled(factor: float) -> None:
     truth, members, noise = synthetic(1, 20_000, factor)
     mean, spread = combine(members, EQUAL)
-    found = calibrate(truth - mean, spread, 0.9, False, noise=combine_noise(noise, EQUAL))
-    assert found.floor == pytest.approx(factor, rel=0.05)
-    assert found.quantile == pytest.approx(1.645, rel=0.03)
+    found = calibrated(truth - mean, spread, noise=combine_noise(noise, EQUAL))
+    assert found.deviations[0].floor == pytest.approx(factor, rel=0.05)
+    assert found.scores[0][0].quantile(0.9) == pytest.approx(1.645, rel=0.03)
 
 
 def test_intervals_follow_the_noise() -> None:
@@ -85,9 +85,9 @@ def test_intervals_follow_the_noise() -> None:
     inside = {}
     for told in (True, False):
         known = combine_noise(noise, EQUAL)[half[0]] if told else None
-        found = calibrate((truth - mean)[half[0]], spread[half[0]], 0.9, False, noise=known)
+        found = calibrated((truth - mean)[half[0]], spread[half[0]], noise=known)
         given = noise[:, half[1]] if told else None
-        d = distribution(members[:, half[1]], EQUAL, found, None, given)
+        d = distribution(members[:, half[1]], EQUAL, found, None, given, coverage=0.9)
         assert measured_coverage(truth[half[1]], d) == pytest.approx(0.9, abs=0.02)
         held = (truth[half[1]] >= d.lo) & (truth[half[1]] <= d.hi)
         certain = noise[1, half[1]] < np.median(noise[1])

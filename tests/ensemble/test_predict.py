@@ -233,3 +233,27 @@ def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: 
         predict_path(ensemble, file)
     with pytest.raises(InputError, match=r"some\.xyz: is no GraphStore .* --split"):
         predict_path(ensemble, file, split="testset")
+
+
+def test_intervals_at_another_coverage(ensemble: Ensemble) -> None:
+    usual, narrow = (found.predict(rattled()).graphs for found in (ensemble, ensemble.at(0.5)))
+    assert usual is not None and narrow is not None
+    assert narrow.attrs["coverage"] == 0.5
+    assert (usual["energy_lo"] <= narrow["energy_lo"]).all()
+    assert (narrow["energy_hi"] <= usual["energy_hi"]).all()
+    assert (usual["energy_std"] == narrow["energy_std"]).all()
+
+
+@pytest.mark.parametrize(
+    ("coverage", "says"),
+    [
+        (0.9, "coverage = 0.9: needs 9 structures .* energy was calibrated on 5; give a lower one"),
+        (1.0, "coverage = 1: must lie between 0 and 1"),
+        (0.0, "coverage = 0: must lie between 0 and 1"),
+    ],
+)
+def test_coverage_that_nothing_can_hold_is_refused(
+    ensemble: Ensemble, coverage: float, says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        ensemble.at(coverage)

@@ -7,19 +7,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from calibration_cases import Floats, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, component_names
-from hydragnn_flow.ensemble.uncertainty import Calibration, distribution
+from hydragnn_flow.ensemble.uncertainty import Distribution, distribution
 
 TARGETS = {
     "energy": Target(level="graph", dim=1, unit="eV"),
     "forces": Target(level="node", dim=3, unit="eV/Å"),
 }
-CALIBRATION = Calibration(1.2, 0.1, 1.7, 0.9, per_atom=False)
-PARTS = ("mean", "std", "epistemic_std", "lo", "hi")
+CALIBRATION = plain(1.2, 0.1, 1.7)
+PARTS = ("mean", "std", "spread", "epistemic_std", "lo", "hi")
+
+
+def predicted(members: Floats) -> Distribution:
+    return distribution(members, np.full(3, 1 / 3), CALIBRATION, None, coverage=0.9)
 
 
 def tables(
@@ -37,7 +42,7 @@ def tables(
         np.array(graph_id, dtype=np.int64),
         np.array(n_atoms, dtype=np.int64),
         targets,
-        {t: distribution(p, np.full(3, 1 / 3), CALIBRATION, None) for t, p in predictions.items()},
+        {t: predicted(p) for t, p in predictions.items()},
         {t: p[0] + 1 for t, p in predictions.items()} if labelled else {},
         0.9,
         predictions if members else None,
@@ -91,7 +96,7 @@ def test_structures_of_several_splits_say_which() -> None:
         np.array([0, 1, 0]),
         np.array([1, 2, 1]),
         {"charge": Target(level="node", dim=1)},
-        {"charge": distribution(np.zeros((3, 4, 1)), np.full(3, 1 / 3), CALIBRATION, None)},
+        {"charge": predicted(np.zeros((3, 4, 1)))},
         {},
         0.9,
         splits=np.array(["trainset", "trainset", "testset"]),

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calibration_cases import plain
 from segment_cases import make_spec
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.ensemble.predict_files import predict_path
-from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -99,8 +99,9 @@ def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensem
     assert result.history[-1][1] < result.history[0][1]
     weights = load_checkpoint(spec.folder / FILE)["best"]
     model = restore_model(network(asks), store.manifest, weights)
-    calibration = Calibration(1.0, 0.1, 1.0, 0.9, per_atom=False)
-    return Ensemble((model, model), np.full(2, 0.5), {"gap": calibration}, store.manifest, 0.9)
+    return Ensemble(
+        (model, model), np.full(2, 0.5), {"gap": plain(1.0, 0.1, 1.0)}, store.manifest, 0.9
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,188 @@
+"""Calibration of targets: standard deviation and conformal scores, each judged on other folds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
+from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
+from hydragnn_flow.ensemble.measures import gaussian_crps
+from hydragnn_flow.ensemble.uncertainty import (
+    Calibration,
+    Floats,
+    combine,
+    combine_noise,
+    size_of,
+)
+from hydragnn_flow.models import NOISE_SUFFIX
+
+# Large vectors have other errors than small ones: groups by norm, each of enough structures.
+_GROUPS = 4
+_ENOUGH = 3
+
+
+def calibrate_targets(
+    members: Mapping[str, Floats],
+    references: Mapping[str, Floats],
+    weights: Floats,
+    fold: NDArray[np.int64],
+    n_atoms: NDArray[np.int64],
+    manifest: Manifest,
+    coverage: float,
+    median: bool = False,
+) -> dict[str, Calibration]:
+    """Calibrate all targets that have labels.
+
+    Parameters
+    ----------
+    members
+        Output -> predictions ``[n_members, n, d]``.
+    references
+        Target -> true values ``[n, d]``.
+    weights
+        Of the members, for each fold those that have not seen it, ``[n_folds, n_members]``.
+    fold, n_atoms
+        Of each structure.
+    manifest
+        Level of each target, and whether it is a sum over atoms.
+    coverage
+        Fraction of true values that intervals will have to hold most often.
+    median
+        Whether the members are combined by their median.
+    """
+    calibrations = {}
+    for name, reference in references.items():
+        numbers = np.arange(len(n_atoms))
+        per_graph = manifest.targets[name].level == "graph"
+        structure = numbers if per_graph else np.repeat(numbers, n_atoms)
+        mean, spread = np.empty(reference.shape), np.empty(reference.shape)
+        noise = members.get(name + NOISE_SUFFIX)
+        together = None if noise is None else np.empty(reference.shape)
+        for number, by in enumerate(weights):
+            there = fold[structure] == number
+            mean[there], spread[there] = combine(members[name][:, there], by, median)
+            if noise is not None and together is not None:
+                together[there] = combine_noise(noise[:, there], by)
+        found = calibrate(
+            reference,
+            mean,
+            spread,
+            structure,
+            fold[structure],
+            coverage,
+            per_atom=manifest.is_extensive(name),
+            atoms=n_atoms.astype(float)[:, None] if per_graph else None,
+            noise=together,
+        )
+        if found is not None:
+            calibrations[name] = found
+    return calibrations
+
+
+def calibrate(
+    reference: Floats,
+    mean: Floats,
+    spread: Floats,
+    structure: NDArray[np.int64],
+    fold: NDArray[np.int64],
+    coverage: float,
+    per_atom: bool = False,
+    atoms: Floats | None = None,
+    noise: Floats | None = None,
+) -> Calibration | None:
+    """Calibrate a target; None if no value is known.
+
+    Standard deviations are fitted twice, as :func:`~hydragnn_flow.ensemble.deviation.fit_deviation`
+    does and with an isotonic curve on top; the better one on folds that the fit has not seen
+    is taken. The scores of all folds come from fits to the others.
+
+    Parameters
+    ----------
+    reference
+        True values ``[n, d]``; what is not finite is left out.
+    mean, spread
+        Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
+        that have not seen the fold of the value.
+    structure, fold
+        Number of the structure that each row belongs to, and of its fold, ``[n]``.
+    coverage
+        Fraction of true values that intervals will have to hold most often.
+    per_atom
+        Whether errors grow with the number of atoms.
+    atoms
+        Number of atoms ``[n, 1]``; needed where ``per_atom``.
+    noise
+        Standard deviation of the noise that the members predict ``[n, d]``, where they do.
+    """
+    size = np.broadcast_to(size_of(per_atom, atoms, noise), mean.shape)
+    known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
+    if not known.any():
+        return None
+    reference, mean, spread, size = (a[known] for a in (reference, mean, spread, size))
+    structure, fold = structure[known], fold[known]
+    norms, group = _by_norm(mean, structure, coverage)
+    deviations, scores = [], []
+    for components in _calibrated_together(mean.shape[1]):
+        error = np.abs(reference - mean)[:, components]
+        deviation, found = _cross_fitted(
+            error, spread[:, components], size[:, components], structure, fold
+        )
+        deviations.append(deviation)
+        rows = [group == g for g in range(len(norms) + 1)]
+        of_values = np.repeat(structure[:, None], len(components), axis=1)
+        scores.append(tuple(Scores.of(found[r].ravel(), of_values[r].ravel()) for r in rows))
+    return Calibration(tuple(deviations), tuple(scores), norms, per_atom)
+
+
+def _calibrated_together(dim: int) -> Iterator[list[int]]:
+    """Components that share a calibration: those of a vector."""
+    if dim == 3:
+        yield [0, 1, 2]
+    else:
+        yield from ([component] for component in range(dim))
+
+
+def _by_norm(
+    mean: Floats, structure: NDArray[np.int64], coverage: float
+) -> tuple[tuple[float, ...], NDArray[np.int64]]:
+    """Norms between groups of vectors, and the group of each, ``[n]``; other targets have one."""
+    if mean.shape[1] == 3:
+        norm = np.linalg.norm(mean, axis=1)
+        for groups in range(_GROUPS, 1, -1):
+            edges = np.quantile(norm, np.arange(1, groups) / groups)
+            group = np.searchsorted(edges, norm)
+            sizes = [len(np.unique(structure[group == g])) for g in range(groups)]
+            if min(sizes) >= _ENOUGH * needed_for_coverage(coverage):
+                return tuple(edges.tolist()), group
+    return (), np.zeros(len(mean), np.int64)
+
+
+def _cross_fitted(
+    error: Floats,
+    spread: Floats,
+    size: Floats,
+    structure: NDArray[np.int64],
+    fold: NDArray[np.int64],
+) -> tuple[Deviation, Floats]:
+    """The better deviation, fitted on all, and scores by fits to the other folds, ``[n, d]``."""
+    _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
+    weight = 1 / counts[number]
+    plain = fit_deviation(error, spread, size, weight)
+    curved = fit_curve(plain, error, spread, size, weight)
+    fits = [plain] if curved is None else [plain, curved]
+    held_out = [np.empty(error.shape) for _ in fits]
+    for left_out in np.unique(fold):
+        there = fold == left_out
+        seen = ~there if (~there).any() else there
+        others = error[seen], spread[seen], size[seen], weight[seen]
+        fitted = fit_deviation(*others, start=plain)
+        for std, kind in zip(held_out, (fitted, fit_curve(fitted, *others)), strict=False):
+            std[there] = (kind or fitted).std(spread[there], size[there])
+    # By size, as large structures would decide otherwise.
+    scores = [weight @ (gaussian_crps(error, std) / size).mean(axis=1) for std in held_out]
+    best = int(np.argmin(scores))
+    return fits[best], error / held_out[best]

@@ -1,0 +1,152 @@
+"""Standard deviation of an ensemble's error from the spread between its members."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression, minimize
+
+from hydragnn_flow.ensemble.measures import gaussian_crps
+
+Floats = NDArray[np.float64]
+
+# Of more values a part gives the same two numbers.
+_MOST_VALUES = 20_000
+# Values are put together by size for an isotonic curve: one alone says little of its deviation.
+_MOST_BINS = 20
+_LEAST_IN_BIN = 20
+_TINY = np.finfo(float).tiny
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How a spread becomes a standard deviation.
+
+    That is ``size`` times the root of ``(scale * spread / size)² + floor²``, put through the curve
+    if there is one: the members' disagreement, and the error that they share. The size is one, the
+    number of atoms, or the noise that the members' heads predict.
+    """
+
+    scale: float
+    floor: float
+    """Error that all members share, in the data's units by ``size``."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """Points of a rising curve, by ``size``: deviations before and after isotonic recalibration.
+    Between points it is straight in logarithms, beyond them proportional. Of a vector it is the
+    length that goes through the curve, so that a turn of the frame turns the prediction."""
+
+    def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
+        """The members' disagreement and what they share; their squares add up to the variance.
+
+        Parameters
+        ----------
+        spread, size
+            ``[n, d]``, where the d components share the calibration.
+        """
+        disagreement, shared = self.scale * spread / size, np.full(spread.shape, self.floor)
+        factor = size
+        if self.curve:
+            total = _length(np.hypot(disagreement, shared))
+            before, after = np.array(self.curve).T
+            # np.interp is constant beyond the ends, where the factor is then.
+            factor = size * np.exp(
+                np.interp(np.log(total), np.log(before), np.log(after))
+                - np.log(np.clip(total, before[0], before[-1]))
+            )
+        return disagreement * factor, shared * factor
+
+    def std(self, spread: Floats, size: Floats) -> Floats:
+        """Total standard deviation, of the shape of ``spread``."""
+        return np.asarray(np.hypot(*self.parts(spread, size)))
+
+
+def fit_deviation(
+    error: Floats,
+    spread: Floats,
+    size: Floats,
+    weight: Floats,
+    start: Deviation | None = None,
+) -> Deviation:
+    """Scale and floor with the least continuous ranked probability score of a Gaussian.
+
+    The score is proper, as the likelihood is (Gneiting et al., Mon. Weather Rev. 133, 1098 (2005)),
+    but grows with the error and not with its square: a few large errors do not widen all bars.
+
+    Parameters
+    ----------
+    error
+        Absolute errors ``[n, d]``.
+    spread
+        Standard deviation between members ``[n, d]``.
+    size
+        See :class:`Deviation`, ``[n, d]``.
+    weight
+        Of each row ``[n]``.
+    start
+        A fit to almost the same data, which saves a second start.
+    """
+    if error.size > _MOST_VALUES:
+        rows = _MOST_VALUES // error.shape[1]
+        part = np.random.default_rng(0).choice(len(error), rows, replace=False)
+        error, spread, size, weight = (a[part] for a in (error, spread, size, weight))
+    error, spread, weight = error / size, spread / size, weight / weight.sum()
+    # Errors of next to nothing cannot be told from none.
+    unit = max(
+        float(weight @ error.mean(axis=1)), 1e-9 * float(weight @ spread.mean(axis=1)), _TINY
+    )
+    error, squared = error / unit, np.square(spread / unit)
+
+    def score(log_parameters: Floats) -> float:
+        scale, floor = np.exp(log_parameters)
+        return float(weight @ gaussian_crps(error, np.sqrt(scale * squared + floor)).mean(axis=1))
+
+    spread_unit = max(float(weight @ squared.mean(axis=1)), 1e-12)
+    bounds = [(-math.log(spread_unit) - 14, -math.log(spread_unit) + 12), (-14.0, 5.0)]
+    # The best of two starts: all error seen by the spread, or none.
+    starts = [(-math.log(spread_unit), math.log(1e-2)), (-math.log(spread_unit) - 4, 0.0)]
+    if start is not None:
+        starts = [
+            (2 * math.log(max(start.scale, _TINY)), 2 * math.log(max(start.floor, _TINY) / unit))
+        ]
+    fits = [
+        minimize(score, np.clip(first, *np.transpose(bounds)), method="L-BFGS-B", bounds=bounds)
+        for first in starts
+    ]
+    scale, floor = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
+    return Deviation(float(np.sqrt(scale)), float(np.sqrt(floor) * unit))
+
+
+def fit_curve(
+    fitted: Deviation, error: Floats, spread: Floats, size: Floats, weight: Floats
+) -> Deviation | None:
+    """With an isotonic curve on top: deviations that rise with those fitted, of any shape.
+
+    The mean absolute error of values with about the same deviation, √(π/2) times, is the deviation
+    they should have (Busk et al., arXiv:2305.16325, with squared errors).
+
+    Parameters are those of :func:`fit_deviation`. None if there are too few values.
+    """
+    bins = min(len(error) // _LEAST_IN_BIN, _MOST_BINS)
+    total = _length(fitted.std(spread, size) / size)[:, 0]
+    if bins < 2 or np.ptp(total) == 0:
+        return None
+    error = (error / size).mean(axis=1)
+    parts = np.array_split(np.argsort(total, kind="stable"), bins)
+    sums = np.array([weight[part].sum() for part in parts])
+    before = np.array([weight[part] @ total[part] for part in parts]) / sums
+    after = np.array([weight[part] @ error[part] for part in parts]) / sums
+    rising = isotonic_regression(after, weights=sums).x * math.sqrt(math.pi / 2)
+    if rising[0] <= 0:
+        return None
+    distinct = np.append(True, np.diff(before) > 0)
+    points = zip(before[distinct].tolist(), rising[distinct].tolist(), strict=True)
+    return replace(fitted, curve=tuple(points))
+
+
+def _length(components: Floats) -> Floats:
+    """Root of the mean square of the components, ``[n, 1]``."""
+    mean = np.square(components).mean(axis=1, keepdims=True)
+    return np.asarray(np.maximum(np.sqrt(mean), _TINY))

@@ -1,0 +1,172 @@
+"""Calibrations on synthetic errors: intervals that hold, deviations of any shape, any frame."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from calibration_cases import Floats, calibrated, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from hydragnn_flow.ensemble.calibration import calibrate
+from hydragnn_flow.ensemble.deviation import Deviation
+from hydragnn_flow.ensemble.folds import folds
+from hydragnn_flow.ensemble.uncertainty import (
+    Calibration,
+    Distribution,
+    combine,
+    distribution,
+    measured_coverage,
+)
+
+EQUAL = np.full(5, 0.2)
+
+
+def predicted(members: Floats, calibration: Calibration, coverage: float = 0.9) -> Distribution:
+    return distribution(members, EQUAL, calibration, None, coverage=coverage)
+
+
+def scalars(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
+    """True values ``[n, 1]`` and five members with a common error of heavy tails."""
+    truth = rng.normal(size=(n, 1))
+    noise = rng.lognormal(0.0, 0.7, size=truth.shape)
+    common = 0.5 * rng.standard_t(4, truth.shape)
+    return truth, truth + common + noise * rng.normal(size=(5, *truth.shape))
+
+
+def vectors(rng: np.random.Generator, n: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Structure of each of 8 n atoms, their forces, and five members.
+
+    Some structures are harder than others, and large forces are harder than small ones, more than
+    the members know.
+    """
+    structure = np.repeat(np.arange(n), 8)
+    truth = rng.normal(size=(len(structure), 3)) * rng.lognormal(0, 1, size=(len(structure), 1))
+    hard = np.exp(0.5 * rng.normal(size=n))[structure, None]
+    size = 0.1 + 0.2 * np.linalg.norm(truth, axis=1, keepdims=True)
+    common = hard * size * rng.standard_t(5, truth.shape)
+    members = truth + common + 0.3 * hard * rng.normal(size=(5, *truth.shape))
+    return structure, truth, members
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(20, 0.9), (48, 0.5)])
+def test_intervals_hold_whatever_the_number_of_structures(n: int, coverage: float) -> None:
+    held = []
+    for seed in range(25):
+        rng = np.random.default_rng([seed, n])
+        truth, members = scalars(rng, n + 300)
+        mean, spread = combine(members[:, :n], EQUAL)
+        found = calibrated(truth[:n] - mean, spread, coverage)
+        held.append(measured_coverage(truth[n:], predicted(members[:, n:], found, coverage)))
+    error = np.std(held) / math.sqrt(len(held))
+    # The quantile of n scores holds at most 1 / (n + 1) more.
+    assert coverage - 3 * error <= np.mean(held) <= coverage + 1 / (n + 1) + 3 * error
+
+
+def test_forces_are_held_in_every_quarter_of_their_norm() -> None:
+    """Four groups of norms; with a common quantile the largest forces leave their intervals."""
+    held = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        structure, truth, members = vectors(rng, 300)
+        there = structure < 60
+        mean, spread = combine(members[:, there], EQUAL)
+        found = calibrate(
+            truth[there], mean, spread, structure[there], folds(60)[structure[there]], 0.9
+        )
+        assert found is not None and len(found.norms) == 3
+        truth = truth[~there]
+        norm = np.linalg.norm(truth, axis=1)
+        quarter = np.searchsorted(np.quantile(norm, [0.25, 0.5, 0.75]), norm)
+        together = replace(found, norms=(), scores=((found.scores[0][1],),))
+        held.append(
+            [
+                [
+                    measured_coverage(
+                        truth[quarter == q], predicted(members[:, ~there][:, quarter == q], by)
+                    )
+                    for q in range(4)
+                ]
+                for by in (found, together)
+            ]
+        )
+    grouped, common = np.mean(held, axis=0)
+    assert grouped == pytest.approx([0.9] * 4, abs=0.05)
+    assert common[3] < 0.85
+
+
+def test_a_curve_is_taken_where_scale_and_floor_cannot_follow() -> None:
+    rng = np.random.default_rng(0)
+    spread = rng.lognormal(0, 1, size=(3000, 1))
+    straight = calibrated(rng.normal(size=spread.shape) * spread, spread)
+    assert predicted_std(straight, spread) == pytest.approx(spread, rel=0.15)
+    bent = calibrated(rng.normal(size=spread.shape) * np.minimum(spread, 1.5), spread)
+    assert bent.deviations[0].curve
+    tail = spread[:, 0] > 4
+    assert predicted_std(bent, spread)[tail].mean() == pytest.approx(1.5, rel=0.15)
+    [(score,)] = bent.scores
+    assert score.quantile(0.9) == pytest.approx(1.645, rel=0.05)
+
+
+def predicted_std(calibration: Calibration, spread: Floats) -> Floats:
+    return np.asarray(np.hypot(*calibration.parts(spread, np.ones((1, 1)))))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    points=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6, unique=True),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_curve_rises_and_a_turned_frame_turns_its_vectors(points: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    curve = tuple(zip(sorted(points), sorted(rng.lognormal(size=len(points))), strict=True))
+    deviation = Deviation(1.3, 0.2, curve)
+    spread = np.sort(rng.lognormal(0, 3, size=(40, 1)), axis=0)
+    std = deviation.std(spread, np.ones((40, 1)))
+    assert (np.diff(std[:, 0]) >= -1e-9 * std[:-1, 0]).all()
+    members = rng.normal(size=(5, 6, 3))
+    turn = Rotation.random(rng=rng).as_matrix()
+    calibration = replace(plain(1.0, 1.0, 1.6), deviations=(deviation,))
+    here, there = predicted(members, calibration), predicted(members @ turn.T, calibration)
+    np.testing.assert_allclose(there.mean, here.mean @ turn.T, atol=1e-12)
+    lengths = [np.linalg.norm(found.std, axis=1) for found in (here, there)]
+    np.testing.assert_allclose(lengths[1], lengths[0])
+
+
+def test_components_of_a_spectrum_are_calibrated_each_alone() -> None:
+    rng = np.random.default_rng(1)
+    factor = np.array([0.1, 1.0, 10.0, 100.0])
+    residuals = rng.normal(size=(500, 4)) * factor
+    found = calibrated(residuals, np.ones((500, 4)))
+    std = predicted_std(found, np.ones((1, 4)))
+    np.testing.assert_allclose(std / factor, 1.0, rtol=0.15)
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """The stress of a molecule, and labels of no structure at all."""
+    rng = np.random.default_rng(2)
+    residuals = rng.normal(size=(40, 1))
+    spread = rng.lognormal(size=(40, 1))
+    unknown = np.where(np.arange(40)[:, None] % 2, residuals, np.nan)
+    numbers = np.arange(40)
+
+    def found(reference: Floats) -> Calibration | None:
+        return calibrate(reference, 0 * spread, spread, numbers, folds(40), 0.9)
+
+    calibration = found(unknown)
+    assert calibration is not None and calibration.structures == 20
+    assert found(np.full((40, 1), np.nan)) is None
+
+
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(1, 60), dim=st.sampled_from([1, 2, 3]), seed=st.integers(0, 2**32 - 1))
+def test_a_calibration_survives_json(n: int, dim: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = calibrated(rng.normal(size=(n, dim)), rng.lognormal(size=(n, dim)), 0.5)
+    assert Calibration.from_dict(json.loads(json.dumps(found.to_dict()))) == found
