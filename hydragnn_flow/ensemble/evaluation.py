@@ -23,6 +23,9 @@ from hydragnn_flow.errors import InputError
 # What makes one doubt the unit of labels: this correlation with predictions, beyond this factor.
 _FOLLOWS = 0.9
 _FACTOR = 3.0
+# And their zero: a mean error beyond so many times the spread of errors, and so many error bars.
+_ONE_SIDED = 3.0
+_BEYOND = 10.0
 _LEAST_VALUES = 10
 
 Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
@@ -154,9 +157,20 @@ def _measured(
     predicted = ensemble.distributions(members, n_atoms)
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
-        if (doubt := doubt_of(predicted[name].mean, reference)) is not None:
+        found = predicted[name]
+        if (doubt := doubt_of(found.mean, reference)) is not None:
             say(
                 f"labels of {name} {doubt}: are they in {unit}, with the sign of the training data?"
+            )
+            continue
+        extensive = ensemble.manifest.is_extensive(name)
+        size = n_atoms[:, None] if extensive else 1
+        values = (found.mean / size, found.std / size, reference / size)
+        if (offset := offset_of(*values)) is not None:
+            each = " per atom" if extensive else ""
+            say(
+                f"labels of {name} are all about {offset:.3g} away from the predictions{each}: are "
+                f"they in {unit}, counted from the zero of the training data?"
             )
     return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
 
@@ -182,6 +196,25 @@ def doubt_of(predicted: Floats, reference: Floats) -> str | None:
         return None
     signed = math.copysign(factor, correlation)
     return f"are about {signed:.3g} times the predictions (correlation {correlation:.2f})"
+
+
+def offset_of(predicted: Floats, std: Floats, reference: Floats) -> float | None:
+    """Mean error of labels that are far from the predictions, all to one side; otherwise None.
+
+    Energies have another zero in another code or with other reference atoms.
+
+    Parameters
+    ----------
+    predicted, std, reference
+        Values of a target in the same order, and their standard deviations.
+    """
+    error = reference - predicted
+    known = np.isfinite(error)
+    if known.sum() < _LEAST_VALUES:
+        return None
+    offset = float(error[known].mean())
+    usual = max(_ONE_SIDED * error[known].std(), _BEYOND * np.median(std[known]))
+    return offset if abs(offset) > usual else None
 
 
 def _tell_missing(ensemble: Ensemble, labelled: Container[str], say: Callable[[str], None]) -> None:

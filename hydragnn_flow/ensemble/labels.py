@@ -86,7 +86,10 @@ def labels_in_files(
 def _label(value: object, name: str, target: str, described: Target, n: int) -> Floats:
     """One structure's label, ``[n, d]`` as the training data had it."""
     try:
-        label = shaped(value, described.level, n).reshape(n, -1)
+        label = shaped(value, described.level, n)
+        # Columns of atoms would be mixed up by taking their numbers row by row.
+        columns = described.level == "node" and label.ndim == 2 and label.shape[1] > 1
+        label = np.empty((n, 0)) if columns and len(label) != n else label.reshape(n, -1)
     except (TypeError, ValueError):
         label = np.empty((n, 0))
     if target == STRESS and (label.shape[1], described.dim) == (6, 9):

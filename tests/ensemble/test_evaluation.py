@@ -24,7 +24,7 @@ from hydragnn_flow import Ensemble, InputError, cli
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
-from hydragnn_flow.ensemble.evaluation import doubt_of
+from hydragnn_flow.ensemble.evaluation import doubt_of, offset_of
 from hydragnn_flow.ensemble.labels import labels_in_files
 
 
@@ -212,6 +212,30 @@ def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(
     assert doubt_of(some, np.ones(20)) is doubt_of(np.ones(20), some) is None
 
 
+def test_labels_with_another_zero_are_doubted(ensemble: Ensemble, structures: list[Atoms]) -> None:
+    """All structures of one size: no factor would tell."""
+
+    def doubts(per_atom: float) -> list[str]:
+        said: list[str] = []
+        some = [atoms.copy() for atoms in structures for _ in range(3)]
+        graphs = ensemble.predict(some).graphs
+        assert graphs is not None
+        noise = np.random.default_rng(0).normal(0, 1e-3, len(some))
+        for atoms, energy, error in zip(some, graphs["energy_mean"], noise, strict=True):
+            atoms.info["energy"] = energy + (error + per_atom) * len(atoms)
+        evaluate(ensemble, some, say=said.append)
+        return [line for line in said if line.startswith("labels of energy")]
+
+    assert doubts(0.0) == []
+    [said] = doubts(-500.0)
+    assert "about -500 away from the predictions per atom: are they in eV, counted from" in said
+    zeros, ones = np.zeros(20), np.ones(20)
+    assert offset_of(zeros, 0.05 * ones, ones) == 1
+    assert offset_of(zeros, 0.2 * ones, ones) is None, "five error bars are no other zero"
+    assert offset_of(zeros, 0.05 * ones, np.linspace(-1, 3, 20)) is None, "errors of a model"
+    assert offset_of(zeros[:9], 0.05 * ones[:9], ones[:9]) is None, "too few"
+
+
 def test_results_of_another_structure_are_no_labels(
     ensemble: Ensemble, structures: list[Atoms]
 ) -> None:
@@ -249,6 +273,11 @@ def forces(value: Any) -> Callable[[list[Atoms]], list[Atoms]]:
             forces([1.0, 2.0]),
             {},
             r"^structure 1: .* not 3 numbers per atom \(\[1\.0, 2\.0\]\); c",
+        ),
+        (
+            lambda structures: forces(structures[1].get_forces().T)(structures),
+            {},
+            r"^structure 1: .* not 3 numbers per atom \(array",
         ),
         (forces("large"), {}, r"^structure 1: .* not 3 numbers per atom \('large'\); correct"),
         (
