@@ -78,6 +78,7 @@ def _perovskites(work: Path, data: Path | None) -> Trainer:
     section = {"source": source, "path": folder, "split": {"val": 0.25, "test": 0.05}}
     store = _store(work / "perovskites.gs", section, _NEIGHBOURS)
     base = json.loads((_CONFIGS / "property.json").read_text())["NeuralNetwork"]
+    del base["Architecture"]["edge_features"]  # the recorded networks did without
 
     def train(params: Params, seed: int) -> Training:
         network = _network(base, params)
