@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from hydragnn_flow.data import (
     atoms_to_graph,
     batch_graphs,
 )
+from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.labels import labels_of
@@ -68,6 +69,8 @@ class Ensemble:
     """Number of each member, by which columns name it; from 0 on, if none is left out."""
     aggregation: Aggregation = "weighted"
     """How the members' predictions become one: ``median``, or their mean by ``weights``."""
+    applicability: Applicability = field(default_factory=Applicability)
+    """Ranges of the training data; by default nothing is known of them."""
 
     @classmethod
     def load(cls, path: str | Path, *, without: Collection[int] = ()) -> Ensemble:
@@ -109,6 +112,7 @@ class Ensemble:
             summary["coverage"],
             tuple(numbers),
             summary["aggregation"],
+            Applicability.load(folder / APPLICABILITY),
         )
 
     def at(self, coverage: float) -> Ensemble:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.calibration import calibrate_targets
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
@@ -107,6 +108,9 @@ def finish_ensemble(
         coverage,
         combined.aggregation == "median",
     )
+    deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
+    applicability = Applicability.of(store["trainset"], store.manifest, deviations)
+    applicability.save(folder / APPLICABILITY)
     ensemble = Ensemble(
         models,
         weights,
@@ -114,6 +118,7 @@ def finish_ensemble(
         store.manifest,
         coverage,
         aggregation=combined.aggregation,
+        applicability=applicability,
     )
 
     test = store["testset"]
@@ -153,7 +158,7 @@ def finish_ensemble(
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
     content = json_text(summary)
     files = [name for member in members for name in member_files(member.member)]
-    write_checksums(folder, [MANIFEST, *files], {SUMMARY: content})
+    write_checksums(folder, [MANIFEST, APPLICABILITY, *files], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
 

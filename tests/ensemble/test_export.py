@@ -79,7 +79,8 @@ def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: G
 def test_it_holds_what_predicts_and_nothing_else(run: Path, exported: Path) -> None:
     files = {str(file.relative_to(exported)) for file in exported.rglob("*") if file.is_file()}
     members = {f"members/{k}/{name}" for k in (0, 1) for name in (FILE, "config.json")}
-    assert files == {"README.md", CHECKSUMS, "ensemble.json", "manifest.json", *members}
+    of_all = {"ensemble.json", "manifest.json", "applicability.json"}
+    assert files == {"README.md", CHECKSUMS, *of_all, *members}
     state = load_checkpoint(exported / "members" / "0" / FILE)
     assert state.keys() == {"version", "best", "progress"}
     whole = member_folder(run / "ensemble", 0) / FILE

@@ -69,11 +69,18 @@ KEPT = (
     "segments.jsonl",
     "ensemble/ensemble.json",
     "ensemble/manifest.json",
+    "ensemble/applicability.json",
     "ensemble/members/*/config.json",
     "ensemble/members/*/checkpoint.pt",
     "ensemble/members/*/validation.npz",
 )
-CHECKED = ("ensemble.json", "manifest.json", "config.json", "checkpoint.pt")
+CHECKED = (
+    "ensemble.json",
+    "manifest.json",
+    "applicability.json",
+    "config.json",
+    "checkpoint.pt",
+)
 EXPECTED = "expected.json"
 
 

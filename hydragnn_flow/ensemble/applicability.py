@@ -1,0 +1,389 @@
+"""Applicability: whether a structure is like the training data, and in what it is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from ase.data import chemical_symbols
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphSplit, Manifest
+from hydragnn_flow.ensemble.environments import Environments, Floats, Usual
+from hydragnn_flow.ensemble.uncertainty import combine
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
+
+_Name = TypeVar("_Name", str, int)
+
+APPLICABILITY = "applicability.json"
+_VERSION = 1
+
+# Structures of the training split whose quantities are kept while ranges are found.
+_SAMPLE = 8192
+_BATCH = 64
+# Fraction of the training data beyond either end of a range, where they are many.
+_BEYOND = 0.003
+# Width of a margin in standard deviations: at least this, and more where the data are few.
+_MARGIN = 0.5
+_FAR = 3.8
+# Of as few values the standard deviation itself is uncertain.
+_FEW = 10
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of a quantity in the data, and how far beyond it is still taken as like them."""
+
+    low: float
+    high: float
+    margin: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Range | None:
+        """Range of some values, of which NaN does not count; None if there is none.
+
+        The 0.3 % most extreme values on each side are left out where there are so many. The margin
+        is half a standard deviation, and where data are few as much as reaches what several hundred
+        values from a normal distribution would: their largest is about √(2 ln n) standard
+        deviations from the mean.
+        """
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return None
+        low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND], method="inverted_cdf")
+        n = len(values)
+        width = max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
+        return cls(float(low), float(high), width * float(values.std()))
+
+    def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
+        """Places of values beyond the range and its margin, and the end they are beyond.
+
+        Only on the sides that are asked for.
+        """
+        if below:
+            limit = self.low - self.margin - _rounding(self.low)
+            yield from ((i, self.low) for i in np.flatnonzero(values < limit).tolist())
+        if above:
+            limit = self.high + self.margin + _rounding(self.high)
+            yield from ((i, self.high) for i in np.flatnonzero(values > limit).tolist())
+
+
+@dataclass(frozen=True)
+class Applicability:
+    """Ranges of the data an ensemble was made with."""
+
+    elements: list[int] | None = None
+    """Atomic numbers in the training data; None if nodes are no atoms, so nothing else is known."""
+    usual: Usual | None = None
+    ranges: dict[str, Range] = field(default_factory=dict)
+    """Of the quantities of :meth:`Usual.quantities`, in the training data."""
+    fractions: dict[int, Range] = field(default_factory=dict)
+    """Of the fraction of each element in a structure, in the training data."""
+    deviations: dict[str, Range] = field(default_factory=dict)
+    """Of the logarithm of the members' deviation by target, in the calibration data."""
+
+    @classmethod
+    def of(
+        cls, training: GraphSplit, manifest: Manifest, deviations: Mapping[str, Floats]
+    ) -> Applicability:
+        """Find the ranges; the training split is streamed twice, in constant memory.
+
+        Parameters
+        ----------
+        training
+            Graphs of the training data. Of more than 8,192, as many are taken evenly.
+        manifest
+            Of their store.
+        deviations
+            Of the members, by target, for structures that they were not trained on: see
+            :func:`deviations_of`.
+        """
+        with np.errstate(divide="ignore"):
+            logs = {name: np.log(values) for name, values in deviations.items()}
+        beyond = _ranges(logs)
+        atoms = manifest.node_features[:1] == ["atomic_number"] and manifest.elements
+        if not atoms or not len(training):
+            return cls(None, deviations=beyond)
+        usual = Usual.found(_environments(training))
+        quantities: dict[str, list[Floats]] = {}
+        fractions = []
+        for one in _environments(training):
+            for name, values in usual.quantities(one).items():
+                quantities.setdefault(name, []).append(values)
+            fractions.append(one.fractions)
+        ranges = _ranges({name: np.concatenate(values) for name, values in quantities.items()})
+        joined = np.concatenate(fractions)
+        elements = np.flatnonzero(joined.any(axis=0)).tolist()
+        if len(training) > _SAMPLE:
+            elements = sorted(set(manifest.elements) - manifest.unseen)
+        return cls(elements, usual, ranges, _ranges({z: joined[:, z] for z in elements}), beyond)
+
+    def notes(self, batch: Batch) -> list[str]:
+        """What each structure of a batch has that the training data do not have.
+
+        Returns
+        -------
+        list
+            A note for each structure, empty if it is like the training data: quantity, value, unit
+            and the range of the data.
+        """
+        if self.elements is None or self.usual is None:
+            return [""] * batch.num_graphs
+        one = Environments.of(batch)
+        notes: list[list[str]] = [[] for _ in one.n_atoms]
+        for graph, note in self._said(one, self.usual):
+            notes[graph].append(note)
+        return ["; ".join(of) for of in notes]
+
+    def deviation_notes(self, deviations: Mapping[str, Floats], manifest: Manifest) -> list[str]:
+        """What is said where members differ more than on any structure of the calibration data.
+
+        Parameters
+        ----------
+        deviations
+            Of the members, by target, as of :func:`deviations_of`.
+        manifest
+            Of the training data, for units.
+        """
+        notes: dict[int, list[str]] = {}
+        for name, values in deviations.items():
+            if (range_ := self.deviations.get(name)) is None:
+                continue
+            unit = f" {manifest.targets[name].unit}".rstrip()
+            unit += " per atom" if manifest.is_extensive(name) else ""
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.log(values)
+            what = f"the members' deviation of {name}"
+            for graph, end in range_.beyond(logs, False, True):
+                note = _note(
+                    what, values[graph], math.exp(end), unit, "largest", False, "calibration"
+                )
+                notes.setdefault(graph, []).append(note)
+        n = max((len(values) for values in deviations.values()), default=0)
+        return ["; ".join(notes.get(graph, ())) for graph in range(n)]
+
+    def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
+        """Structures and what is to be said of them."""
+        assert self.elements is not None
+        known = np.isin(one.numbers, self.elements)
+        strange = np.unique(one.graph[~known]).tolist()
+        for graph in strange:
+            found = np.unique(one.numbers[(one.graph == graph) & ~known])
+            symbols = ", ".join(chemical_symbols[z] for z in found)
+            yield graph, f"the training data have no {symbols}"
+        for name, values in usual.quantities(one).items():
+            if (range_ := self.ranges.get(name)) is None:
+                continue
+            saying = _SAYINGS[name]
+            values[strange] = np.nan  # there is no more to say
+            for graph, end in range_.beyond(values, saying.below, saying.above):
+                yield graph, saying.note(one, usual, graph, values[graph], end)
+        for z, range_ in self.fractions.items():
+            values = one.fractions[:, z].copy()
+            values[strange] = np.nan
+            what = f"the fraction of {chemical_symbols[z]}"
+            for graph, end in range_.beyond(values, "smallest", "largest"):
+                is_below = bool(values[graph] < end)
+                word = "smallest" if is_below else "largest"
+                yield graph, _note(what, values[graph], end, "", word, is_below)
+
+    def save(self, path: Path) -> None:
+        """Write `applicability.json`, whole or not at all."""
+        values = {
+            "version": _VERSION,
+            "elements": self.elements,
+            "ranges": _plain(self.ranges),
+            "fractions": _plain(self.fractions),
+            "deviations": _plain(self.deviations),
+            "usual": None if self.usual is None else self.usual.to_dict(),
+        }
+        write_json(path, values)
+
+    @classmethod
+    def load(cls, path: Path) -> Applicability:
+        """Read `applicability.json`.
+
+        Raises
+        ------
+        InputError
+            If it is missing, damaged or of another version.
+        """
+        values = read_json(path)
+        try:
+            if values["version"] != _VERSION:
+                raise ValueError
+            return cls(
+                values["elements"],
+                None if values["usual"] is None else Usual.from_dict(values["usual"]),
+                {name: Range(**of) for name, of in values["ranges"].items()},
+                {int(z): Range(**of) for z, of in values["fractions"].items()},
+                {name: Range(**of) for name, of in values["deviations"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InputError(
+                f"{path}: is damaged or of another version; take it from a copy, or, in the "
+                f"directory of a run, delete ensemble.json and start the run again"
+            ) from None
+
+
+def deviations_of(
+    members: Mapping[str, Floats],
+    weights: Floats,
+    manifest: Manifest,
+    n_atoms: NDArray[np.int64],
+) -> dict[str, Floats]:
+    """Standard deviation between members for each structure, by target, ``[n]``.
+
+    Of extensive targets it is per atom, of node targets that of the atom where it is largest.
+    Components are added in squares. NaN where nothing is predicted, as a stress without volume.
+
+    Parameters
+    ----------
+    members
+        Predictions of every member, output -> ``[n_members, n, d]``.
+    weights
+        Of the members.
+    manifest
+        Of the training data.
+    n_atoms
+        Of each structure.
+    """
+    found = {}
+    for name, target in manifest.targets.items():
+        if name not in members:
+            continue
+        _, spread = combine(members[name], weights)
+        deviation = np.sqrt(np.square(spread).sum(axis=1))
+        if target.level == "node":
+            deviation = np.maximum.reduceat(deviation, np.cumsum(n_atoms) - n_atoms)
+        elif manifest.is_extensive(name):
+            deviation = deviation / n_atoms
+        found[name] = deviation
+    return found
+
+
+def joined(*notes: Sequence[str]) -> list[str]:
+    """Notes on the same structures, one behind the other."""
+    return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Saying:
+    """How a quantity beyond its range is said."""
+
+    value: Callable[[Environments, Usual, int], tuple[str, float, str]]
+    """Name, value and unit of a structure's quantity."""
+    logarithmic: bool
+    below: str = ""
+    above: str = ""
+    """What the ends of the range are; empty where being beyond it is no harm."""
+
+    def note(self, one: Environments, usual: Usual, graph: int, found: float, end: float) -> str:
+        """The note on a structure whose relative quantity is ``found``, beyond ``end``."""
+        what, value, unit = self.value(one, usual, graph)
+        limit = value * math.exp(end - found) if self.logarithmic else value + end - found
+        is_below = found < end
+        return _note(what, value, limit, unit, self.below if is_below else self.above, is_below)
+
+
+def _shortest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    edges = one.edges_of(graph)
+    edge = edges[usual.closer(one)[edges].argmin()]
+    ends = sorted((one.numbers[one.sender[edge]], one.numbers[one.receiver[edge]]))
+    pair = "–".join(chemical_symbols[z] for z in ends)
+    return f"the distance {pair}", float(one.lengths[edge]), " Å"
+
+
+def _nearest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    edges = one.edges_of(graph)
+    shortest = np.full(len(one.numbers), np.inf)
+    np.minimum.at(shortest, one.receiver[edges], one.lengths[edges])
+    mean = float(shortest[np.isfinite(shortest)].mean())
+    return "the mean distance of nearest neighbours", mean, " Å"
+
+
+def _fewest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    return _neighbours_of(one, graph, int(usual.more_neighbours(one)[one.atoms_of(graph)].argmin()))
+
+
+def _most(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    return _neighbours_of(one, graph, int(usual.more_neighbours(one)[one.atoms_of(graph)].argmax()))
+
+
+def _neighbours_of(one: Environments, graph: int, atom: int) -> tuple[str, float, str]:
+    at = one.atoms_of(graph)[atom]
+    symbol = chemical_symbols[one.numbers[at]]
+    return (
+        f"the coordination number of atom {atom} ({symbol})",
+        round(float(one.neighbours[at]), 2),
+        "",
+    )
+
+
+def _neighbours(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    mean = float(one.neighbours[one.atoms_of(graph)].mean())
+    return "the mean coordination number", mean, ""
+
+
+def _volume(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    return "the volume per atom", float(one.volumes[graph] / one.n_atoms[graph]), " Å³"
+
+
+def _atoms(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    return "the number of atoms", float(one.n_atoms[graph]), ""
+
+
+_SAYINGS = {
+    "shortest": _Saying(_shortest, True, below="shortest of such elements"),
+    "nearest": _Saying(_nearest, True, "shortest of such elements", "longest of such elements"),
+    "fewest": _Saying(_fewest, False, below="smallest of such elements"),
+    "most": _Saying(_most, False, above="largest of such elements"),
+    "neighbours": _Saying(
+        _neighbours, False, "smallest of such elements", "largest of such elements"
+    ),
+    "volume": _Saying(_volume, True, "smallest of such elements", "largest of such elements"),
+    "atoms": _Saying(_atoms, False, "smallest", "largest"),
+}
+
+
+def _note(
+    what: str,
+    value: float,
+    limit: float,
+    unit: str,
+    end: str,
+    is_below: bool,
+    data: str = "training",
+) -> str:
+    side = "below" if is_below else "above"
+    return f"{what} is {value:.3g}{unit}, {side} {limit:.3g}{unit}, the {end} in the {data} data"
+
+
+def _environments(split: GraphSplit) -> Iterator[Environments]:
+    """Those of a split, or of as many of its graphs as are enough, some at a time."""
+    n = min(len(split), _SAMPLE)
+    chosen = np.linspace(0, len(split) - 1, n).round().astype(np.int64)
+    batches = split.batches(chosen[i : i + _BATCH] for i in range(0, n, _BATCH))
+    return map(Environments.of, batches)
+
+
+def _ranges(values: Mapping[_Name, Floats]) -> dict[_Name, Range]:
+    """Those of quantities that any structure has."""
+    found = {name: Range.of(of) for name, of in values.items()}
+    return {name: range_ for name, range_ in found.items() if range_ is not None}
+
+
+def _plain(ranges: Mapping[Any, Range]) -> dict[str, dict[str, float]]:
+    return {str(name): asdict(one) for name, one in ranges.items()}
+
+
+def _rounding(end: float) -> float:
+    """What two computations of one quantity may differ by."""
+    return 1e-4 * max(1.0, abs(end))

@@ -1,0 +1,260 @@
+"""Applicability: structures unlike the training data are named, structures like them are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111, molecule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow import InputError
+from hydragnn_flow.data import GraphStore, Manifest, atoms_to_graph, batch_graphs
+from hydragnn_flow.ensemble import applicability as module
+from hydragnn_flow.ensemble.applicability import Applicability, Range, deviations_of
+from hydragnn_flow.training.predict import split_batches
+
+CUTOFF = 4.0
+
+
+@pytest.fixture(scope="module")
+def known(alloy_store: GraphStore) -> Applicability:
+    return Applicability.of(alloy_store["trainset"], alloy_store.manifest, {})
+
+
+@pytest.fixture(scope="module")
+def alloys(alloy_store: GraphStore) -> list[Atoms]:
+    """Structures of the test split."""
+    return [
+        Atoms(
+            graph.x[:, 0].int().tolist(),
+            graph.pos.double().numpy(),
+            cell=graph.cell.double().numpy(),
+            pbc=True,
+        )
+        for graph in alloy_store["testset"]
+    ]
+
+
+def notes(known: Applicability, *structures: Atoms) -> list[str]:
+    return known.notes(batch_graphs([atoms_to_graph(one, CUTOFF, None) for one in structures]))
+
+
+def outside(alloys: list[Atoms]) -> Iterator[tuple[str, Atoms]]:
+    """Structures unlike fcc alloys near their equilibrium."""
+    rng = np.random.default_rng(0)
+    for alloy in alloys:
+        for factor in (0.75, 0.8, 0.85, 1.15, 1.2, 1.4):
+            scaled = alloy.copy()
+            scaled.set_cell(alloy.cell * factor, scale_atoms=True)
+            yield f"x{factor}", scaled
+        slab = alloy.copy()
+        slab.center(vacuum=8.0, axis=2)
+        yield "slab", slab
+        yield "cluster", Atoms(alloy.numbers, alloy.positions)
+        holes = alloy * (2, 1, 1)
+        del holes[[0, 1, 2]]
+        yield "vacancies", holes
+        close = alloy.copy()
+        close.positions[0] = close.positions[1] + rng.normal(size=3) * 0.5
+        yield "close", close
+        strange = alloy.copy()
+        strange.symbols[0] = "Al"
+        yield "new element", strange
+
+
+def test_structures_outside_are_flagged_and_those_of_the_test_split_are_not(
+    alloy_store: GraphStore, known: Applicability, alloys: list[Atoms]
+) -> None:
+    kinds, structures = zip(*outside(alloys), strict=True)
+    found = notes(known, *structures)
+    assert len(found) >= 40
+    missed = [kind for kind, note in zip(kinds, found, strict=True) if not note]
+    assert len(missed) <= 0.1 * len(found), missed
+    held_out = [
+        note
+        for split in ("valset", "testset")
+        for batch in split_batches(alloy_store[split])
+        for note in known.notes(batch)
+    ]
+    assert sum(map(bool, held_out)) <= 0.1 * len(held_out), held_out
+
+
+def test_a_note_says_quantity_value_unit_and_range(
+    alloy_store: GraphStore, known: Applicability
+) -> None:
+    copper = bulk("Cu", cubic=True)
+    near = copper.copy()
+    near.positions[1] = near.positions[0] + [1.2, 0.0, 0.0]
+    one, none, big = notes(known, near, copper, bulk("Cu", a=4.4, cubic=True))
+    assert none == ""
+    assert "the distance Cu–Cu is 1.2 Å, below 2." in one
+    assert "the shortest of such elements in the training data" in one
+    assert "the volume per atom is 21.3 Å³, above 1" in big
+    aluminium = bulk("Al", cubic=True)
+    assert notes(known, aluminium) == ["the training data have no Al"], "and nothing else"
+    (alone,) = notes(known, Atoms("Cu"))
+    assert "the coordination number of atom 0 (Cu) is 0, below 1" in alone
+
+
+def test_distances_of_each_pair_of_elements_have_their_own_limit(known: Applicability) -> None:
+    """Gold atoms are further apart than nickel atoms."""
+    limits = [
+        next(
+            float(note.split("below ")[1].split(" Å")[0])
+            for note in notes(known, Atoms([symbol] * 2, [[0, 0, 0], [0.9, 0, 0]]))
+        )
+        for symbol in ("Ni", "Au")
+    ]
+    assert limits[0] < limits[1] - 0.1
+
+
+@settings(max_examples=5)
+@given(seed=st.integers(0, 2**16))
+def test_notes_depend_on_neither_frame_nor_order_nor_cell(known: Applicability, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    slab: Atoms = fcc111("Cu", (2, 2, 3), vacuum=6.0, periodic=True)
+    slab.rattle(0.1, rng=rng)
+    turned = slab.copy()
+    turned.rotate(float(rng.uniform(0, 180)), rng.normal(size=3), rotate_cell=True)
+    turned.positions += rng.normal(size=3)
+    shuffled = slab[rng.permutation(len(slab))]
+    one, *others = notes(known, slab, turned, slab * (2, 1, 1), shuffled)
+    assert one
+    for other in others:
+        assert numbers(other) == pytest.approx(numbers(one), rel=0.01)
+
+
+def numbers(note: str) -> dict[str, float]:
+    """Quantities of a note, without the atoms they are of."""
+    parts = (part.split(" is ") for part in note.split("; "))
+    return {what.split(" of atom")[0]: float(value.split()[0].strip(",")) for what, value in parts}
+
+
+def test_molecules_have_a_size_and_a_composition_but_no_volume() -> None:
+    rng = np.random.default_rng(0)
+
+    def ethanol() -> Atoms:
+        atoms: Atoms = molecule("CH3CH2OH")
+        atoms.rattle(0.03, rng=rng)
+        return atoms
+
+    known = Applicability.of(_Split([ethanol() for _ in range(40)]), _manifest(), {})  # type: ignore[arg-type]
+    one, water = ethanol(), molecule("H2O")
+    two = one.copy()
+    two.positions += [0, 0, 7.0]
+    radical = one.copy()
+    del radical[-1]
+    like, of_two, of_water, of_radical = notes(known, one, one + two, water, radical)
+    assert like == ""
+    assert of_two == "the number of atoms is 18, above 9, the largest in the training data"
+    assert "the number of atoms is 3, below 9" in of_water
+    assert "the fraction of C is 0, below 0.222, the smallest in the training data" in of_water
+    assert "the number of atoms is 8" in of_radical
+
+
+def test_what_was_found_survives_its_file(
+    known: Applicability, alloys: list[Atoms], tmp_path: Path
+) -> None:
+    file = tmp_path / "applicability.json"
+    known.save(file)
+    structures = [one for _, one in outside(alloys)]
+    assert notes(Applicability.load(file), *structures) == notes(known, *structures)
+    assert file.stat().st_size < 100_000
+    file.write_text('{"version": 1, "elements": [1]}')
+    with pytest.raises(InputError, match=r"applicability\.json: is damaged"):
+        Applicability.load(file)
+
+
+def test_many_structures_are_sampled_evenly(
+    alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SAMPLE", 4)
+    split = _Split([bulk("Cu", a=a, cubic=True) for a in np.linspace(3.4, 3.8, 21)])
+    known = Applicability.of(split, alloy_store.manifest, {})  # type: ignore[arg-type]
+    assert split.read == [0, 7, 13, 20] * 2
+    assert set(known.elements or ()) == set(alloy_store.manifest.elements), "not only copper"
+
+
+def test_graphs_of_no_atoms_have_no_notes(
+    alloy_store: GraphStore, known: Applicability, tmp_path: Path
+) -> None:
+    manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
+    nothing = Applicability.of(alloy_store["trainset"], manifest, {"energy": np.ones(3)})
+    batch = alloy_store["testset"].batch([0, 1])
+    assert nothing.notes(batch) == ["", ""]
+    nothing.save(tmp_path / "a.json")
+    assert Applicability.load(tmp_path / "a.json") == nothing
+
+
+def test_members_that_differ_more_than_on_calibration_data(alloy_store: GraphStore) -> None:
+    manifest, n_atoms = alloy_store.manifest, np.array([2, 1, 4])
+    weights = np.array([0.5, 0.5])
+    forces = np.zeros((2, 7, 3))
+    forces[1, 2] = [0.3, 0.0, 0.4]  # the atom of the second structure
+    energies = np.array([[[0.0], [0.0], [0.0]], [[2.0], [1.0], [4.0]]])
+    found = deviations_of({"energy": energies, "forces": forces}, weights, manifest, n_atoms)
+    assert found["energy"] == pytest.approx(np.full(3, np.sqrt(0.5)))
+    assert found["forces"] == pytest.approx([0, 0.5 * np.sqrt(0.5), 0])
+
+    calibration = {"forces": np.geomspace(0.01, 0.1, 200), "energy": np.full(3, 1.0)}
+    known = Applicability.of(alloy_store["trainset"], manifest, calibration)
+    assert known.deviation_notes(found, manifest) == [
+        "",
+        "the members' deviation of forces is 0.354 eV/Å, above 0.1 eV/Å, the largest in the "
+        "calibration data",
+        "",
+    ]
+    larger = {"energy": np.array([1.5, np.nan])}
+    assert known.deviation_notes(larger, manifest) == [
+        "the members' deviation of energy is 1.5 eV per atom, above 1 eV per atom, the largest in "
+        "the calibration data",
+        "",
+    ]
+
+
+@settings(max_examples=20)
+@given(n=st.integers(2, 500), seed=st.integers(0, 2**16))
+def test_a_range_holds_its_own_data_but_for_the_last_few(n: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=n)
+    found = Range.of(values)
+    assert found is not None
+    assert not list(found.beyond(values, True, True)) or n > 300
+    far = np.array([-30.0, 30.0])
+    assert list(found.beyond(far, True, True)) == [(0, found.low), (1, found.high)]
+    assert not list(found.beyond(far, False, False))
+
+
+def test_new_structures_of_the_same_kind_are_seldom_flagged() -> None:
+    rng = np.random.default_rng(1)
+    for n in (20, 200, 2000):
+        rates = []
+        for _ in range(200):
+            found = Range.of(rng.normal(size=n))
+            assert found is not None
+            rates.append(len(list(found.beyond(rng.normal(size=500), True, True))) / 500)
+        assert np.mean(rates) < 0.006, n
+
+
+class _Split:
+    """Structures as a split of a store gives them."""
+
+    def __init__(self, structures: list[Atoms]) -> None:
+        self._graphs = [atoms_to_graph(one, CUTOFF, None) for one in structures]
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def batches(self, selections: Iterator[np.ndarray]) -> Iterator[object]:
+        for chosen in selections:
+            self.read += chosen.tolist()
+            yield batch_graphs([self._graphs[i] for i in chosen])
+
+
+def _manifest() -> Manifest:
+    return Manifest.model_construct(node_features=["atomic_number"], elements=[1, 6, 8], targets={})
