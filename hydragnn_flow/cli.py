@@ -14,17 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import evaluate, export, search, select, sites
+from hydragnn_flow.commands import evaluate, export, predict, search, select, sites
 from hydragnn_flow.commands.console import (
-    FinishedRun,
     RunDir,
-    Without,
     console,
-    existing_data,
     say,
     short,
     using,
-    writable,
 )
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.versions import versions
@@ -39,6 +35,7 @@ store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
 app.add_typer(export.app)
+app.add_typer(predict.app)
 app.add_typer(search.app)
 app.add_typer(select.app)
 app.add_typer(sites.app, name="site")
@@ -180,62 +177,6 @@ def status(
         console.print(status_table(run_dir))
         for line in last_lines(run_dir, _LINES_OF_LOG) if log else ():
             say(line)
-
-
-@app.command()
-def predict(
-    run_dir: FinishedRun,
-    structures: Annotated[
-        Path,
-        typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a .bp of "
-            "HydraGNN's.",
-            metavar="STRUCTURES",
-            show_default=False,
-            callback=existing_data,
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Table to write (.csv or .parquet); targets of atoms go to a second one beside "
-            "it, NAME_nodes.",
-            callback=writable,
-        ),
-    ] = Path("predictions.csv"),
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split",
-            help="Predict only this split of a GraphStore. Without it all splits are predicted, "
-            "in the order of the store, and a column `split` names them.",
-            show_default=False,
-        ),
-    ] = None,
-    members: Annotated[
-        bool, typer.Option("--members", help="Add every member's prediction.")
-    ] = False,
-    without: Without = None,
-) -> None:
-    """Predict structures with the ensemble of a finished run.
-
-    Rows are in the order of the input; files of a directory in natural order (run-2 before run-10),
-    with a column `file`. Files without structures are left out and named. Units are those of the
-    training data; they are printed, and written to the metadata of Parquet files.
-    """
-    from hydragnn_flow.ensemble import Ensemble
-    from hydragnn_flow.ensemble.predict_files import predict_path
-
-    with using(out, run_dir, structures):
-        ensemble = Ensemble.load(run_dir, without=without or ())
-        tables = predict_path(ensemble, structures, split=split, members=members, say=say)
-        for path in tables.save(out.with_suffix(""), (out.suffix,)):
-            say(short(path))
-    targets = ensemble.manifest.targets
-    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
 
 
 @app.command()

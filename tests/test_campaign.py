@@ -166,7 +166,7 @@ def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
         alone["energy_mean"].iloc[0], ours.graphs["energy_mean"].iloc[1], rtol=1e-5
     )
     store = GraphStore.open(finished / "store.gs")
-    again = ensemble.predict_store(store, "testset").graphs
+    again = ensemble.predict(store, split="testset").graphs
     assert again is not None
     saved = pd.read_parquet(finished / "predictions" / "test.parquet")
     np.testing.assert_allclose(again["energy_lo"], saved["energy_lo"], rtol=1e-6)

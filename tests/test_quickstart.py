@@ -72,7 +72,7 @@ def test_every_file_and_column_that_the_readme_names_is_there() -> None:
 def test_the_ensemble_loads_and_predicts_what_the_tables_say() -> None:
     ensemble = Ensemble.load(RUN)
     with GraphStore.open(RUN / "store.gs", mode="random") as store:
-        again = ensemble.predict_store(store, "testset").graphs
+        again = ensemble.predict(store, split="testset").graphs
     assert again is not None
     saved = pd.read_parquet(RUN / "predictions" / "test.parquet")
     pd.testing.assert_series_equal(again["energy_mean"], saved["energy_mean"], rtol=1e-5)

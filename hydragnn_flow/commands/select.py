@@ -53,11 +53,11 @@ def select(
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
-    from hydragnn_flow.ensemble.predict_files import open_path
+    from hydragnn_flow.ensemble.structure_files import read_path
 
     with using(out, run_dir, structures):
         ensemble = Ensemble.load(run_dir)
-        found = open_path(structures, ensemble, split=None, say=say)
+        found = read_path(structures, ensemble, split=None, say=say)
         if isinstance(found, GraphStore):
             raise InputError(f"{structures}: is a GraphStore; give the files it was made of")
         with found.naming(structures):

@@ -13,13 +13,14 @@ from ase.calculators.calculator import CalculationFailed, Calculator, all_change
 from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
-from hydragnn_flow.ensemble.ensemble import Ensemble, join_members
+from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import STRESS
 from hydragnn_flow.models.units import energy_unit
 from hydragnn_flow.training.loading import moved
+from hydragnn_flow.training.predict import join_members
 
 _PROPERTIES = ("energy", "forces", STRESS)
 _IN_EV = {

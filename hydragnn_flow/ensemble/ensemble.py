@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
-from ase.data import chemical_symbols
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 from torch import nn
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.run import Aggregation
-from hydragnn_flow.data import (
-    GraphSplit,
-    GraphStore,
-    Manifest,
-    Target,
-    atoms_to_graph,
-    batch_graphs,
-)
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest, batch_graphs
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.inputs import (
+    BUDGET,
+    StructureGraphs,
+    check_reads_structures,
+    check_store,
+    check_structures,
+    graph_batches,
+)
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_name
-from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
+from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
+from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, joined
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
-from hydragnn_flow.models.embedding import NodeEmbedding
-from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 MANIFEST = "manifest.json"
-_BATCH = 64
 _ROUNDING = 1e-6
 
 
@@ -137,49 +137,49 @@ class Ensemble:
 
     def predict(
         self,
-        structures: Atoms | Sequence[Atoms],
+        structures: Predictable,
         *,
+        split: str | None = None,
         members: bool = False,
-        files: Sequence[str] | None = None,
+        device: str | torch.device = "cpu",
+        say: Callable[[str], None] = print,
     ) -> Predictions:
         """Predict structures.
 
         Parameters
         ----------
         structures
-            ASE structures, periodic or not; elements the ensemble was trained on. A single one is
-            taken as a list of one.
+            ASE structures, periodic or not; a path of a file that ASE reads, of a directory of such
+            files, or of a GraphStore; or an open GraphStore. Labels that they have are shown beside
+            the predictions, with the errors.
+        split
+            Name of the split of a GraphStore to predict; all of them, in the order of the store, if
+            None.
         members
             Whether to give every member's prediction too (`<target>_member_<k>`).
-        files
-            Where each structure comes from: a column `file`, and what to call it in errors.
+        device
+            Device of the networks, by torch's name.
+        say
+            Told which files of a directory were passed over, and why.
 
         Returns
         -------
         Predictions
-            `graph_id` is the position in ``structures``, `formula` the chemical formula.
+            In the order of the input; `graph_id` is the position in it, or that of a store. A
+            structure that cannot be predicted has a row with NaN, and the reason as its `note`.
 
         Raises
         ------
         InputError
-            If a structure has an element the ensemble never saw, or if the graphs it was trained
-            on had more than elements and neighbours within the cutoff.
+            If there is nothing to predict, or the ensemble reads what structures do not have.
         """
-        if isinstance(structures, Atoms):
-            structures = [structures]
-        predictions = self.structure_predictions(structures, files)
-        n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
-        about = {} if files is None else {"file": files}
-        return build_tables(
-            np.arange(len(structures), dtype=np.int64),
-            n_atoms,
-            self.manifest.targets,
-            self.distributions(predictions, n_atoms),
-            {},
-            self.coverage,
-            predictions if members else None,
-            about={**about, "formula": [_formula(atoms) for atoms in structures]},
-            numbers=self.numbers,
+        return joined(
+            [
+                chunk.tables
+                for chunk in predict_chunks(
+                    self, structures, split=split, members=members, device=device, say=say
+                )
+            ]
         )
 
     def structure_predictions(
@@ -187,30 +187,78 @@ class Ensemble:
     ) -> dict[str, Floats]:
         """Every member's predictions for structures: output -> ``[n_members, n, d]``.
 
-        As for :meth:`predict`.
+        Parameters
+        ----------
+        structures
+            ASE structures.
+        files
+            File of each structure, for errors.
+
+        Raises
+        ------
+        InputError
+            If a structure has an element the ensemble never saw, or cannot be a graph.
         """
         self.check_reads_structures()
+        predictions, refusals = self.predictions_where_possible(check_structures(structures))
         names = structure_names(len(structures), files)
-        _check_elements(structures, names, self._known)
-        if len(structures) == 0:
-            raise InputError("there are no structures to predict; give at least one")
+        refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
+        if refused:
+            others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
+            raise InputError(f"{refused[0]}{others}")
+        return predictions
 
-        def batches() -> Iterable[Batch]:
-            for start in range(0, len(structures), _BATCH):
-                some = range(start, min(start + _BATCH, len(structures)))
-                yield batch_graphs([self._graph(structures[i], i, names[i]) for i in some])
+    def predictions_where_possible(
+        self, structures: Sequence[Atoms], refusals: Sequence[str | None] | None = None
+    ) -> tuple[dict[str, Floats], list[str | None]]:
+        """Every member's predictions, NaN for structures that have none; why they have none.
 
-        return self._members(batches)
+        Parameters
+        ----------
+        structures
+            ASE structures.
+        refusals
+            Why structures are not to be predicted, where that is known.
+
+        Returns
+        -------
+        dict
+            Output -> ``[n_members, n, d]``, of the calibrated targets and their noise.
+        list
+            Reason for each structure; None for those that are predicted.
+        """
+        reasons = list(refusals or [None] * len(structures))
+
+        def graphs() -> Iterator[Data]:
+            for i, atoms in enumerate(structures):
+                if reasons[i] is None:
+                    try:
+                        yield self._graphs.graph(atoms)
+                    except InputError as error:
+                        reasons[i] = str(error)
+
+        batches = graph_batches(graphs(), BUDGET)
+        found = self._members(batches)
+        predicted = np.array([reason is None for reason in reasons], dtype=bool)
+        if not predicted.any():  # any structure shows what the outputs are
+            found = self._members([self.batch_of(self._graphs.example)])
+        of_atoms = np.repeat(predicted, [len(atoms) for atoms in structures])
+        whole = {}
+        for name, values in found.items():
+            target = self.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
+            if target is None:
+                continue  # forces that nobody knows
+            rows = predicted if target.level == "graph" else of_atoms
+            whole[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
+            whole[name][:, rows] = values[:, : rows.sum()]
+        return whole, reasons
 
     def refusal(self, atoms: Atoms) -> str | None:
         """Why a structure cannot be predicted; None if it can be."""
-        strange = set(atoms.numbers.tolist()) - self._known
-        if strange:
-            return f"has {_symbols(strange)}, which the training data do not have; leave it out"
         try:
-            self._graph(atoms, 0, "")
+            self._graphs.graph(atoms)
         except InputError as error:
-            return str(error).removeprefix(": ")
+            return str(error)
         return None
 
     def batch_of(self, atoms: Atoms) -> Batch:
@@ -221,70 +269,41 @@ class Ensemble:
         InputError
             If the structure has an element the ensemble never saw, or cannot be a graph.
         """
-        name = "the structure"
-        _check_elements([atoms], [name], self._known)
-        graph = self._graph(atoms, 0, name)
-        # At a fifth of what PyG takes to join graphs.
-        batch = torch.zeros(len(atoms), dtype=torch.int64)
-        ptr = torch.tensor([0, len(atoms)])
-        return Batch(_base_cls=Data, **graph.to_dict(), batch=batch, ptr=ptr)
-
-    @property
-    def _known(self) -> set[int]:
-        """Elements of the training data."""
-        return set(self.manifest.elements) - self.manifest.unseen
-
-    def _graph(self, atoms: Atoms, number: int, name: str) -> Data:
-        cutoff, counted = self.manifest.cutoff, self.manifest.truncation
-        assert cutoff is not None  # every store this package writes has one
-        # If all lists were whole in training, those of denser structures must be whole too.
-        whole = counted is not None and not counted.atoms
-        kept = None if whole else self.manifest.max_neighbours
         try:
-            return atoms_to_graph(atoms, cutoff, kept, number)
+            return batch_graphs([self._graphs.graph(atoms)])
         except InputError as error:
-            raise InputError(f"{name}: {str(error).removeprefix(f'structure {number} ')}") from None
+            raise InputError(f"the structure: {error}") from None
 
-    def predict_store(
-        self, store: GraphStore, split: str | None = None, *, members: bool = False
-    ) -> Predictions:
-        """Predict the graphs of a store.
+    def splits_of(self, store: GraphStore, split: str | None = None) -> list[GraphSplit]:
+        """The splits of a store that hold graphs.
 
         Parameters
         ----------
         store
-            Made with the ensemble's cutoff and `max_neighbours`. Its labels, if it has any, are
-            shown beside the predictions.
+            Made with the ensemble's cutoff and `max_neighbours`.
         split
-            Name of the split to predict; all of them, in the order of the store, if not given.
-        members
-            Whether to give every member's prediction too.
-
-        Returns
-        -------
-        Predictions
-            `graph_id` is the store's; tables of several splits begin with a column `split`.
+            Name of the one that is wanted; all in the order of the store if None.
 
         Raises
         ------
         InputError
             If the store does not fit the ensemble, or has no such split or nothing in it.
         """
-        splits, predictions = self.store_predictions(store, split)
-        return self.tables(splits, predictions, store.manifest.targets, members=members)
+        check_store(store, self.manifest)
+        splits = [store[name] for name in (store.splits if split is None else [split])]
+        splits = [one for one in splits if len(one) > 0]
+        if not splits:
+            raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
+        return splits
 
     def store_predictions(
         self, store: GraphStore, split: str | None = None
     ) -> tuple[list[GraphSplit], dict[str, Floats]]:
         """The splits of a store that hold graphs, and every member's predictions for them in turn.
 
-        As for :meth:`predict_store`; the predictions are output -> ``[n_members, n, d]``.
+        As for :meth:`splits_of`; the predictions are output -> ``[n_members, n, d]``.
         """
-        _check_fit(store, self.manifest)
-        splits = [store[name] for name in (store.splits if split is None else [split])]
-        splits = [one for one in splits if len(one) > 0]
-        if not splits:
-            raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
+        splits = self.splits_of(store, split)
         found = [self.member_predictions(one) for one in splits]
         joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
         return splits, joined
@@ -312,16 +331,16 @@ class Ensemble:
         """
         n_atoms = np.concatenate([split.n_atoms for split in splits])
         names = np.repeat([split.name for split in splits], [len(split) for split in splits])
+        about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
+        about["graph_id"] = np.concatenate([split.graph_id for split in splits])
         return build_tables(
-            np.concatenate([split.graph_id for split in splits]),
+            about,
             n_atoms,
             self.manifest.targets,
             self.distributions(predictions, n_atoms),
             self.references(splits, predictions, labels),
             self.coverage,
-            predictions if members else None,
-            names if len(splits) > 1 else None,
-            numbers=self.numbers,
+            self.by_number(predictions) if members else None,
         )
 
     def references(
@@ -341,7 +360,14 @@ class Ensemble:
 
     def member_predictions(self, split: GraphSplit) -> dict[str, Floats]:
         """Every member's predictions for a split: output -> ``[n_members, n, d]``."""
-        return self._members(lambda: split_batches(split, _BATCH))
+        return self._members(split_batches(split, BUDGET))
+
+    def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
+        """Members' predictions by the members' numbers: output -> number -> ``[n, d]``."""
+        numbers = self.numbers or range(len(self.models))
+        return {
+            name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
+        }
 
     def distributions(
         self, members: dict[str, Floats], n_atoms: NDArray[np.int64]
@@ -369,24 +395,19 @@ class Ensemble:
         InputError
             If they need node features or edges that structures do not have.
         """
-        embeddings = [
-            layer for m in self.models for layer in m.modules() if isinstance(layer, NodeEmbedding)
-        ]
-        if any(layer.element_column != 0 or layer.other_columns for layer in embeddings):
-            raise InputError(
-                f"the ensemble reads node features of {', '.join(self.manifest.node_features)} "
-                f"that structures do not have; give a GraphStore prepared like its training data"
-            )
-        if self.manifest.provenance.get("own_edges"):
-            raise InputError(
-                f"the training data brought edges of their own, others than neighbours by "
-                f"`radius` {self.manifest.cutoff:g} and `max_neighbours` "
-                f"{self.manifest.max_neighbours}, and structures have none; give a GraphStore "
-                f"prepared like those data, or train with the two values their edges are made with"
-            )
+        check_reads_structures(self.models, self.manifest)
 
-    def _members(self, batches: Callable[[], Iterable[Batch]]) -> dict[str, Floats]:
-        return join_members([predict_batches(model, batches()) for model in self.models])
+    @property
+    def device(self) -> torch.device:
+        """Device of the networks."""
+        return next(self.models[0].parameters()).device
+
+    @cached_property
+    def _graphs(self) -> StructureGraphs:
+        return StructureGraphs(self.manifest)
+
+    def _members(self, batches: Iterable[Batch]) -> dict[str, Floats]:
+        return join_members(predict_together(self.models, batches, self.device))
 
 
 def _remaining(
@@ -426,76 +447,3 @@ def structure_names(n: int, files: Sequence[str] | None) -> list[str]:
         names.append(f"{file}: structure {seen[file]}" if several[file] > 1 else file)
         seen[file] += 1
     return names
-
-
-def _check_elements(structures: Sequence[Atoms], names: Sequence[str], known: set[int]) -> None:
-    """Refuse structures with elements that no member knows."""
-    unknown = [
-        (name, strange)
-        for name, atoms in zip(names, structures, strict=True)
-        if (strange := set(atoms.numbers.tolist()) - known)
-    ]
-    if unknown:
-        name, strange = unknown[0]
-        others = "" if len(unknown) == 1 else f" (and {len(unknown) - 1} more have such elements)"
-        raise InputError(
-            f"{name}: has {_symbols(strange)}, which the training data do not have{others}; leave "
-            f"it out"
-        )
-
-
-def _formula(atoms: Atoms) -> str:
-    return str(atoms.symbols.formula.format("hill"))
-
-
-def join_members(predictions: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Predictions of all members: output -> ``[n_members, n, d]``.
-
-    Members of different trials may differ in whether they predict a noise.
-    """
-    common = [name for name in predictions[0] if all(name in p for p in predictions)]
-    return {name: np.stack([p[name] for p in predictions]) for name in common}
-
-
-def _check_fit(store: GraphStore, trained_on: Manifest) -> None:
-    """Refuse a store whose graphs are not like those the members learnt from."""
-    found = store.manifest
-    file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path
-    for key, nothing in (("cutoff", "unknown"), ("max_neighbours", "none"), ("node_features", "")):
-        theirs, ours = getattr(found, key), getattr(trained_on, key)
-        if theirs != ours:
-            said = [nothing if value is None else str(value) for value in (theirs, ours)]
-            raise InputError(
-                f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
-                f"on; prepare the store like those, or give its structures in a file ASE reads"
-            )
-    cut, whole = found.truncation, trained_on.truncation
-    if cut is not None and cut.atoms and whole is not None and not whole.atoms:
-        raise InputError(
-            f"{file}: {cut.sentence(found.cutoff or 0.0, found.max_neighbours)}, and nothing in "
-            f"the data the ensemble was trained on; give its structures in a file ASE reads"
-        )
-    unknown = set(found.elements) - set(trained_on.elements)
-    if unknown:
-        raise InputError(
-            f"{file}: elements has {_symbols(unknown)}, which the training data do not have; make "
-            f"a store without these structures"
-        )
-    for name in found.targets.keys() & trained_on.targets.keys():
-        theirs, ours = found.targets[name], trained_on.targets[name]
-        if not theirs.unit or not ours.unit:
-            theirs = theirs.model_copy(update={"unit": ours.unit})
-        if theirs != ours:
-            raise InputError(
-                f"{file}: targets.{name} is {_described(theirs)}, but {_described(ours)} in the "
-                f"data the ensemble was trained on; convert the labels, or leave them out"
-            )
-
-
-def _described(target: Target) -> str:
-    return f"{target.dim} per {target.level} in {target.unit or 'unknown units'}"
-
-
-def _symbols(numbers: Iterable[int]) -> str:
-    known = range(len(chemical_symbols))
-    return ", ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))

@@ -11,11 +11,11 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.ensemble import Ensemble, structure_names
-from hydragnn_flow.ensemble.labels import in_components, labels_in_files
-from hydragnn_flow.ensemble.predict_files import open_path
+from hydragnn_flow.ensemble.inputs import check_structures, current
+from hydragnn_flow.ensemble.labels import in_components, keys_of_label, labels_in_files
+from hydragnn_flow.ensemble.structure_files import read_path
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
@@ -46,7 +46,7 @@ def evaluate(
     ensemble
         A loaded ensemble.
     data
-        What :func:`~hydragnn_flow.ensemble.predict_files.predict_path` takes, a GraphStore, or ASE
+        What :func:`~hydragnn_flow.ensemble.ensemble.Ensemble.predict` takes, a GraphStore, or ASE
         structures. Units are those of the training data.
     split
         Of a GraphStore; all its splits if None.
@@ -78,7 +78,7 @@ def evaluate(
         )
     if isinstance(data, (str, Path)):
         path = Path(data)
-        opened = open_path(path, ensemble, split=split, say=say)
+        opened = read_path(path, ensemble, split=split, say=say)
         if not isinstance(opened, GraphStore):
             with opened.naming(path):
                 return _of_structures(ensemble, opened.found, opened.files, keys, say)
@@ -91,8 +91,8 @@ def evaluate(
         return _of_store(ensemble, data, split, say)
     if split is not None:
         raise InputError("structures have no splits; leave split out")
-    structures = [data] if isinstance(data, Atoms) else data
-    return _of_structures(ensemble, [_current(atoms) for atoms in structures], None, keys, say)
+    structures = [current(atoms) for atoms in check_structures(data)]
+    return _of_structures(ensemble, structures, None, keys, say)
 
 
 def _of_store(
@@ -226,18 +226,7 @@ def _keys_of(ensemble: Ensemble, target: str, keys: Mapping[str, str]) -> list[s
     """Keys to look for a target's label: the one given, or that of training, then its name."""
     if target in keys:
         return [keys[target]]
-    source = ensemble.manifest.provenance.get("source", {})
-    in_training = source.get("targets", {}).get(target, {}).get("key")
-    return [in_training, target] if in_training not in (None, target) else [target]
-
-
-def _current(atoms: Atoms) -> Found:
-    """A structure without the results of a calculator that has computed another since."""
-    stale = atoms.calc is not None and bool(atoms.calc.check_state(atoms))
-    if not stale:
-        return said_of(atoms)
-    alone: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # without calculator
-    return said_of(alone)
+    return keys_of_label(ensemble.manifest, target)
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, d
 from hydragnn_flow.ensemble.calibration import calibrate_targets
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
-from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble, join_members
+from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
@@ -26,7 +26,7 @@ from hydragnn_flow.ensemble.uncertainty import Floats, measured_coverage
 from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.criterion import Criterion
-from hydragnn_flow.training.predict import predict_batches, split_batches
+from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
 from hydragnn_flow.training.predictions import load_predictions
 from hydragnn_flow.training.trivial import trivial_errors
 

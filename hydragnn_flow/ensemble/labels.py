@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hydragnn_flow.data import GraphSplit, Target
+from hydragnn_flow.data import GraphSplit, Manifest, Target
 from hydragnn_flow.data.sources.labels import shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.uncertainty import Floats
@@ -83,18 +83,45 @@ def labels_in_files(
     return np.concatenate(rows)
 
 
+def keys_of_label(manifest: Manifest, target: str) -> list[str]:
+    """Keys to look for a target's label in files: that of the training data, then its name."""
+    source = manifest.provenance.get("source", {})
+    in_training = source.get("targets", {}).get(target, {}).get("key")
+    return [in_training, target] if in_training not in (None, target) else [target]
+
+
+def label_if_known(
+    found: Found, target: str, described: Target, keys: Sequence[str], dim: int
+) -> tuple[Floats, str]:
+    """True values of a target for one structure ``[n, dim]``, and what is wrong with its label.
+
+    They are NaN where the structure has no label, or one that is not what the ensemble predicts.
+
+    Parameters
+    ----------
+    found
+        The structure, and all that is said of it.
+    target, described
+        Name of the target, and what the training data had.
+    keys
+        Where to look; the first that the structure has counts.
+    dim
+        Number of components that the ensemble predicts.
+    """
+    n = 1 if described.level == "graph" else len(found.atoms)
+    said = next((found.values[key] for key in keys if found.values.get(key) is not None), None)
+    wrong = ""
+    if said is not None:
+        label = _shaped_as(said, target, described, n)
+        if label.shape == (n, described.dim):
+            return in_components(label, target, dim), ""
+        wrong = f"its label of {target} is not {_expected(described)} and is left out"
+    return np.full((n, dim), np.nan), wrong
+
+
 def _label(value: object, name: str, target: str, described: Target, n: int) -> Floats:
     """One structure's label, ``[n, d]`` as the training data had it."""
-    try:
-        label = shaped(value, described.level, n)
-        # Columns of atoms would be mixed up by taking their numbers row by row.
-        columns = described.level == "node" and label.ndim == 2 and label.shape[1] > 1
-        label = np.empty((n, 0)) if columns and len(label) != n else label.reshape(n, -1)
-    except (TypeError, ValueError):
-        label = np.empty((n, 0))
-    if target == STRESS and (label.shape[1], described.dim) == (6, 9):
-        label = label[:, _IN_FULL]
-    label = in_components(label, target, described.dim)
+    label = _shaped_as(value, target, described, n)
     if label.shape[1] != described.dim:
         raise InputError(
             f"{name}: has a label of {target} that is not {_expected(described)} "
@@ -106,6 +133,21 @@ def _label(value: object, name: str, target: str, described: Target, n: int) -> 
             f"structure out"
         )
     return label
+
+
+def _shaped_as(value: object, target: str, described: Target, n: int) -> Floats:
+    """A label as the training data had it, ``[n, d]``; without columns if it is none."""
+    try:
+        label = shaped(value, described.level, n)
+        # Columns of atoms would be mixed up by taking their numbers row by row.
+        if described.level == "node" and label.ndim == 2 and label.shape[1] > 1 and len(label) != n:
+            return np.empty((n, 0))
+        label = label.reshape(n, -1)
+    except (TypeError, ValueError):
+        return np.empty((n, 0))
+    if target == STRESS and (label.shape[1], described.dim) == (6, 9):
+        label = label[:, _IN_FULL]
+    return in_components(label, target, described.dim)
 
 
 def _expected(described: Target) -> str:

@@ -1,8 +1,7 @@
-"""The predictions table: one for graph targets, one for node targets."""
+"""The predictions table: one row per structure, and one per atom for targets of atoms."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,114 +9,121 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.models.stress import STRESS, VOIGT
+
+ID, NOTE = "id", "note"
+ERROR = "_error"
 
 
 @dataclass(frozen=True)
 class Predictions:
     """Predictions of an ensemble for some structures, in their order.
 
-    Units of the columns and the coverage of the intervals are in ``DataFrame.attrs``.
+    Units of the columns, the names of each target's components and the coverage of the intervals
+    are in ``DataFrame.attrs``.
     """
 
-    graphs: pd.DataFrame | None
+    graphs: pd.DataFrame
     """A row per structure: `graph_id`, then the columns of each graph target.
 
-    Graphs from several splits of a store have a column `split` before it; structures that come from
-    no store have `formula` after it, and before that `file` where they come from files.
+    Graphs from several splits of a store have a column `split` before it. After it, structures from
+    files have `file` and `frame`, all that come from no store `formula`, and those that say their
+    own name `id`. The column `note` says what is wrong with a structure; it is empty otherwise, and
+    predictions that could not be made are NaN.
     """
     nodes: pd.DataFrame | None
-    """A row per atom: the same, `node_index`, then the columns of each node target."""
+    """A row per atom: the same columns but `note`, `node_index`, then those of each node target.
+    None if the ensemble has no node targets."""
 
-    def save(self, stem: Path, suffixes: tuple[str, ...] = (".parquet", ".csv")) -> list[Path]:
+    def save(self, stem: Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
-        written = []
-        for name, table in ((stem.name, self.graphs), (f"{stem.name}_nodes", self.nodes)):
-            if table is None:
-                continue
-            for suffix in suffixes:
-                path = stem.with_name(name + suffix)
-                temporary = path.with_name(f".{os.getpid()}.{path.name}")
-                if suffix == ".parquet":
-                    table.to_parquet(temporary, index=False)
-                else:
-                    table.to_csv(temporary, index=False)
-                temporary.replace(path)
-                written.append(path)
-        return written
+        from hydragnn_flow.ensemble.predictions_files import PredictionFiles
+
+        with PredictionFiles([stem.with_name(stem.name + suffix) for suffix in suffixes]) as files:
+            files.add(self)
+        return files.written
 
 
 def build_tables(
-    graph_id: NDArray[np.int64],
+    about: Mapping[str, ArrayLike],
     n_atoms: NDArray[np.int64],
     targets: Mapping[str, Target],
     predicted: Mapping[str, Distribution],
     references: Mapping[str, Floats],
     coverage: float,
-    members: Mapping[str, Floats] | None = None,
-    splits: NDArray[np.str_] | None = None,
-    about: Mapping[str, Sequence[str]] | None = None,
-    numbers: Sequence[int] | None = None,
+    members: Mapping[str, Mapping[int, Floats]] | None = None,
+    notes: Sequence[str] | None = None,
 ) -> Predictions:
     """Lay predictions out as tables.
 
     Parameters
     ----------
-    graph_id, n_atoms
+    about
+        First columns of both tables, by name: where each structure comes from.
+    n_atoms
         Of each structure, in the order of the input.
     targets
         Level, components and unit of each target.
     predicted
         Distribution per target, ``[n, d]`` each.
     references
-        True values, for targets whose labels are known.
+        True values, NaN where unknown, for targets that may have labels.
     coverage
         Of the intervals.
     members
-        Each member's predictions ``[n_members, n, d]``, where they are wanted.
-    splits
-        Split of each structure, where they come from several.
-    about
-        Further columns of the structures, by name, which follow ``graph_id``.
-    numbers
-        Of the members; from 0 on if not given.
+        Each member's predictions, target -> number -> ``[n, d]``, where they are wanted.
+    notes
+        What is wrong with each structure; by default nothing.
     """
-    of_graphs: dict[str, NDArray[Any]] = {} if splits is None else {"split": splits}
-    of_graphs["graph_id"] = graph_id
-    of_graphs |= {name: np.array(values, dtype=object) for name, values in (about or {}).items()}
+    of_graphs: dict[str, NDArray[Any]] = {name: _column(values) for name, values in about.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
     of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
-    index = {"graph": of_graphs, "node": of_nodes}
-    tables: dict[str, pd.DataFrame | None] = {}
-    for kind in ("graph", "node"):
-        columns: dict[str, NDArray[Any]] = dict(index[kind])
-        units: dict[str, str] = {}
-        for name, values in predicted.items():
-            if targets[name].level != kind:
-                continue
-            for component, label in enumerate(component_names(name, values.mean.shape[1])):
-                new = _columns(
-                    label,
-                    component,
-                    values,
-                    references.get(name),
-                    {}
-                    if members is None
-                    else dict(
-                        zip(numbers or range(len(members[name])), members[name], strict=True)
-                    ),
-                )
-                columns |= new
-                units |= dict.fromkeys(new, targets[name].unit)
-        table = pd.DataFrame(columns) if units else None
-        if table is not None:
-            table.attrs = {"units": units, "coverage": coverage}
-        tables[kind] = table
-    return Predictions(tables["graph"], tables["node"])
+    of_graphs[NOTE] = _column([""] * len(n_atoms) if notes is None else notes)
+    columns = {"graph": of_graphs, "node": of_nodes}
+    units: dict[str, dict[str, str]] = {"graph": {}, "node": {}}
+    components: dict[str, dict[str, list[str]]] = {"graph": {}, "node": {}}
+    for name, values in predicted.items():
+        level = targets[name].level
+        labels = components[level][name] = component_names(name, values.mean.shape[1])
+        for component, label in enumerate(labels):
+            new = _columns(
+                label,
+                component,
+                values,
+                references.get(name),
+                {} if members is None else members[name],
+            )
+            columns[level] |= new
+            units[level] |= dict.fromkeys(new, targets[name].unit)
+    tables = {}
+    for level in ("graph", "node"):
+        tables[level] = pd.DataFrame(columns[level])
+        tables[level].attrs = {
+            "units": units[level],
+            "components": components[level],
+            "coverage": coverage,
+        }
+    return Predictions(tables["graph"], tables["node"] if units["node"] else None)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Predictions one behind the other, without the columns of labels that no structure has."""
+    graphs = _joined([part.graphs for part in parts])
+    nodes = [part.nodes for part in parts if part.nodes is not None]
+    return Predictions(graphs, _joined(nodes) if nodes else None)
+
+
+def may_be_absent(columns: Iterable[object]) -> list[str]:
+    """Columns that a table goes without if they are empty: `id`, labels and errors."""
+    known = [str(name) for name in columns]
+    labels = {name for name in known if f"{name}{ERROR}" in known}
+    return [
+        name for name in known if name == ID or name in labels or name.removesuffix(ERROR) in labels
+    ]
 
 
 def component_names(target: str, dim: int) -> list[str]:
@@ -135,6 +141,19 @@ def component_names(target: str, dim: int) -> list[str]:
     return [f"{target}_{axis}" for axis in axes]
 
 
+def _column(values: ArrayLike) -> NDArray[Any]:
+    """Words as objects: arrays of strings are as wide as their longest."""
+    column = np.asarray(values)
+    return column.astype(object) if column.dtype.kind in "US" else column
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    table = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+    table.attrs = tables[0].attrs
+    empty = [name for name in may_be_absent(table) if not table[name].notna().any()]
+    return table.drop(columns=empty)
+
+
 def _columns(
     label: str,
     component: int,
@@ -145,6 +164,7 @@ def _columns(
     columns: dict[str, NDArray[np.generic]] = {}
     if reference is not None:
         columns[label] = reference[:, component]
+        columns[f"{label}{ERROR}"] = values.mean[:, component] - reference[:, component]
     for suffix, array in (
         ("mean", values.mean),
         ("std", values.std),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -85,24 +85,52 @@ def predict_batches(
         Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]`` float64, in the order of the input and
         in the data's units.
     """
-    found = outputs_of(model, batches, device).arrays()
-    return {name: values.astype(np.float64) for name, values in found.items()}
+    (found,) = predict_together([model], batches, device)
+    return found
+
+
+def predict_together(
+    models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device | str = "cpu"
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Evaluate several models in one pass over the batches; each as :func:`predict_batches`."""
+    return [
+        {name: values.astype(np.float64) for name, values in outputs.arrays().items()}
+        for outputs in _outputs(models, batches, torch.device(device))
+    ]
+
+
+def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Predictions of all members: output -> ``[n_members, n, d]``.
+
+    Members of different trials may differ in whether they predict a noise.
+    """
+    common = [name for name in predictions[0] if all(name in p for p in predictions)]
+    return {name: np.stack([p[name] for p in predictions]) for name in common}
 
 
 def outputs_of(
     model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> Outputs:
     """Predictions as of :func:`predict_batches`, in the precision of the computation."""
-    device = torch.device(device)
-    model = model.to(device).eval()
-    outputs = Outputs()
-    with torch.no_grad(), closing(on_device(batches, device)) as there:
-        for batch in there:
-            outputs.add(model(batch))
+    (outputs,) = _outputs([model], batches, torch.device(device))
     return outputs
 
 
-def split_batches(split: GraphSplit, limit: int | Budget = 64) -> Iterable[Batch]:
+def _outputs(
+    models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device
+) -> list[Outputs]:
+    models = [model.to(device).eval() for model in models]
+    outputs = [Outputs() for _ in models]
+    with torch.no_grad(), closing(on_device(batches, device)) as there:
+        for batch in there:
+            for model, found in zip(models, outputs, strict=True):
+                found.add(model(batch))
+    return outputs
+
+
+def split_batches(
+    split: GraphSplit, limit: int | Budget = 64, start: int = 0, stop: int | None = None
+) -> Iterable[Batch]:
     """The graphs of a split in order, some at a time.
 
     Parameters
@@ -111,13 +139,15 @@ def split_batches(split: GraphSplit, limit: int | Budget = 64) -> Iterable[Batch
         The graphs.
     limit
         Graphs in a batch, or what it may hold; a graph beyond that gets a batch of its own.
+    start, stop
+        First graph, and the one after the last; the whole split by default.
     """
     budget = Budget(graphs=limit) if isinstance(limit, int) else limit
-    n_graphs = len(split)
-    sizes = {"graphs": np.ones(n_graphs, np.int64), "atoms": split.n_atoms, "edges": split.n_edges}
-    filled = [(np.cumsum(sizes[name]), most) for name, most in budget.limits.items()]
-    bounds = [0]
-    while bounds[-1] < n_graphs:
+    end = len(split) if stop is None else stop
+    sizes = {"graphs": np.ones(end, np.int64), "atoms": split.n_atoms, "edges": split.n_edges}
+    filled = [(np.cumsum(sizes[name][:end]), most) for name, most in budget.limits.items()]
+    bounds = [start]
+    while bounds[-1] < end:
         start = bounds[-1]
         before = [up_to[start - 1] if start else 0 for up_to, _ in filled]
         ends = [

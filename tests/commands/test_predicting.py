@@ -8,7 +8,6 @@ from typing import Any
 
 import ase.io
 import pytest
-from ase.build import bulk
 from console_cases import Console, structures
 from ensemble_cases import untrained_ensemble
 
@@ -69,7 +68,6 @@ def test_a_member_that_is_not_there_cannot_be_left_out(
         (["{store}", "--split", "test"], ["{store}", "testset"]),
         (["{folder}/some.xyz", "--split", "testset"], ["some.xyz", "--split"]),
         (["{folder}/none.xyz"], ["none.xyz", "does not exist"]),
-        (["{folder}/iron.xyz"], ["iron.xyz", "structure 1", "Fe"]),
     ],
 )
 def test_structures_that_cannot_be_predicted(
@@ -81,7 +79,6 @@ def test_structures_that_cannot_be_predicted(
     names: list[str],
 ) -> None:
     ase.io.write(console.folder / "some.xyz", structures(1))
-    ase.io.write(console.folder / "iron.xyz", [*structures(1), bulk("Fe")])
     places = {"folder": console.folder, "store": alloy_store.path}
     filled = [argument.format(**places) for argument in arguments]
     console.refuses(
@@ -97,7 +94,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_predicting(
     def predicted(*_: Any, **__: Any) -> None:
         raise AssertionError("something was predicted")
 
-    monkeypatch.setattr(Ensemble, "predict_store", predicted)
+    monkeypatch.setattr(Ensemble, "load", predicted)
     command = ["predict", run, alloy_store.path, "-o"]
     (console.folder / "taken.csv").mkdir()
     for out in ("nowhere/out.csv", "taken.csv", "out.txt"):

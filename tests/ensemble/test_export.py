@@ -63,7 +63,7 @@ def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: G
     ensembles = [Ensemble.load(place) for place in (run, exported)]
     for predictions in (
         [one.predict(STRUCTURES, members=True) for one in ensembles],
-        [one.predict_store(alloy_store, "testset") for one in ensembles],
+        [one.predict(alloy_store, split="testset") for one in ensembles],
     ):
         for kind in ("graphs", "nodes"):
             then, now = (getattr(one, kind) for one in predictions)

@@ -99,7 +99,7 @@ def test_the_best_member_is_so_by_one_loss_for_all(alloy_store: GraphStore, tmp_
     """Not by the smallest loss told, which may be of another loss function."""
     untrained_ensemble(tmp_path, alloy_store, members=3)
     summary = json.loads((tmp_path / "ensemble" / "ensemble.json").read_text())
-    found = Ensemble.load(tmp_path).predict_store(alloy_store, "valset", members=True)
+    found = Ensemble.load(tmp_path).predict(alloy_store, split="valset", members=True)
     n_atoms = alloy_store["valset"].n_atoms
     losses = []
     for k in range(3):

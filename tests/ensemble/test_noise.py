@@ -152,7 +152,7 @@ def test_the_table_has_both_parts_of_the_deviation(run: Path) -> None:
 
 def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore) -> None:
     ensemble = Ensemble.load(run)
-    again = ensemble.predict_store(alloy_store, "testset", members=True).graphs
+    again = ensemble.predict(alloy_store, split="testset", members=True).graphs
     stored = pd.read_parquet(run / "predictions" / "test.parquet")
     assert again is not None
     pd.testing.assert_frame_equal(again, stored)
@@ -171,7 +171,7 @@ def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphSto
         ensemble.manifest,
         ensemble.coverage,
     )
-    table = mixed.predict_store(alloy_store, "testset").graphs
+    table = mixed.predict(alloy_store, split="testset").graphs
     assert table is not None and "energy_aleatoric_std" not in table
 
 

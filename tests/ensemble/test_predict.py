@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.emt import EMT
 from ase.io import write
 from ensemble_cases import untrained_ensemble
 from segment_cases import NETWORK
@@ -17,7 +18,7 @@ from segment_cases import NETWORK
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
-from hydragnn_flow.ensemble.predict_files import predict_path
+from hydragnn_flow.ensemble import inputs
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 
@@ -45,7 +46,7 @@ def test_a_single_structure_is_a_list_of_one(ensemble: Ensemble) -> None:
 def test_a_store_is_predicted_whole_in_its_order(
     ensemble: Ensemble, alloy_store: GraphStore
 ) -> None:
-    graphs = predict_path(ensemble, alloy_store.path).graphs
+    graphs = ensemble.predict(alloy_store.path).graphs
     assert graphs is not None
     expected = [(name, int(i)) for name in alloy_store.splits for i in alloy_store[name].graph_id]
     assert list(zip(graphs["split"], graphs["graph_id"], strict=True)) == expected
@@ -54,13 +55,14 @@ def test_a_store_is_predicted_whole_in_its_order(
 
 
 def test_one_split_has_no_split_column(ensemble: Ensemble, alloy_store: GraphStore) -> None:
-    whole = predict_path(ensemble, alloy_store.path, members=True)
-    part = predict_path(ensemble, alloy_store.path, split="valset", members=True)
+    whole = ensemble.predict(alloy_store.path, members=True)
+    part = ensemble.predict(alloy_store.path, split="valset", members=True)
     for all_rows, rows in ((whole.graphs, part.graphs), (whole.nodes, part.nodes)):
         assert all_rows is not None and rows is not None
         assert "split" not in rows
         same = all_rows[all_rows["split"] == "valset"].drop(columns="split")
-        np.testing.assert_allclose(rows, same, rtol=1e-12)
+        numbers = rows.columns.drop("note", errors="ignore")
+        np.testing.assert_allclose(rows[numbers], same[numbers], rtol=1e-12)
 
 
 def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
     path = tmp_path / "new.gs"
     graphs = [atoms_to_graph(a, CUTOFF, None, i) for i, a in enumerate(structures)]
     write_store(path, {"trainset": graphs, "valset": [], "testset": []}, cutoff=CUTOFF)
-    tables = predict_path(ensemble, path)
+    tables = ensemble.predict(path)
     assert tables.graphs is not None and tables.nodes is not None
     assert "energy" not in tables.graphs and "forces_x" not in tables.nodes
     assert "split" not in tables.graphs
@@ -77,9 +79,9 @@ def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
     assert same is not None
     np.testing.assert_allclose(tables.graphs["energy_mean"], same["energy_mean"], rtol=1e-5)
     with pytest.raises(InputError, match="testset holds no structures"):
-        predict_path(ensemble, path, split="testset")
+        ensemble.predict(path, split="testset")
     with pytest.raises(InputError, match="no split 'test'; it has trainset"):
-        predict_path(ensemble, path, split="test")
+        ensemble.predict(path, split="test")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_a_store_that_does_not_fit_is_refused(
     graphs = [atoms_to_graph(rattled(symbol), CUTOFF, None)]
     write_store(tmp_path / "other.gs", {"trainset": graphs}, **{"cutoff": CUTOFF, **settings})
     with pytest.raises(InputError, match=says):
-        predict_path(ensemble, tmp_path / "other.gs")
+        ensemble.predict(tmp_path / "other.gs")
 
 
 @pytest.mark.parametrize(
@@ -117,11 +119,11 @@ def test_labels_of_another_kind_are_not_put_beside_predictions(
     path = tmp_path / "labelled.gs"
     write_store(path, {"trainset": [graph]}, targets={"energy": target}, cutoff=CUTOFF)
     if says is None:
-        graphs = predict_path(ensemble, path).graphs
+        graphs = ensemble.predict(path).graphs
         assert graphs is not None and graphs["energy"].tolist() == [1.5]
         return
     with pytest.raises(InputError, match=rf"manifest\.json: targets\.energy is {says}"):
-        predict_path(ensemble, path)
+        ensemble.predict(path)
 
 
 def test_structures_are_refused_where_the_training_data_brought_edges(
@@ -131,7 +133,7 @@ def test_structures_are_refused_where_the_training_data_brought_edges(
     other = replace(ensemble, manifest=manifest)
     with pytest.raises(InputError, match=r"brought edges .* give a GraphStore"):
         other.predict(rattled())
-    assert other.predict_store(alloy_store, "valset").graphs is not None
+    assert other.predict(alloy_store, split="valset").graphs is not None
 
 
 @pytest.mark.parametrize(
@@ -182,15 +184,15 @@ def test_structures_are_refused_where_their_elements_are_not_what_is_read(
         other.predict(rattled())
 
 
-def test_elements_that_only_other_splits_have_are_refused(ensemble: Ensemble) -> None:
+def test_elements_that_only_other_splits_have_are_not_predicted(ensemble: Ensemble) -> None:
     manifest = ensemble.manifest
     statistics = manifest.statistics
     energies = {z: e for z, e in statistics.element_energies.items() if z != 29}
     statistics = statistics.model_copy(update={"element_energies": energies})
     other = replace(ensemble, manifest=manifest.model_copy(update={"statistics": statistics}))
-    assert ensemble.predict(rattled()).graphs is not None
-    with pytest.raises(InputError, match="has Cu, which the training data do not have"):
-        other.predict(rattled())
+    assert ensemble.predict(rattled()).graphs["note"].tolist() == [""]
+    (note,) = other.predict(rattled()).graphs["note"]
+    assert note.startswith("has Cu, which the training data do not have")
 
 
 @pytest.mark.parametrize("cut_in_training", [False, True])
@@ -216,28 +218,143 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
     )
     store = prepare_store(data, CUTOFF, 12, 0, tmp_path / "dense.gs")
     if cut_in_training:
-        assert other.predict_store(store).graphs is not None
+        assert other.predict(store).graphs is not None
         return
     with pytest.raises(InputError, match=r"manifest\.json: max_neighbours = 12 leaves out .*ASE"):
-        other.predict_store(store)
+        other.predict(store)
 
 
-def test_files_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
-    import ase.io
-
+def test_paths_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
     file = tmp_path / "some.xyz"
-    with pytest.raises(InputError, match=r"some\.xyz: does not exist"):
-        predict_path(ensemble, file)
-    ase.io.write(file, [rattled("Cu"), rattled("Al")])
-    with pytest.raises(InputError, match=r"some\.xyz: structure 1: has Al"):
-        predict_path(ensemble, file)
-    with pytest.raises(InputError, match=r"some\.xyz: is no GraphStore .* --split"):
-        predict_path(ensemble, file, split="testset")
+    for path in (file, str(file)):
+        with pytest.raises(InputError, match=r"some\.xyz: does not exist"):
+            ensemble.predict(path)
+    write(file, rattled())
+    with pytest.raises(InputError, match=r"some\.xyz: is no GraphStore .* leave --split out"):
+        ensemble.predict(file, split="testset")
+    with pytest.raises(InputError, match="structures have no splits"):
+        ensemble.predict(rattled(), split="testset")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((atoms for atoms in [rattled()]), "of type generator; make a list of it"),
+        (None, "of type NoneType; give one"),
+        (3, "of type int; give one"),
+        ([rattled(), "Cu"], "structure 1 is of type str, not ase.Atoms"),
+        ([], "there are no structures to predict"),
+    ],
+)
+def test_what_is_no_structure_is_refused(ensemble: Ensemble, given: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        ensemble.predict(given)
+
+
+def test_a_device_that_is_not_here_is_refused(ensemble: Ensemble) -> None:
+    for device in ("cuda:99", "toaster"):
+        with pytest.raises(InputError, match=f"device {device}: cannot be used"):
+            ensemble.predict(rattled(), device=device)
+
+
+def without_a_graph() -> dict[str, Atoms]:
+    """Structures that cannot be predicted, by what is said of them."""
+    nan, twice, flat = rattled(), rattled(), rattled()
+    nan.positions[1, 2] = np.nan
+    twice.positions[1] = twice.positions[0]
+    flat.cell = np.zeros((3, 3))
+    return {
+        "has no atoms": Atoms(),
+        "has a position or cell vector that is not finite": nan,
+        "has the atoms 0 and 1 at one place": twice,
+        "is periodic in a direction that has no cell vector": flat,
+        "has Al, which the training data do not have": rattled("Al"),
+        "has X, which": Atoms("X"),
+        "has 200, which": Atoms(numbers=[200], positions=[[0, 0, 0]]),
+    }
+
+
+def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble: Ensemble) -> None:
+    bad = without_a_graph()
+    structures = [rattled(seed=9), *bad.values(), rattled(seed=8)]
+    tables = ensemble.predict(structures, members=True)
+    alone = ensemble.predict([structures[0], structures[-1]], members=True)
+    assert tables.nodes is not None and alone.nodes is not None
+    assert len(tables.graphs) == len(structures)
+    numbers = [name for name in tables.graphs if str(name).startswith("energy")]
+    known = tables.graphs["note"] == ""
+    assert known.tolist() == [True, *[False] * len(bad), True]
+    np.testing.assert_array_equal(tables.graphs[known][numbers], alone.graphs[numbers])
+    assert tables.graphs[~known][numbers].isna().all(axis=None)
+    for note, says in zip(tables.graphs["note"][1:-1], bad, strict=True):
+        assert note.startswith(says)
+    sizes = tables.nodes.groupby("graph_id").size()
+    assert sizes.to_dict() == {i: len(a) for i, a in enumerate(structures) if len(a)}
+    forces = [name for name in tables.nodes if str(name).startswith("forces")]
+    of_known = tables.nodes["graph_id"].isin([0, len(structures) - 1])
+    np.testing.assert_array_equal(tables.nodes[of_known][forces], alone.nodes[forces])
+    assert tables.nodes[~of_known][forces].isna().all(axis=None)
+    nothing = ensemble.predict(list(bad.values()), members=True)
+    assert nothing.nodes is not None and list(nothing.graphs) == list(tables.graphs)
+    assert nothing.graphs[numbers].isna().all(axis=None)
+
+
+def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -> None:
+    """Those of calculators, `info` and `arrays`; what is none is said, and what is old is not."""
+    labelled, said, unlabelled, wrong, moved = (rattled(seed=seed) for seed in range(5))
+    labelled.calc = EMT()
+    energy, forces = labelled.get_potential_energy(), labelled.get_forces()
+    said.info["energy"], said.arrays["forces"] = 1.5, np.ones((4, 3))
+    wrong.info["energy"] = "low"
+    moved.calc = EMT()
+    moved.get_potential_energy()
+    moved.positions += 0.01
+    tables = ensemble.predict([labelled, said, unlabelled, wrong, moved])
+    graphs, nodes = tables.graphs, tables.nodes
+    assert nodes is not None
+    np.testing.assert_array_equal(graphs["energy"], [energy, 1.5, *[np.nan] * 3])
+    np.testing.assert_allclose(graphs["energy_error"], graphs["energy_mean"] - graphs["energy"])
+    found = nodes[["forces_x", "forces_y", "forces_z"]].to_numpy()
+    np.testing.assert_array_equal(found, [*forces, *np.ones((4, 3)), *np.full((12, 3), np.nan)])
+    assert graphs["note"].tolist() == [
+        *[""] * 3,
+        "its label of energy is not a number per structure and is left out",
+        "",
+    ]
+    assert graphs["energy_mean"].notna().all()
+    plain = ensemble.predict([unlabelled])
+    assert plain.nodes is not None
+    assert not {"energy", "energy_error", "forces_x"} & {*plain.graphs, *plain.nodes}
+
+
+def test_the_ids_of_structures_are_kept(ensemble: Ensemble) -> None:
+    structures = [rattled() for _ in range(4)]
+    structures[0].info["id"] = "mp-1"
+    structures[2].info |= {"name": "fcc\ncopper", "id": 7}
+    structures[3].info["material_id"] = "007"
+    ids = ensemble.predict(structures).graphs["id"]
+    assert ids.isna().tolist() == [False, True, False, False]
+    assert ids.dropna().tolist() == ["mp-1", "7", "007"]
+    assert "id" not in ensemble.predict(rattled()).graphs
+
+
+def test_members_share_one_pass_over_the_data(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(atoms: Atoms, *rest: Any) -> Any:
+        made.append(len(atoms))
+        return atoms_to_graph(atoms, *rest)
+
+    monkeypatch.setattr(inputs, "atoms_to_graph", counted)
+    assert len(ensemble.models) > 1
+    ensemble.predict([rattled(seed=seed) for seed in range(3)])
+    assert made == [4, 4, 4]
 
 
 def test_intervals_at_another_coverage(ensemble: Ensemble) -> None:
     usual, narrow = (found.predict(rattled()).graphs for found in (ensemble, ensemble.at(0.5)))
-    assert usual is not None and narrow is not None
     assert narrow.attrs["coverage"] == 0.5
     assert (usual["energy_lo"] <= narrow["energy_lo"]).all()
     assert (narrow["energy_hi"] <= usual["energy_hi"]).all()

@@ -39,13 +39,13 @@ def tables(
     rows = {"graph": len(graph_id), "node": sum(n_atoms)}
     predictions = {t: rng.normal(size=(3, rows[v.level], v.dim)) for t, v in targets.items()}
     return build_tables(
-        np.array(graph_id, dtype=np.int64),
+        {"graph_id": np.array(graph_id, dtype=np.int64)},
         np.array(n_atoms, dtype=np.int64),
         targets,
         {t: predicted(p) for t, p in predictions.items()},
         {t: p[0] + 1 for t, p in predictions.items()} if labelled else {},
         0.9,
-        predictions if members else None,
+        {t: dict(enumerate(p)) for t, p in predictions.items()} if members else None,
     )
 
 
@@ -68,17 +68,21 @@ def test_order_and_ids_are_those_of_the_input(structures: list[tuple[int, int]])
 
 def test_columns_are_those_of_the_contract() -> None:
     graphs, nodes = graphs_and_nodes(tables([4, 2], [2, 3]))
-    assert list(graphs) == ["graph_id", "energy", *(f"energy_{part}" for part in PARTS)]
+    columns = ["graph_id", "note", "energy", *(f"energy_{part}" for part in PARTS)]
+    columns.insert(3, "energy_error")
+    assert list(graphs) == columns
     assert list(nodes) == [
         "graph_id",
         "node_index",
         *(
             column
             for axis in "xyz"
-            for column in (f"forces_{axis}", *(f"forces_{axis}_{part}" for part in PARTS))
+            for part in ("", "_error", *(f"_{part}" for part in PARTS))
+            for column in (f"forces_{axis}{part}",)
         ),
     ]
-    assert set(graphs.dtypes.astype(str)) == {"int64", "float64"}
+    np.testing.assert_allclose(graphs["energy_error"], graphs["energy_mean"] - graphs["energy"])
+    assert set(graphs.drop(columns="note").dtypes.astype(str)) == {"int64", "float64"}
 
 
 def test_references_and_members_appear_where_known_and_wanted() -> None:
@@ -93,13 +97,12 @@ def test_references_and_members_appear_where_known_and_wanted() -> None:
 
 def test_structures_of_several_splits_say_which() -> None:
     predictions = build_tables(
-        np.array([0, 1, 0]),
+        {"split": ["trainset", "trainset", "testset"], "graph_id": [0, 1, 0]},
         np.array([1, 2, 1]),
         {"charge": Target(level="node", dim=1)},
         {"charge": predicted(np.zeros((3, 4, 1)))},
         {},
         0.9,
-        splits=np.array(["trainset", "trainset", "testset"]),
     )
     assert predictions.nodes is not None
     keys = predictions.nodes[["split", "graph_id", "node_index"]].values.tolist()
@@ -111,7 +114,7 @@ def test_a_level_without_targets_has_no_table() -> None:
     only = tables([0], [2], {"energy": TARGETS["energy"]})
     assert only.graphs is not None and only.nodes is None
     only = tables([0], [2], {"forces": TARGETS["forces"]})
-    assert only.graphs is None and only.nodes is not None
+    assert list(only.graphs) == ["graph_id", "note"] and only.nodes is not None
 
 
 @pytest.mark.parametrize(
@@ -134,9 +137,10 @@ def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> Non
         assert units == {
             column: "eV" if column.startswith("energy") else "eV/Å"
             for column in table
-            if column not in ("graph_id", "node_index")
+            if column not in ("graph_id", "node_index", "note")
         }
-        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / f"{name}.csv"), table)
+        read = pd.read_csv(tmp_path / f"{name}.csv", keep_default_na=False)
+        pd.testing.assert_frame_equal(read, table, check_dtype=False)
 
 
 def test_saving_again_replaces(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble.predict_files import predict_path
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -133,7 +132,7 @@ def test_from_the_store_to_predictions(
     tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble], asks: str
 ) -> None:
     ensemble = ensembles(asks)
-    table = predict_path(ensemble, store.path, split="testset").graphs
+    table = ensemble.predict(store.path, split="testset").graphs
     assert len(table) == len(store["testset"])
     assert np.isfinite(table["gap_mean"]).all()
     np.testing.assert_allclose(table["gap"], store["testset"].target("gap")[:, 0])
@@ -147,7 +146,7 @@ def test_from_the_store_to_predictions(
         else:
             graph[key] = 1 - graph[key]
     changed = write_store(tmp_path / "changed", {"trainset": graphs}, targets=TARGETS, cutoff=4.0)
-    others = predict_path(ensemble, changed.path).graphs
+    others = ensemble.predict(changed.path).graphs
     assert (np.abs(others["gap_mean"] - table["gap_mean"]) > 1e-6).all()
 
 
@@ -161,7 +160,7 @@ def test_structures_without_what_the_network_reads_are_refused(
     lacking = without(store, tmp_path / "lacking", asks)
     for path in (file, lacking.path):
         with pytest.raises(InputError) as error:
-            predict_path(ensemble, path)
+            ensemble.predict(path)
         said = str(error.value)
         assert f"{asks}'" in said
         assert "\n" not in said
@@ -173,7 +172,7 @@ def test_a_stream_has_the_keys_too(
     """Blocks are shuffled instead of graphs, so weights differ; what they learn does not."""
     streamed = trained(tmp_path, store, "dataset_name", mode="stream")
     for ensemble in (ensembles("dataset_name"), streamed):
-        table = predict_path(ensemble, store.path, split="testset").graphs
+        table = ensemble.predict(store.path, split="testset").graphs
         assert np.corrcoef(table["gap_mean"], table["gap"])[0, 1] > 0.9
 
 

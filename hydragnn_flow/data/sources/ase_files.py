@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydragnn_flow.config.sources import Level
-from hydragnn_flow.data.sources.single import check_sites
 from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
@@ -87,30 +87,45 @@ class UnknownFormat(InputError):
     """A file of a format that ASE does not know."""
 
 
-def read_structures(file: Path) -> list[Found]:
-    """All structures of a file, to be predicted, with all that the file says of them.
+def each_structure(file: Path) -> Iterator[Found]:
+    """The structures of a file, one after the other, with all that the file says of them.
 
     Raises
     ------
     UnknownFormat
         If ASE does not know what the file is.
     InputError
-        If it cannot be read, holds no structures, or one of shared or partly empty sites.
+        If it cannot be read, or holds no structures.
     """
+    empty = True
     try:
-        if (format := _format(file)) in ("db", "json"):
-            found = list(_rows(file, 0, _count_rows(file)))
-        else:
-            found = [said_of(atoms) for atoms in _iread(file, format)]
-        for one in found:
-            check_sites(one.atoms)
+        for found in _each(file):
+            yield found
+            empty = False
     except InputError:
         raise
     except Exception as error:  # parsers raise whatever their lines run into
         raise InputError(f"{file} cannot be read ({reason(error)}); correct it") from None
-    if not found:
+    if empty:
         raise InputError(f"{file} holds no structures; give a file that does")
-    return found
+
+
+def count_structures(file: Path) -> int | None:
+    """Number of structures in a file; None if it is not known without reading all of them."""
+    try:
+        count = _COUNTS.get(_format(file))
+        return None if count is None else count(file)
+    except Exception:  # said when the file is read
+        return None
+
+
+def _each(file: Path) -> Iterator[Found]:
+    format = _format(file)
+    if format in ("db", "json"):
+        return _rows(file, 0, _count_rows(file))
+    # ASE takes an empty line for the end and would pass over all that follows.
+    images = read_frames(file, 0, sys.maxsize) if format == "extxyz" else _iread(file, format)
+    return map(said_of, images)
 
 
 def _format(file: Path) -> str:
@@ -184,7 +199,7 @@ def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
     for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
         found = said_of(row.toatoms())
         said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}
-        values = {**said, **found.values}
+        values = {"id": row.id, **said, **found.values}
         yield Found(found.atoms, values, found.levels)
 
 

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.db import connect
 from ase.io import write
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.file_names import find_files
-from hydragnn_flow.ensemble.predict_files import predict_path
 from hydragnn_flow.errors import InputError
 
 
@@ -54,42 +54,49 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-FILES = ["run-1.cif", "run-2.cif", "run-10.cif", "several.xyz", "several.xyz"]
-FORMULAS = ["AuCu3", "AuCu3", "AuCu3", "Cu", "Au"]
+FILES = ["disordered.cif", "run-1.cif", "run-2.cif", "run-10.cif", "several.xyz", "several.xyz"]
+FRAMES = [0, 0, 0, 0, 0, 1]
+FORMULAS = ["AuCu3", "AuCu3", "AuCu3", "AuCu3", "Cu", "Au"]
 
 
 def test_a_directory_is_predicted_in_the_order_of_training(
     ensemble: Ensemble, folder: Path
 ) -> None:
     said: list[str] = []
-    tables = predict_path(ensemble, folder, members=True, say=said.append)
+    tables = ensemble.predict(folder, members=True, say=said.append)
     assert tables.graphs is not None and tables.nodes is not None
-    assert list(tables.graphs)[:3] == ["graph_id", "file", "formula"]
-    assert tables.graphs["graph_id"].tolist() == list(range(5))
+    assert list(tables.graphs)[:5] == ["graph_id", "file", "frame", "formula", "note"]
+    assert tables.graphs["graph_id"].tolist() == list(range(6))
+    assert tables.graphs["frame"].tolist() == FRAMES
     assert tables.graphs["file"].tolist() == FILES
     assert tables.graphs["formula"].tolist() == FORMULAS
     in_training = [file.name for file in find_files(".", folder, "data.source.train")]
     assert list(dict.fromkeys(FILES)) == [name for name in in_training if name in FILES]
-    assert list(tables.nodes)[:4] == ["graph_id", "file", "formula", "node_index"]
-    assert tables.nodes["file"].tolist() == np.repeat(FILES, [4, 4, 4, 1, 1]).tolist()
+    assert list(tables.nodes)[:5] == ["graph_id", "file", "frame", "formula", "node_index"]
+    assert tables.nodes["file"].tolist() == np.repeat(FILES, [4, 4, 4, 4, 1, 1]).tolist()
     # The same numbers, by the same columns, as those of a list in Python.
     structures = [crystal(1), crystal(2), crystal(10), bulk("Cu"), bulk("Au")]
     listed = ensemble.predict(structures, members=True).graphs
-    assert listed is not None
-    assert list(listed) == [name for name in tables.graphs if name != "file"]
-    assert listed["formula"].tolist() == FORMULAS
-    for name in list(listed)[2:]:
-        np.testing.assert_allclose(tables.graphs[name], listed[name], rtol=1e-4, atol=1e-5)
+    assert list(listed) == [name for name in tables.graphs if name not in ("file", "frame")]
+    assert listed["formula"].tolist() == FORMULAS[1:]
+    for name in list(listed)[3:]:
+        np.testing.assert_allclose(tables.graphs[name][1:], listed[name], rtol=1e-4, atol=1e-5)
 
 
 def test_files_that_are_passed_over_are_named(ensemble: Ensemble, folder: Path) -> None:
     said: list[str] = []
-    predict_path(ensemble, folder, say=said.append)
-    strange, *unreadable = said
+    ensemble.predict(folder, say=said.append)
+    strange, counted, *unreadable = said
     assert strange == "skipped, as they are no structures: .DS_Store, ._run-1.cif, labels.csv"
-    assert len(unreadable) == 2
-    assert "disordered.cif cannot be read (site 0 holds Au 0.5" in unreadable[0]
-    assert "truncated.cif holds no structures" in unreadable[1]
+    assert counted == "skipped, as 1 file cannot be read:"
+    (truncated,) = unreadable
+    assert "truncated.cif holds no structures" in truncated
+
+
+def test_a_disordered_structure_has_a_row_that_says_so(ensemble: Ensemble, folder: Path) -> None:
+    graphs = ensemble.predict(folder).graphs
+    assert graphs["note"][0].startswith("site 0 holds Au 0.5")
+    assert graphs["energy_mean"].isna().tolist() == [True, *[False] * 5]
 
 
 def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, folder: Path) -> None:
@@ -99,47 +106,74 @@ def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, fold
     (folder / "several.xyz").unlink()
     said: list[str] = []
     with pytest.raises(InputError, match=r"new: holds no file of .*labels\.csv; .*truncated\.cif"):
-        predict_path(ensemble, folder, say=said.append)
+        ensemble.predict(folder, say=said.append)
     with pytest.raises(InputError, match=r"subfolder: holds no file of structures .*no files"):
-        predict_path(ensemble, folder / "subfolder", say=said.append)
+        ensemble.predict(folder / "subfolder", say=said.append)
     assert said == []
 
 
-def test_structures_that_cannot_be_predicted_are_passed_over_in_a_directory(
+def test_structures_that_cannot_be_predicted_keep_their_rows(
     ensemble: Ensemble, folder: Path
 ) -> None:
-    """One of thousands is no reason to predict none; all of its file are left out."""
+    """One of thousands is no reason to predict none, and not to be forgotten either."""
     write(folder / "run-3.cif", bulk("Al", cubic=True))
     write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
     write(folder / "others.xyz", [bulk("Cu"), bulk("Al")])
     (folder / "nowhere.cif").symlink_to(folder / "missing.cif")
     (folder / "other.cif").write_bytes(bytes(range(256)))
     said: list[str] = []
-    tables = predict_path(ensemble, folder, say=said.append)
-    assert tables.graphs is not None and tables.graphs["file"].tolist() == FILES
+    graphs = ensemble.predict(folder, say=said.append).graphs
     assert "nowhere.cif" in said[0]
-    words = "\n".join(said[1:])
-    for file, why in {
-        "run-3.cif": "has Al, which the training data do not have; leave it out",
-        "twice.xyz": "has the atoms 1 and 4 at one place",
-        "others.xyz": "structure 1: has Al",
-    }.items():
-        assert f"skipped: {folder / file}: {why}" in words
-    assert "other.cif cannot be read (its content is of another format)" in words
+    assert said[1] == "skipped, as 2 files cannot be read:"
+    assert "other.cif cannot be read (its content is of another format)" in said[2]
+    notes = {(row.file, row.frame): row.note for row in graphs.itertuples() if row.note}
+    assert notes[("run-3.cif", 0)].startswith("has Al, which the training data do not have")
+    assert notes[("twice.xyz", 0)].startswith("has the atoms 1 and 4 at one place")
+    assert notes[("others.xyz", 1)].startswith("has Al")
+    assert len(notes) == 4 and ("others.xyz", 0) not in notes
+    assert (graphs["energy_mean"].isna() == (graphs["note"] != "")).all()
+
+
+def test_a_file_that_breaks_off_keeps_what_came_before_in_a_directory_alone(
+    ensemble: Ensemble, folder: Path
+) -> None:
+    whole = (folder / "several.xyz").read_text()
+    (folder / "torn.xyz").write_text(f"{whole}5\n\nCu 0 0 0\n")
+    said: list[str] = []
+    graphs = ensemble.predict(folder, say=said.append).graphs
+    assert graphs["file"].tolist() == [*FILES, "torn.xyz", "torn.xyz"]
+    assert "torn.xyz: structure 2 cannot be read: the file ends" in said[-2]
+    with pytest.raises(InputError, match=r"torn\.xyz: structure 2 cannot be read"):
+        ensemble.predict(folder / "torn.xyz")
+
+
+def test_only_some_of_many_unreadable_files_are_named(ensemble: Ensemble, folder: Path) -> None:
+    for number in range(25):
+        (folder / f"bad-{number}.cif").write_text("data_x\n")
+    said: list[str] = []
+    ensemble.predict(folder, say=said.append)
+    assert said[1] == "skipped, as 26 files cannot be read:"
+    assert "bad-19.cif" in said[-2] and said[-1] == "and 6 more"
 
 
 def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
-    write(folder / "several.xyz", [bulk("Al"), bulk("Cu"), bulk("Al")])
-    said = r"new/several\.xyz: structure 0: has Al, .*\(and 1 more have such elements\); leave it"
-    with pytest.raises(InputError, match=said):
-        predict_path(ensemble, folder / "several.xyz")
-    write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
-    with pytest.raises(InputError, match=r"new/twice\.xyz: has the atoms 1 and 4 at one place"):
-        predict_path(ensemble, folder / "twice.xyz")
-    with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
-        ensemble.predict([crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])])
     with pytest.raises(InputError, match=r"labels\.csv is of no format ASE knows"):
-        predict_path(ensemble, folder / "labels.csv")
+        ensemble.predict(folder / "labels.csv")
+    with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
+        ensemble.structure_predictions(
+            [crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])]
+        )
+    with pytest.raises(InputError, match=r"^a: has Al, .* \(and 1 more are refused\)"):
+        ensemble.structure_predictions([bulk("Al"), bulk("Al")], ["a", "b"])
+
+
+def test_a_database_keeps_its_ids(ensemble: Ensemble, tmp_path: Path) -> None:
+    with connect(tmp_path / "some.db") as database:
+        for seed in range(3):
+            database.write(crystal(seed))
+        del database[2]
+    graphs = ensemble.predict(tmp_path / "some.db").graphs
+    assert graphs["id"].tolist() == ["1", "3"] and graphs["frame"].tolist() == [0, 1]
 
 
 def test_the_command_writes_the_columns_and_says_what_it_skipped(
@@ -159,4 +193,4 @@ def test_the_command_writes_the_columns_and_says_what_it_skipped(
     assert "labels.csv" in said and "truncated.cif holds no structures" in said
     for table in (pd.read_csv(out), pd.read_csv(out.with_name("out_nodes.csv"))):
         assert list(dict.fromkeys(table["file"])) == list(dict.fromkeys(FILES))
-        assert list(table)[:3] == ["graph_id", "file", "formula"]
+        assert list(table)[:4] == ["graph_id", "file", "frame", "formula"]

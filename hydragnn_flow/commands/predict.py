@@ -1,0 +1,111 @@
+"""The command that predicts structures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_flow.commands.console import (
+    FinishedRun,
+    Without,
+    console,
+    existing_data,
+    refuse_unwritable,
+    say,
+    short,
+    using,
+)
+
+app = typer.Typer()
+
+# A bar for less would only flicker.
+_SECONDS_BEFORE_A_BAR = 3.0
+
+
+def _writable(outs: list[Path]) -> list[Path]:
+    for out in outs:
+        refuse_unwritable(out, ".csv", ".parquet", ".extxyz")
+    return outs
+
+
+@app.command()
+def predict(
+    run_dir: FinishedRun,
+    structures: Annotated[
+        Path,
+        typer.Argument(
+            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a .bp of "
+            "HydraGNN's.",
+            metavar="STRUCTURES",
+            show_default=False,
+            callback=existing_data,
+        ),
+    ],
+    out: Annotated[
+        list[Path],
+        typer.Option(
+            "-o",
+            "--out",
+            help="File to write (.csv, .parquet or .extxyz); may be repeated. In the first two, "
+            "targets of atoms go to a second table beside it, NAME_nodes.",
+            callback=_writable,
+        ),
+    ] = [Path("predictions.csv")],  # noqa: B006  # typer reads it once
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split",
+            help="Predict only this split of a GraphStore. Without it all splits are predicted, "
+            "in the order of the store, and a column `split` names them.",
+            show_default=False,
+        ),
+    ] = None,
+    members: Annotated[
+        bool, typer.Option("--members", help="Add every member's prediction.")
+    ] = False,
+    without: Without = None,
+    device: Annotated[
+        str, typer.Option("--device", help="Device of the networks, by torch's name, as cuda.")
+    ] = "cpu",
+) -> None:
+    """Predict structures with the ensemble of a finished run.
+
+    Rows are in the order of the input; files of a directory in natural order (run-2 before run-10),
+    with columns `file` and `frame`. A structure that cannot be predicted has the reason in the
+    column `note`. Files that cannot be read are left out and named. Labels in the input are shown
+    beside the predictions, with the errors. Units are those of the training data; they are printed,
+    and written to the metadata of Parquet files.
+    """
+    from hydragnn_flow.ensemble import Ensemble
+    from hydragnn_flow.ensemble.predictions_files import write_predictions
+    from hydragnn_flow.report.progress import CampaignView
+
+    with using(*out, run_dir, structures):
+        ensemble = Ensemble.load(run_dir, without=without or ())
+        begun = time.monotonic()
+        with CampaignView(console) as view:
+
+            def progress(done: int, total: int | None) -> None:
+                if total and time.monotonic() > begun + _SECONDS_BEFORE_A_BAR:
+                    view.step("predict", done, total)
+
+            done = write_predictions(
+                ensemble,
+                structures,
+                out,
+                split=split,
+                members=members,
+                device=device,
+                say=say,
+                progress=progress,
+            )
+    for path in done.files:
+        say(short(path))
+    if done.without:
+        say(f"{done.without:,} of {done.structures:,} structures have no prediction; see `note`")
+    targets = ensemble.manifest.targets
+    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
+    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")

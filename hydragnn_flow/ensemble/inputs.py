@@ -1,0 +1,200 @@
+"""Inputs of an ensemble: structures and stores like those that it was trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ase import Atoms
+from ase.data import chemical_symbols
+from torch import nn
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
+from hydragnn_flow.data.sources.ase_files import said_of
+from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.embedding import NodeEmbedding
+from hydragnn_flow.training.batching import Budget
+
+BUDGET = Budget(atoms=2048, edges=65_536)
+"""What a batch may hold of structures to predict."""
+
+
+@dataclass(frozen=True)
+class StructureGraphs:
+    """Graphs of structures, made as those of the training data were.
+
+    Parameters
+    ----------
+    manifest
+        Manifest of the store the members were trained on.
+    """
+
+    manifest: Manifest
+
+    @cached_property
+    def known(self) -> frozenset[int]:
+        """Elements of the training data."""
+        return frozenset(set(self.manifest.elements) - self.manifest.unseen)
+
+    @property
+    def example(self) -> Atoms:
+        """A structure that the members can predict."""
+        assert self.manifest.cutoff is not None
+        return Atoms([min(self.known)] * 2, [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]])
+
+    def graph(self, atoms: Atoms) -> Data:
+        """The graph of a structure.
+
+        Raises
+        ------
+        InputError
+            If the structure has an element that the training data do not have, or cannot be a
+            graph. The message has no subject: it begins like "has no atoms".
+        """
+        if strange := set(atoms.numbers.tolist()) - self.known:
+            raise InputError(
+                f"has {_symbols(strange)}, which the training data do not have; leave it out"
+            )
+        cutoff, counted = self.manifest.cutoff, self.manifest.truncation
+        assert cutoff is not None  # every store this package writes has one
+        # If all lists were whole in training, those of denser structures must be whole too.
+        whole = counted is not None and not counted.atoms
+        kept = None if whole else self.manifest.max_neighbours
+        try:
+            return atoms_to_graph(atoms, cutoff, kept)
+        except InputError as error:
+            raise InputError(re.sub(r"^structure 0 ", "", str(error))) from None
+
+
+def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
+    """Refuse structures where the members read what only graphs have.
+
+    Raises
+    ------
+    InputError
+        If they need node features or edges that structures do not have.
+    """
+    embeddings = [
+        layer for model in models for layer in model.modules() if isinstance(layer, NodeEmbedding)
+    ]
+    if any(layer.element_column != 0 or layer.other_columns for layer in embeddings):
+        raise InputError(
+            f"the ensemble reads node features of {', '.join(trained_on.node_features)} "
+            f"that structures do not have; give a GraphStore prepared like its training data"
+        )
+    if trained_on.provenance.get("own_edges"):
+        raise InputError(
+            f"the training data brought edges of their own, others than neighbours by "
+            f"`radius` {trained_on.cutoff:g} and `max_neighbours` "
+            f"{trained_on.max_neighbours}, and structures have none; give a GraphStore "
+            f"prepared like those data, or train with the two values their edges are made with"
+        )
+
+
+def check_structures(structures: object) -> Sequence[Atoms]:
+    """Structures as a list; a single one is a list of one.
+
+    Raises
+    ------
+    InputError
+        If they are anything else than ASE structures, or there are none.
+    """
+    if isinstance(structures, Atoms):
+        return [structures]
+    if not isinstance(structures, Sequence) or isinstance(structures, (str, bytes)):
+        kind = type(structures).__name__
+        raise InputError(
+            f"structures are ase.Atoms or a list of them, and this is of type {kind}; "
+            f"{'make a list of it' if isinstance(structures, Iterable) else 'give one'}"
+        )
+    for number, one in enumerate(structures):
+        if not isinstance(one, Atoms):
+            raise InputError(
+                f"structure {number} is of type {type(one).__name__}, not ase.Atoms; convert it "
+                f"or leave it out"
+            )
+    if not structures:
+        raise InputError("there are no structures to predict; give at least one")
+    return structures
+
+
+def current(atoms: Atoms) -> Found:
+    """A structure, and what is said of it, without results of another that its calculator keeps."""
+    if atoms.calc is None or not atoms.calc.check_state(atoms):
+        return said_of(atoms)
+    alone: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # without calculator
+    return said_of(alone)
+
+
+def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
+    """Graphs that come from no store, as many at a time as the budget allows.
+
+    Each is made when it is wanted. A graph beyond the budget gets a batch of its own.
+    """
+    limits = budget.limits
+    waiting: list[Data] = []
+    filled = dict.fromkeys(limits, 0)
+    for graph in graphs:
+        sizes = {"graphs": 1, "atoms": len(graph.pos), "edges": graph.edge_index.shape[1]}
+        if waiting and any(filled[name] + sizes[name] > most for name, most in limits.items()):
+            yield batch_graphs(waiting)
+            waiting, filled = [], dict.fromkeys(limits, 0)
+        waiting.append(graph)
+        filled = {name: size + sizes[name] for name, size in filled.items()}
+    if waiting:
+        yield batch_graphs(waiting)
+
+
+def check_store(store: GraphStore, trained_on: Manifest) -> None:
+    """Refuse a store whose graphs are not like those the members learnt from.
+
+    Raises
+    ------
+    InputError
+        Naming what differs.
+    """
+    found = store.manifest
+    file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path
+    for key, nothing in (("cutoff", "unknown"), ("max_neighbours", "none"), ("node_features", "")):
+        theirs, ours = getattr(found, key), getattr(trained_on, key)
+        if theirs != ours:
+            said = [nothing if value is None else str(value) for value in (theirs, ours)]
+            raise InputError(
+                f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
+                f"on; prepare the store like those, or give its structures in a file ASE reads"
+            )
+    cut, whole = found.truncation, trained_on.truncation
+    if cut is not None and cut.atoms and whole is not None and not whole.atoms:
+        raise InputError(
+            f"{file}: {cut.sentence(found.cutoff or 0.0, found.max_neighbours)}, and nothing in "
+            f"the data the ensemble was trained on; give its structures in a file ASE reads"
+        )
+    unknown = set(found.elements) - set(trained_on.elements)
+    if unknown:
+        raise InputError(
+            f"{file}: elements has {_symbols(unknown)}, which the training data do not have; make "
+            f"a store without these structures"
+        )
+    for name in found.targets.keys() & trained_on.targets.keys():
+        theirs, ours = found.targets[name], trained_on.targets[name]
+        if not theirs.unit or not ours.unit:
+            theirs = theirs.model_copy(update={"unit": ours.unit})
+        if theirs != ours:
+            raise InputError(
+                f"{file}: targets.{name} is {_described(theirs)}, but {_described(ours)} in the "
+                f"data the ensemble was trained on; convert the labels, or leave them out"
+            )
+
+
+def _described(target: Target) -> str:
+    return f"{target.dim} per {target.level} in {target.unit or 'unknown units'}"
+
+
+def _symbols(numbers: Iterable[int]) -> str:
+    known = range(len(chemical_symbols))
+    return ", ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))

@@ -1,0 +1,203 @@
+"""Predictions for any number of structures, a thousand at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from ase import Atoms
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
+from hydragnn_flow.ensemble.labels import in_components, keys_of_label, label_if_known
+from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
+from hydragnn_flow.ensemble.records import CHUNK, Record, chunks, columns_of, fault_of
+from hydragnn_flow.ensemble.structure_files import Files, Progress, open_path
+from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.training.predict import join_members, predict_together, split_batches
+
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.ensemble import Ensemble
+
+Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
+
+
+class Chunk(NamedTuple):
+    """Some structures that were predicted together."""
+
+    tables: Predictions
+    structures: list[Atoms] | None
+    """The structures, where they do not come from a store."""
+    without: int
+    """How many of them could not be predicted."""
+
+
+def predict_chunks(
+    ensemble: Ensemble,
+    data: Predictable,
+    *,
+    split: str | None = None,
+    members: bool = False,
+    device: str | torch.device = "cpu",
+    say: Callable[[str], None] = print,
+    progress: Progress = lambda done, total: None,
+) -> Iterator[Chunk]:
+    """Predict structures in chunks, so that memory does not grow with their number.
+
+    Parameters and errors are those of :meth:`Ensemble.predict`, whose result is all chunks joined.
+    ``progress`` is told how far the input is read.
+    """
+    opened = open_path(Path(data), split) if isinstance(data, (str, Path)) else data
+    ensemble = _on_device(ensemble, device)
+    if isinstance(opened, GraphStore):
+        yield from _of_store(ensemble, opened, split, members, progress)
+        return
+    if split is not None:
+        raise InputError("structures have no splits; leave split out")
+    ensemble.check_reads_structures()
+    if isinstance(opened, Files):
+        records = opened.records(say, progress)
+    else:
+        records = (Record(current(atoms)) for atoms in check_structures(opened))
+    first = 0
+    for some in chunks(records):
+        yield _of_structures(ensemble, some, first, members)
+        first += len(some)
+
+
+def _of_structures(ensemble: Ensemble, records: list[Record], first: int, members: bool) -> Chunk:
+    structures = [record.found.atoms for record in records]
+    predictions, refusals = ensemble.predictions_where_possible(
+        structures, [fault_of(record) for record in records]
+    )
+    n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
+    predicted = ensemble.distributions(predictions, n_atoms)
+    references, doubts = _labels(ensemble, records, predicted)
+    missing = _missing(ensemble, predicted, n_atoms)
+    notes = [
+        refusal or "; ".join(filter(None, remarks))
+        for refusal, *remarks in zip(refusals, missing, doubts, strict=True)
+    ]
+    tables = build_tables(
+        columns_of(records, first),
+        n_atoms,
+        ensemble.manifest.targets,
+        predicted,
+        references,
+        ensemble.coverage,
+        ensemble.by_number(predictions) if members else None,
+        notes,
+    )
+    return Chunk(tables, structures, sum(refusal is not None for refusal in refusals))
+
+
+def _of_store(
+    ensemble: Ensemble, store: GraphStore, split: str | None, members: bool, progress: Progress
+) -> Iterator[Chunk]:
+    splits = ensemble.splits_of(store, split)
+    labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
+    total, done = sum(map(len, splits)), 0
+    for one in splits:
+        for start in range(0, len(one), CHUNK):
+            progress(done, total)
+            stop = min(start + CHUNK, len(one))
+            labels: dict[str, list[Floats]] = {name: [] for name in labelled}
+            batches = _keeping(labels, split_batches(one, BUDGET, start, stop), store)
+            predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
+            n_atoms = one.n_atoms[start:stop]
+            predicted = ensemble.distributions(predictions, n_atoms)
+            about = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
+            tables = build_tables(
+                {**about, "graph_id": one.graph_id[start:stop]},
+                n_atoms,
+                ensemble.manifest.targets,
+                predicted,
+                {
+                    name: in_components(np.concatenate(found), name, predicted[name].mean.shape[1])
+                    for name, found in labels.items()
+                },
+                ensemble.coverage,
+                ensemble.by_number(predictions) if members else None,
+                _missing(ensemble, predicted, n_atoms),
+            )
+            yield Chunk(tables, None, 0)
+            done += stop - start
+
+
+def _keeping(
+    labels: Mapping[str, list[Floats]], batches: Iterable[Batch], store: GraphStore
+) -> Iterator[Batch]:
+    """The batches, and a copy of their labels."""
+    for batch in batches:
+        for name, found in labels.items():
+            found.append(target_array(batch[name].numpy(), store.manifest.targets[name]))
+        yield batch
+
+
+def _labels(
+    ensemble: Ensemble, records: Sequence[Record], predicted: Mapping[str, Distribution]
+) -> tuple[dict[str, Floats], list[str]]:
+    """True values of each target, NaN where unknown; what is wrong with each structure's labels."""
+    references, doubts = {}, [""] * len(records)
+    for name, values in predicted.items():
+        described, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
+        labels = []
+        for i, record in enumerate(records):
+            label, wrong = label_if_known(record.found, name, described, keys, values.mean.shape[1])
+            labels.append(label)
+            doubts[i] = "; ".join(filter(None, (doubts[i], wrong)))
+        references[name] = np.concatenate(labels)
+    return references, doubts
+
+
+def _missing(
+    ensemble: Ensemble, predicted: Mapping[str, Distribution], n_atoms: NDArray[np.int64]
+) -> list[str]:
+    """Which targets of each structure have no finite prediction, in words."""
+    of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
+    notes: list[list[str]] = [[] for _ in n_atoms]
+    for name, values in predicted.items():
+        rows = np.flatnonzero(~np.isfinite(values.mean).all(axis=1))
+        if ensemble.manifest.targets[name].level == "node":
+            rows = np.unique(of_atom[rows])
+        word = (
+            "no stress, as it is not periodic in three directions"
+            if name == STRESS
+            else f"its {name} is not finite"
+        )
+        for row in rows.tolist():
+            notes[row].append(word)
+    return ["; ".join(words) for words in notes]
+
+
+def _on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
+    """The ensemble, or a copy whose networks are on another device.
+
+    Raises
+    ------
+    InputError
+        If there is no such device.
+    """
+    try:
+        there = torch.zeros(1, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"device {device}: cannot be used ({reason}); name one that this machine has, such as "
+            f"cpu"
+        ) from None
+    if there == ensemble.device:
+        return ensemble
+    return replace(
+        ensemble, models=tuple(copy.deepcopy(model).to(there) for model in ensemble.models)
+    )

@@ -1,0 +1,158 @@
+"""Files of predictions: formats, columns, whole or not at all, and the same on every path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pandas as pd
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ensemble_cases import untrained_ensemble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow import Ensemble
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import predicting, records
+from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
+from hydragnn_flow.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
+
+
+def crystal(seed: int, **said: object) -> Atoms:
+    atoms = bulk("Cu", cubic=True) if seed % 2 else bulk("Au")
+    atoms.rattle(0.1, seed=seed)
+    atoms.info |= said
+    return atoms
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(records.chunks, "__defaults__", (size,))
+    monkeypatch.setattr(predicting, "CHUNK", size)
+
+
+STRANGE = Atoms("Al"), Atoms(), Atoms("Cu2", [[0, 0, 0], [0, 0, np.nan]])
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    kinds=st.lists(st.integers(-3, 5), min_size=1, max_size=7),
+    size=st.integers(1, 4),
+    labelled=st.booleans(),
+)
+def test_order_ids_and_numbers_survive_every_path(
+    ensemble: Ensemble,
+    tmp_path_factory: pytest.TempPathFactory,
+    kinds: list[int],
+    size: int,
+    labelled: bool,
+) -> None:
+    """A list, a file, a directory, and each format written, with structures of every kind."""
+    folder = tmp_path_factory.mktemp("paths")
+    structures = []
+    for number, kind in enumerate(kinds):
+        atoms = crystal(kind) if kind >= 0 else STRANGE[kind].copy()
+        atoms.info["id"] = f"s-{number}"
+        if labelled and kind > 2:
+            atoms.info["energy"] = float(kind)
+        structures.append(atoms)
+    ase.io.write(folder / "all.traj", structures)
+    several = folder / "several"
+    several.mkdir()
+    for number, atoms in enumerate(structures):
+        ase.io.write(several / f"s-{number}.traj", atoms)
+    with pytest.MonkeyPatch.context() as patch:
+        small_chunks(patch, size)
+        expected = ensemble.predict(structures, members=True)
+        others = [ensemble.predict(path, members=True) for path in (folder / "all.traj", several)]
+        outs = [folder / "out.csv", folder / "out.parquet", folder / "out.extxyz"]
+        done = write_predictions(ensemble, several, outs, members=True)
+    assert [path.name for path in done.files] == [
+        *("out.csv", "out_nodes.csv", "out.parquet", "out_nodes.parquet", "out.extxyz")
+    ]
+    assert (done.structures, done.without) == (len(kinds), sum(kind < 0 for kind in kinds))
+    graphs = expected.graphs
+    assert graphs["id"].tolist() == [f"s-{number}" for number in range(len(kinds))]
+    assert ("energy_error" in graphs) == (labelled and max(kinds) > 2)
+    assert expected.nodes is not None
+    for found in others:
+        assert found.nodes is not None
+        for one, other in ((graphs, found.graphs), (expected.nodes, found.nodes)):
+            pd.testing.assert_frame_equal(one, other.drop(columns=["file", "frame"]))
+    written = others[1]
+    assert written.nodes is not None
+    for name, table in (("out", written.graphs), ("out_nodes", written.nodes)):
+        stored = pd.read_parquet(folder / f"{name}.parquet")
+        pd.testing.assert_frame_equal(stored, table, check_dtype=False)
+        assert stored.attrs == table.attrs
+        read = pd.read_csv(folder / f"{name}.csv")
+        assert list(read) == list(table)
+        numbers = table.select_dtypes("number").columns
+        np.testing.assert_array_equal(read[numbers], table[numbers])
+    frames = ase.io.read(folder / "out.extxyz", ":")
+    assert [atoms.info["id"] for atoms in frames] == graphs["id"].tolist()
+    for atoms, structure, energy in zip(frames, structures, graphs["energy_mean"], strict=True):
+        assert atoms.numbers.tolist() == structure.numbers.tolist()
+        np.testing.assert_allclose(atoms.info["energy_mean"], energy, rtol=1e-8)
+        assert atoms.arrays["forces_mean"].shape == (len(atoms), 3)
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> None:
+    out, xyz = tmp_path / "out.csv", tmp_path / "out.extxyz"
+    out.write_text("old")
+    tables = ensemble.predict(crystal(1))
+    with pytest.raises(ZeroDivisionError), PredictionFiles([out, xyz]) as files:
+        files.add(tables, [crystal(1)])
+        1 / 0  # noqa: B018
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+    assert out.read_text() == "old"
+
+
+def test_labels_that_come_late_have_their_column(
+    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 2)
+    structures = [crystal(0), crystal(1), crystal(2), crystal(3, energy=2.5)]
+    write_predictions(ensemble, structures, [tmp_path / "out.csv"])
+    table = pd.read_csv(tmp_path / "out.csv")
+    np.testing.assert_array_equal(table["energy"], [np.nan] * 3 + [2.5])
+    assert table["energy_error"][3] == pytest.approx(table["energy_mean"][3] - 2.5)
+    assert "forces_x" not in pd.read_csv(tmp_path / "out_nodes.csv")
+
+
+def test_a_store_is_written_as_it_is_predicted(
+    tmp_path: Path, ensemble: Ensemble, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ensemble.predict(alloy_store)
+    small_chunks(monkeypatch, 4)
+    write_predictions(ensemble, alloy_store, [tmp_path / "out.parquet"])
+    stored = pd.read_parquet(tmp_path / "out.parquet")
+    pd.testing.assert_frame_equal(stored, whole.graphs, check_dtype=False, rtol=1e-5)
+    assert {"split", "energy", "energy_error"} < set(stored)
+    with pytest.raises(InputError, match=r"extxyz is for structures from files.*\.csv or \.par"):
+        write_predictions(ensemble, alloy_store, [tmp_path / "out.extxyz"])
+
+
+def test_extended_xyz_holds_structures_labels_and_predictions(
+    tmp_path: Path, ensemble: Ensemble
+) -> None:
+    structure = crystal(1, energy=2.5, origin="relaxed")
+    ase.io.write(tmp_path / "one.cif", crystal(3))
+    ase.io.write(tmp_path / "two.extxyz", structure)
+    write_predictions(ensemble, tmp_path, [tmp_path / "out.extxyz"], say=lambda line: None)
+    plain, labelled = ase.io.read(tmp_path / "out.extxyz", ":")
+    assert labelled.info["file"] == "two.extxyz" and labelled.info["frame"] == 0
+    assert labelled.info["origin"] == "relaxed"
+    assert labelled.get_potential_energy() == 2.5
+    assert plain.calc is None and "note" not in plain.info
+    expected = ensemble.predict(tmp_path / "two.extxyz")
+    assert expected.nodes is not None
+    forces = expected.nodes[[f"forces_{axis}_std" for axis in "xyz"]]
+    np.testing.assert_allclose(labelled.arrays["forces_std"], forces, rtol=1e-4)
