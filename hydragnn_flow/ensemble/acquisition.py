@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
-import ase.io
 import numpy as np
 import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -99,9 +98,7 @@ def write_selection(
         atoms.info["frame"] = files[:i].count(files[i])
         atoms.info["uncertainty"] = float(selection.uncertainties[i])
         chosen.append(atoms)
-    text = StringIO()
-    ase.io.write(text, chosen, format="extxyz")
-    write_text(path, text.getvalue())
+    write_text(path, extended_xyz(chosen))
 
 
 def disagreement(

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import ase.io
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -21,6 +20,7 @@ import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
+from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, may_be_absent
 from hydragnn_flow.ensemble.structure_files import Progress
@@ -110,7 +110,7 @@ class PredictionFiles:
                     f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; "
                     f"choose {' or '.join(SUFFIXES[:-1])}"
                 )
-            ase.io.write(file, with_predictions(structures, tables), format="extxyz")
+            file.write(extended_xyz(with_predictions(structures, tables)))
 
 
 class _Spool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import ase.io
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.filters import Filter
 
+from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
 
@@ -39,8 +38,9 @@ class UncertaintyWatch:
     Raises
     ------
     InputError
-        If there is nothing to watch or to do, if the atoms' calculator does not know the deviation,
-        or if ``file`` cannot be made, or is there and is no extended XYZ.
+        If there is nothing to watch or to do, if the dynamics has several structures, as that of a
+        band has, if a threshold is not above zero, if the atoms' calculator does not know the
+        deviation, or if ``file`` cannot be made, or is there and is no extended XYZ.
 
     Examples
     --------
@@ -68,6 +68,9 @@ class UncertaintyWatch:
             )
         if file is None and not stop:
             raise InputError("there is nothing to do at the thresholds; give file, stop or both")
+        for name, limit in self._limits.items():
+            if not limit > 0:
+                raise InputError(f"the threshold of {name} is {limit}; give a number above zero")
         known = getattr(self._atoms.calc, "implemented_properties", ())
         for name in self._limits:
             if name not in known:
@@ -138,17 +141,19 @@ class UncertaintyWatch:
             frame.info["energy_std"] = float(results["energy_std"])
         if "forces_std" in results:
             frame.arrays["forces_std"] = results["forces_std"]
-        text = StringIO()
-        ase.io.write(text, frame, format="extxyz")
-        return text.getvalue()
+        return extended_xyz([frame])
 
 
 def _atoms_of(dynamics: Any) -> Atoms:
     """Atoms of a dynamics, below the filters of its cell."""
-    atoms: Any = dynamics.atoms
+    atoms: Any = getattr(dynamics, "atoms", None)
     while isinstance(atoms, Filter):
         atoms = atoms.atoms
-    assert isinstance(atoms, Atoms)
+    if not isinstance(atoms, Atoms):
+        raise InputError(
+            f"{type(dynamics).__name__} is no relaxation or dynamics of one structure; watch one "
+            f"that is"
+        )
     return atoms
 
 

@@ -13,6 +13,7 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
+from ase.mep import NEB
 from ase.optimize import FIRE
 from ensemble_cases import lively_ensemble
 
@@ -145,6 +146,18 @@ def test_a_structure_that_a_crash_cut_is_dropped(dynamics: VelocityVerlet, tmp_p
     assert len(ase.io.read(file, ":")) == 3
 
 
+def test_what_extended_xyz_does_not_hold_ends_no_dynamics(
+    dynamics: VelocityVerlet, tmp_path: Path
+) -> None:
+    file = tmp_path / "unsure.extxyz"
+    dynamics.atoms.info["remark"] = "two\nlines"
+    dynamics.atoms.arrays["tensors"] = np.zeros((4, 3, 3))
+    dynamics.attach(UncertaintyWatch(dynamics, forces_std=1e-6, file=file))
+    dynamics.run(1)
+    assert [frame.info["remark"] for frame in ase.io.read(file, ":")] == ["two lines"] * 2
+    UncertaintyWatch(dynamics, forces_std=1e-6, file=file)
+
+
 @pytest.mark.parametrize("content", ["notes\n", "3\nhalf of someone's", "12"])
 def test_another_file_is_not_touched(
     dynamics: VelocityVerlet, tmp_path: Path, content: str
@@ -170,6 +183,12 @@ def test_what_cannot_be_watched_is_refused(ensemble: Ensemble, dynamics: Velocit
         UncertaintyWatch(dynamics, stop=True)
     with pytest.raises(InputError, match=r"nothing to do .* give file, stop or both"):
         UncertaintyWatch(dynamics, forces_std=0.1)
+    for threshold in (0.0, -1.0, np.nan):
+        with pytest.raises(InputError, match=r"threshold of forces_std is .*; give a number above"):
+            UncertaintyWatch(dynamics, forces_std=threshold, stop=True)
+    band = FIRE(NEB([bulk("Cu")] * 3, method="improvedtangent"), logfile=None)
+    with pytest.raises(InputError, match="FIRE is no relaxation or dynamics of one structure"):
+        UncertaintyWatch(band, forces_std=0.1, stop=True)
     for calculator in (None, EMT()):
         atoms = bulk("Cu")
         atoms.calc = calculator
