@@ -22,8 +22,11 @@ class SplitConfig(Section):
     """How structures are drawn: ``random``; ``composition``, so that every split has the same
     fraction of each composition; or ``group``, whole groups that ``source.group`` names."""
     val: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction for validation, which chooses epochs and trials and calibrates the error bars. The
-    default is a tenth, or none if the source gives a validation set."""
+    """Fraction for validation, which chooses epochs and trials. The default is a tenth, or none if
+    the source gives a validation set."""
+    calibration: float | None = Field(default=None, gt=0, lt=1)
+    """Fraction that serves nothing but the weights and error bars of the ensemble. Without it and
+    without such a set of the source, they come from validation, by cross-fitting."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Fraction for the final test. Required unless the source gives a test set."""
 
@@ -58,13 +61,14 @@ class DataConfig(Section):
             raise ValueError(
                 "test is needed, as the source gives no test set; give a fraction such as 0.1"
             )
-        if (split.val or 0) + (split.test or 0) >= 1:
-            raise ValueError("val and test leave nothing to train on; give smaller fractions")
+        fractions = (split.val, split.calibration, split.test)
+        if sum(filter(None, fractions)) >= 1:
+            raise ValueError("the fractions leave nothing to train on; give smaller ones")
         if split.by == "group" and not source.has_groups:
             raise ValueError("by = group needs source.group, the key of each structure's group")
         if split.by == "composition" and not source.of_atoms:
             raise ValueError("by = composition needs structures of atoms; draw at random")
-        if split.by != "random" and len(given) == 2:
+        if split.by != "random" and not any(fractions):
             raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
         return split
 

@@ -43,7 +43,7 @@ class EnsembleConfig(Section):
     the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
-    validation split needs at least ``coverage / (1 - coverage)`` structures."""
+    split that calibrates needs at least ``coverage / (1 - coverage)`` structures."""
 
     @model_validator(mode="before")
     @classmethod

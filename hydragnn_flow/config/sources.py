@@ -31,7 +31,7 @@ FORMATS: dict[str, str] = {
 }
 """Format -> its section. Configuration, docs and readers follow from this table."""
 
-Role = Literal["train", "val", "test"]
+Role = Literal["train", "val", "calibration", "test"]
 """Purpose of structures; ``train`` also gives the splits without structures of their own."""
 Level = Literal["graph", "node"]
 

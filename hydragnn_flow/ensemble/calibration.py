@@ -22,7 +22,7 @@ from hydragnn_flow.models import NOISE_SUFFIX
 
 # Large vectors have other errors than small ones: groups by norm, each of enough structures.
 _GROUPS = 4
-_ENOUGH = 3
+_ENOUGH = 2
 
 
 def calibrate_targets(

@@ -18,7 +18,12 @@ from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.text import number
 from hydragnn_flow.run_directory import CONFIG
 
-_SPLITS = {"trainset": "training", "valset": "validation", "testset": "test"}
+_SPLITS = {
+    "trainset": "training",
+    "valset": "validation",
+    "calibrationset": "calibration",
+    "testset": "test",
+}
 
 
 def model_card(run_directory: Path, name: str) -> str:

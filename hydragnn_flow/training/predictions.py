@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.splits import TEST, VALIDATION
+from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
 from hydragnn_flow.files import patiently, replacing
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
-FILES = {VALIDATION: "validation.npz", TEST: "test.npz"}
+FILES = {VALIDATION: "validation.npz", CALIBRATION: "calibration.npz", TEST: "test.npz"}
 """File of each split whose predictions are kept, in the folder of the trial or member."""
 _MADE_BY = "made by"  # no name of an output
 

@@ -12,14 +12,14 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.data.splits import TEST, VALIDATION
+from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, Stopped
 from hydragnn_flow.training.predict import outputs_of, split_batches
-from hydragnn_flow.training.predictions import are_kept, made_by, save_predictions
+from hydragnn_flow.training.predictions import FILES, are_kept, made_by, save_predictions
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -97,8 +97,9 @@ def run_segment(
         if world.is_first:
             _keep_validation(trainer)
             # A worker predicts as it has trained; the driver, on a login node, should not.
-            for split in (VALIDATION, TEST) if spec.kind == "member" else (VALIDATION,):
-                _keep_missing(trainer, store[split], is_over)
+            for split in FILES if spec.kind == "member" else (VALIDATION,):
+                if split in store.splits:
+                    _keep_missing(trainer, store[split], is_over)
     except Diverged as error:
         outcome = replace(outcome, status="diverged", reason=str(error))
     except Stopped as stop:

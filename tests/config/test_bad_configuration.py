@@ -93,7 +93,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("data", "source", "elements"), ["Cu", "Cu"], ("data.source.elements", "each once")),
     (("data", "source", "elements"), [], ("data.source.elements", "at least one")),
     (("data", "source", "atoms"), [20, 10], ("data.source.atoms", "[smallest, largest]")),
-    (("data", "split"), {"val": 0.6, "test": 0.5}, ("data.split: val and test leave",)),
+    (("data", "split"), {"val": 0.6, "test": 0.5}, ("data.split: the fractions leave",)),
     (("data", "split", "test"), ..., ("data.split: test is needed",)),
     (("data", "split"), ..., ("data.split: test is needed",)),
     (("data", "split", "by"), "elements", ("data.split.by", "'composition'")),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.data.splits import TEST, TRAIN, VALIDATION
+from hydragnn_flow.data.splits import CALIBRATION, TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.errors import InputError
 
@@ -254,7 +254,7 @@ def test_duplicates_join_groups():
             "is 2, and the largest has 99 structures; give finer groups",
         ),
         (together(hash=["a"] * 9 + ["b"]), "random", (0.1, 0.1), "give more structures that diff"),
-        (together(hash="abc"), "random", (0.5, 0.4), "3 structures, 2 for validation, 1 for"),
+        (together(hash="abc"), "random", (0.5, 0.4), "3 structures, 2 for valset, 1 for testset"),
         (together(hash="abc", group=["1", None, "2"]), "group", (0.1, 0.1), "structure 1 has no"),
         (together(hash="abcdef"), "random", (0.1, None), "there is no test set"),
         (together(hash="abcdef"), "random", (None, 0.1), "there is no val set"),
@@ -276,3 +276,40 @@ def test_what_cannot_be_divided_is_refused(structures, by, shares, says):
     with pytest.raises(InputError, match=says) as error:
         divide(structures, by, *shares, seed=0)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("by", ["random", "group"])
+@given(structures=inputs(), share=SHARE, seed=SEEDS)
+def test_structures_for_calibration_are_drawn_from_training_alone(by, structures, share, seed):
+    try:
+        divided = divide(structures, by, 0.1, 0.1, seed, share)
+        plain = divide(structures, by, 0.1, 0.1, seed)
+    except InputError as error:
+        assert "data.split" in str(error)
+        return
+    assert set(divided.split) == {TRAIN, VALIDATION, CALIBRATION, TEST}
+    assert_no_leak(structures.hash, divided.split)
+    if by == "random" and len(set(structures.hash)) == len(structures.hash):
+        for now, before in zip(divided.split, plain.split, strict=True):
+            assert now == before or (now, before) == (CALIBRATION, TRAIN)
+        n = len(structures.hash)
+        assert divided.split.count(CALIBRATION) == max(1, round(share * n))
+
+
+def test_a_set_given_for_calibration_is_not_trained_on():
+    structures = together(["train"] * 6 + ["calibration"] * 2 + ["test"], "abcdefaxx")
+    division = divide(structures, "random", 0.2, None, 0)
+    assert division.split[0] == division.split[7] == ""
+    assert division.split[6:] == [CALIBRATION, "", TEST]
+    assert division.left_out == {
+        "train_duplicate_of_calibration": 1,
+        "calibration_duplicate_of_test": 1,
+    }
+    with pytest.raises(InputError, match="there is no calibration set"):
+        divide(
+            together(["train", "train", "train", "calibration", "test"], "abcdd"),
+            "random",
+            0.3,
+            None,
+            0,
+        )

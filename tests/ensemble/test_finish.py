@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphSplit, GraphStore, prepare_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import finish as module
 from hydragnn_flow.ensemble import members as members_module
@@ -108,3 +109,25 @@ def test_the_best_member_is_so_by_one_loss_for_all(alloy_store: GraphStore, tmp_
         losses.append(np.mean(energy**2) + np.mean(np.square(forces)))
     told = [member["best_val_loss"] for member in summary["members"]]
     assert summary["best_member"] == np.argmin(losses) != np.argmin(told)
+
+
+def test_a_split_of_its_own_calibrates_and_no_other_does(tmp_path: Path) -> None:
+    data = DataConfig.model_validate(
+        {
+            "source": {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]},
+            "split": {"val": 0.1, "test": 0.2, "calibration": 0.3},
+        }
+    )
+    store = prepare_store(data, 4.0, None, 0, tmp_path / "store.gs")
+    assert {name: len(store[name]) for name in store.splits} == {
+        "trainset": 12,
+        "valset": 3,
+        "calibrationset": 9,
+        "testset": 6,
+    }
+    assert set(store.manifest.provenance["division"]["graphs"]) == set(store.splits)
+    untrained_ensemble(tmp_path / "run", store)
+    summary = json.loads((tmp_path / "run" / "ensemble" / "ensemble.json").read_text())
+    assert summary["calibrated_on"] == {"split": "calibrationset", "structures": 9}
+    for calibration in summary["calibration"].values():
+        assert calibration["scores"][0][0]["structures"] == 9

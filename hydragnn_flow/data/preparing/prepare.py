@@ -297,12 +297,12 @@ def _divide(
         *([value for record in records for value in record[name]] for name in _DECIDING)
     )
     split = config.split
-    division = divide(structures, split.by, split.val, split.test, seed)
+    division = divide(structures, split.by, split.val, split.test, seed, split.calibration)
     names = iter(division.split)
     for unit, record in zip(units, records, strict=True):
         write_json(split_file(unit), [next(names) for _ in record["hash"]])
     return {
-        "graphs": {name: division.split.count(name) for name in SPLITS},
+        "graphs": {name: n for name in SPLITS if (n := division.split.count(name))},
         "left_out": division.left_out,
         "duplicates": division.duplicates,
     }
@@ -318,13 +318,15 @@ def _write(
 ) -> Content:
     """Write the shards; returns what they hold."""
     # A shard of units of which all is left out would have no keys.
-    kept = [(u, r) for u, r in zip(units, records, strict=True) if any(load_split(u))]
+    divided = [set(load_split(unit)) - {""} for unit in units]
+    kept = [(u, r) for u, r, names in zip(units, records, divided, strict=True) if names]
+    splits = [name for name in SPLITS if name in set().union(*divided)]
     sizes = [
         sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
         for _, record in kept
     ]
     requests = [
-        write_request(settings, tasks / f"shard-{number:05d}", group)
+        write_request(settings, tasks / f"shard-{number:05d}", group, splits)
         for number, group in enumerate(_grouped([unit for unit, _ in kept], sizes, _SHARD_BYTES))
     ]
     written = _run("shards", requests, [1] * len(requests), show, workers)

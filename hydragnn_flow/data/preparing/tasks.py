@@ -104,15 +104,19 @@ def read_request(
 
 
 def write_request(
-    settings: Mapping[str, Any], directory: Path, units: Sequence[Path]
+    settings: Mapping[str, Any], directory: Path, units: Sequence[Path], splits: Sequence[str]
 ) -> dict[str, Any]:
-    """The task to write the graphs of some finished reading tasks to the shards of the store."""
+    """The task to write the graphs of some finished reading tasks to the shards of the store.
+
+    ``splits`` are those that the store has.
+    """
     return {
         **settings,
         "task": "write",
         "what": directory.name,
         "directory": str(directory),
         "units": [str(unit) for unit in units],
+        "splits": list(splits),
     }
 
 
@@ -208,13 +212,13 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     series = ShardSeries(
         directory,
         _names(Path(request["directory"]).name),
-        SPLITS,
+        request["splits"],
         name=request["name"],
         dtypes=DataConfig(**request["config"]).dtypes,
         described=described,
     )
     with closing(disk), series:
-        for name in SPLITS:
+        for name in request["splits"]:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):

@@ -32,6 +32,8 @@ class FilesSection(SourceSection):
     """File, glob or directory for training. Splits without files of their own are drawn from it."""
     val: FileName | None = None
     """File, glob or directory for validation."""
+    calibration: FileName | None = None
+    """File, glob or directory for the weights and error bars of the ensemble."""
     test: FileName | None = None
     """File, glob or directory for the final test."""
     targets: Targets

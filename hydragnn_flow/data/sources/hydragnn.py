@@ -65,8 +65,8 @@ class HydragnnSource(SourceSection):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """All: the file has splits."""
-        return tuple(SPLIT_OF_ROLE)
+        """Those that every such file has; the structures for calibration may be among them."""
+        return ("train", "val", "test")
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:

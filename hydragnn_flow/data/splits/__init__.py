@@ -1,4 +1,4 @@
-"""Division of structures into training, validation and test."""
+"""Division of structures into training, validation, calibration and test."""
 
 from hydragnn_flow.config.sources import Role
 
@@ -6,5 +6,10 @@ TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
 """The names HydraGNN gives its splits."""
 CALIBRATION = "calibrationset"
 """Split that serves nothing but weights and error bars of an ensemble; HydraGNN has none."""
-SPLIT_OF_ROLE: dict[Role, str] = {"train": TRAIN, "val": VALIDATION, "test": TEST}
-"""Split of the structures that a source gives for training, validation and test."""
+SPLIT_OF_ROLE: dict[Role, str] = {
+    "train": TRAIN,
+    "val": VALIDATION,
+    "calibration": CALIBRATION,
+    "test": TEST,
+}
+"""Split of the structures that a source gives for each purpose."""

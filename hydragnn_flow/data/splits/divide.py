@@ -1,4 +1,4 @@
-"""Division of structures into training, validation and test, without leaks between them."""
+"""Division of structures into splits, without leaks between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from hydragnn_flow.config.sources import Role
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
+from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]
@@ -27,7 +27,7 @@ class Structures:
     """Properties of structures that decide their split; parallel lists in input order."""
 
     role: Sequence[str]
-    """Which file each comes from: ``train``, ``val`` or ``test``."""
+    """Which file each comes from: ``train``, ``val``, ``calibration`` or ``test``."""
     hash: Sequence[str]
     """Equal for duplicates."""
     composition: Sequence[str]
@@ -41,7 +41,7 @@ class Division:
     """Split of each structure, and the structures left out."""
 
     split: list[str]
-    """``trainset``, ``valset``, ``testset``, or empty for a structure that is left out."""
+    """``trainset``, ``valset``, …, or empty for a structure that is left out."""
     left_out: dict[str, int]
     """Structures left out, by reason: ``{role}_duplicate_of_{role}`` or ``{role}_group_in_{role}``,
     the first role being that of the structure, the second that of the set it is kept apart from.
@@ -65,7 +65,12 @@ _Draw = dict[str, list[_Component]]
 
 
 def divide(
-    structures: Structures, by: By, val: float | None, test: float | None, seed: int
+    structures: Structures,
+    by: By,
+    val: float | None,
+    test: float | None,
+    seed: int,
+    calibration: float | None = None,
 ) -> Division:
     """Divide structures so that no two splits hold the same one.
 
@@ -86,6 +91,8 @@ def divide(
         input brings a set of its own.
     seed
         Determines the draw, together with the order of the structures.
+    calibration
+        Another such fraction. The validation and test sets are the same with and without it.
 
     Raises
     ------
@@ -104,11 +111,8 @@ def divide(
             f"nothing is left to train on: all {structures.role.count('train')} structures of the "
             f"training file are left out ({_listed(left_out)}); give another file"
         )
-    fractions = {
-        name: fraction
-        for name, fraction in ((VALIDATION, val), (TEST, test))
-        if fraction is not None
-    }
+    shares = ((VALIDATION, val), (TEST, test), (CALIBRATION, calibration))
+    fractions = {name: share for name, share in shares if share is not None}
     components = _components(structures, pool, by == "group")
     split = [""] * len(structures.hash)
     for name, drawn in _draw(components, fractions, by, seed).items():
@@ -118,7 +122,8 @@ def divide(
     for role, members in kept.items():
         for i in members:
             split[i] = SPLIT_OF_ROLE[role]
-        if SPLIT_OF_ROLE[role] not in split:
+        needed = role != "calibration" or role in structures.role
+        if needed and SPLIT_OF_ROLE[role] not in split:
             raise InputError(
                 f"there is no {role} set: data.split.{role} has no fraction, and of "
                 f"{structures.role.count(role)} structures given, {len(members)} are left "
@@ -141,7 +146,7 @@ def _without_repeats(
     taken: dict[tuple[str, str], set[Hashable]] = {}
     left_out: Counter[str] = Counter()
     # The test set is never cut, so that results compare with those of others on the same set.
-    last_to_first: tuple[Role, ...] = ("test", "val", "train")
+    last_to_first: tuple[Role, ...] = ("test", "calibration", "val", "train")
     for role in last_to_first:
         kept[role] = []
         for i in of_role[role]:
@@ -184,9 +189,9 @@ def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, 
     sizes = {name: max(1, round(fraction * n)) for name, fraction in fractions.items()}
     if sum(sizes.values()) >= n:
         raise InputError(
-            f"data.split leaves nothing to train on: {n} structures, {sizes.get(VALIDATION, 0)} "
-            f"for validation, {sizes.get(TEST, 0)} for the test; give more structures or smaller "
-            "fractions"
+            f"data.split leaves nothing to train on: {n} structures, "
+            f"{', '.join(f'{size} for {name}' for name, size in sizes.items())}; give more "
+            "structures or smaller fractions"
         )
     if len(components) <= len(fractions):
         raise InputError(
@@ -269,7 +274,7 @@ def _move(component: _Component, source: list[_Component], target: list[_Compone
 def _duplicates(hashes: Sequence[str], split: Sequence[str]) -> dict[str, int]:
     different = Counter(name for name, _ in set(zip(split, hashes, strict=True)))
     sizes = Counter(split)
-    return {name: sizes[name] - different[name] for name in SPLIT_OF_ROLE.values()}
+    return {name: sizes[name] - different[name] for name in SPLIT_OF_ROLE.values() if sizes[name]}
 
 
 def _listed(left_out: Mapping[str, int]) -> str:
