@@ -103,6 +103,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
     (["predict", "taken", "x.xyz"], "neither the directory of a run"),
     (["evaluate", "taken", "x.xyz"], "neither the directory of a run"),
+    (["init", "nowhere"], "nowhere"),
+    (["export", "nowhere", "out"], "nowhere"),
     (["store", "info", "nowhere"], "nowhere"),
     (["store", "check", "nowhere"], "nowhere"),
 ]

@@ -66,7 +66,14 @@ class TargetConfig(Section):
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
-def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
+def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
+    """The targets, if all have names that a graph has no other use for.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that has not.
+    """
     for name, target in targets.items():
         taken = name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
         if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -84,5 +91,5 @@ def _good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
     return targets
 
 
-Targets = Annotated[dict[str, TargetConfig], Field(min_length=1), AfterValidator(_good_names)]
+Targets = Annotated[dict[str, TargetConfig], Field(min_length=1), AfterValidator(good_names)]
 """Name of each target -> what is known of it."""

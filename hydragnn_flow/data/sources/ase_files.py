@@ -58,7 +58,7 @@ class AseFiles(StructureSource):
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         from ase.io.formats import get_ioformat
 
-        format = _format(file)
+        format = format_of(file)
         if format in _COUNTS:
             return cut(_COUNTS[format](file))
         if get_ioformat(format).single:
@@ -70,7 +70,7 @@ class AseFiles(StructureSource):
         return [(0, n)] if n else []
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        format = _format(file)
+        format = format_of(file)
         if format in ("db", "json"):
             yield from _rows(file, start, stop)
             return
@@ -113,14 +113,14 @@ def each_structure(file: Path) -> Iterator[Found]:
 def count_structures(file: Path) -> int | None:
     """Number of structures in a file; None if it is not known without reading all of them."""
     try:
-        count = _COUNTS.get(_format(file))
+        count = _COUNTS.get(format_of(file))
         return None if count is None else count(file)
     except Exception:  # said when the file is read
         return None
 
 
 def _each(file: Path) -> Iterator[Found]:
-    format = _format(file)
+    format = format_of(file)
     if format in ("db", "json"):
         return _rows(file, 0, _count_rows(file))
     # ASE takes an empty line for the end and would pass over all that follows.
@@ -128,7 +128,7 @@ def _each(file: Path) -> Iterator[Found]:
     return map(said_of, images)
 
 
-def _format(file: Path) -> str:
+def format_of(file: Path) -> str:
     """ASE's name for the format of a file, by its name if that is enough, otherwise by its content.
 
     Raises

@@ -106,6 +106,12 @@ class ReadyGraph:
     """Whether its edges are those of cells or elements; all within the longest of them may be very
     many, where some are much shorter."""
 
+    @property
+    def longest_edge(self) -> float:
+        """Length of the longest edge, in the unit of the positions; 0 without edges."""
+        lengths = self._lengths()
+        return float(lengths.max()) if len(lengths) else 0.0
+
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """The graph, with the edges that it has already.
 
@@ -115,8 +121,7 @@ class ReadyGraph:
             Naming file and graph, where an edge is longer than the cutoff: networks would pass
             over it in silence.
         """
-        lengths = self._lengths()
-        longest = lengths.max().item() if len(lengths) else 0.0
+        longest = self.longest_edge
         if longest > cutoff * (1 + _ROUNDING):
             raise InputError(
                 f"{self.origin} has an edge of length {longest:.6g}, but networks see none beyond "

@@ -1,0 +1,302 @@
+"""A first configuration for data that were looked at: commented YAML, and a network in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hydragnn_flow.config.run import resolve_config
+from hydragnn_flow.data.looking import Finding, Label
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_text
+
+# Structures of a split from which intervals follow, and errors that mean something.
+_FEWEST = 12
+_LARGEST_FRACTION = 0.3
+# Atoms that a trial sees in all its epochs: some minutes on a core for networks of this size.
+_ATOMS_SEEN = 250_000
+_EPOCHS = (6, 60)
+_STEPS = 40
+"""Steps of an epoch that the batch size leaves, where there are enough structures."""
+
+_COLUMN = 36
+"""Column of the comments."""
+
+
+@dataclass(frozen=True)
+class FirstConfig:
+    """Texts of the two files, and what they ask for."""
+
+    name: str
+    text: str
+    """YAML."""
+    network: dict[str, Any]
+    targets: list[Label]
+    """Labels that are learnt."""
+    others: list[Label]
+    """Labels that could be, too."""
+    trials: int
+    members: int
+
+    @property
+    def is_potential(self) -> bool:
+        """Whether energies and forces are learnt together."""
+        architecture = self.network["NeuralNetwork"]["Architecture"]
+        return bool(architecture.get("enable_interatomic_potential", False))
+
+
+def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
+    """Make a configuration that `hydragnn-flow run` takes as it is.
+
+    Parameters
+    ----------
+    finding
+        What the data are.
+    name
+        Of the run, and of the two files without their endings.
+    folder
+        Where these will be.
+    gcds
+        Devices, or cores, of this machine.
+
+    Raises
+    ------
+    InputError
+        If there are too few structures.
+    """
+    name = name.removesuffix(".gs").removesuffix(".bp")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
+    targets, potential = _chosen(finding.labels)
+    others = [label for label in finding.labels if label not in targets]
+    train = finding.sizes["train"]
+    split = _fractions(finding)
+    train -= sum(math.ceil(fraction * train) for fraction in split.values())
+    seen = train * finding.atoms[1]
+    epochs = round(min(max(_ATOMS_SEEN / seen, _EPOCHS[0]), _EPOCHS[1]))
+    batch = 2 ** round(math.log2(min(max(train / _STEPS, 2), 32)))
+    network = _network(finding, targets, potential, epochs, batch)
+    trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3
+    lines = [
+        *_head(name, finding),
+        *_data(finding, targets, others, split, folder),
+        _noted(f"network: {name}.json", "HydraGNN's own JSON"),
+        "",
+        *_search(potential, trials, epochs, batch),
+        "",
+        "ensemble:",
+        _noted(f"  size: {members}", "networks that predict together"),
+        _noted(f"  epochs: {3 * epochs}", "of each, those of its trial included"),
+        _noted("  coverage: 0.9", "fraction of true values that the intervals should hold"),
+    ]
+    text = "\n".join(lines) + "\n"
+    values = yaml.safe_load(text) | {"network": network["NeuralNetwork"]}
+    resolve_config(values, folder / f"{name}.yaml")  # what it says must be what `run` takes
+    return FirstConfig(name, text, network, targets, others, trials, members)
+
+
+def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
+    """Write both files; neither is written over one that exists.
+
+    Raises
+    ------
+    InputError
+        If one exists.
+    """
+    files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
+    for file in files:
+        if os.path.lexists(file):
+            raise InputError(
+                f"{file}: exists already and is not overwritten; delete it, or work in another "
+                f"directory"
+            )
+    written, network = files
+    write_text(network, json.dumps(config.network, indent=2) + "\n")
+    write_text(written, config.text)
+    return files
+
+
+def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
+    """What to learn: energy and forces, or else the first label of structures, or of atoms."""
+    energy = _like("energy", "graph", 1, labels)
+    forces = _like("force", "node", 3, labels)
+    if energy is not None and forces is not None:
+        renamed = {"energy": energy, "forces": forces}
+        return [Label(name, *_rest(label)) for name, label in renamed.items()], True
+    of_structures = [label for label in labels if label.level == "graph"]
+    return [energy or (of_structures or list(labels))[0]], False
+
+
+def _rest(label: Label) -> tuple[Any, ...]:
+    return label.key, label.level, label.dim, label.unit
+
+
+def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
+    """The label with a word in its key, that of the calculation first."""
+    fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
+    named = [label for label in fitting if word in label.key.lower()]
+    exact = [label for label in named if label.key in ("energy", "forces")]
+    return next(iter([*exact, *named]), None)
+
+
+def _fractions(finding: Finding) -> dict[str, float]:
+    """Fractions of the training files for the roles without files of their own."""
+    n = finding.sizes["train"]
+    needed = [role for role in ("val", "test") if role not in finding.sizes]
+    if not needed:
+        return {}
+    wanted = 0.1 if n >= 1000 else 0.15
+    fraction = math.ceil(100 * max(wanted, _FEWEST / n)) / 100
+    if fraction > _LARGEST_FRACTION:
+        raise InputError(
+            f"{finding.folder}: holds {n} labelled structures, and fewer than "
+            f"{math.ceil(_FEWEST / _LARGEST_FRACTION)} cannot train, calibrate and test an "
+            f"ensemble; add some"
+        )
+    return dict.fromkeys(needed, fraction)
+
+
+def _network(
+    finding: Finding, targets: Sequence[Label], potential: bool, epochs: int, batch: int
+) -> dict[str, Any]:
+    radius = finding.longest_edge
+    architecture: dict[str, Any] = {
+        "mpnn_type": "PAINN" if potential else "PNA",
+        "hidden_dim": 64,
+        "num_conv_layers": 3,
+        "radius": radius or 5.0,
+        "num_radial" if potential else "num_gaussians": 20 if potential else 32,
+        "activation_function": "silu",
+    }
+    if potential:
+        architecture |= {
+            "enable_interatomic_potential": True,
+            "energy_peratom_weight": 40.0,
+            "force_weight": 1.0,
+            "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [64], "type": "mlp"}},
+        }
+        if finding.edges_are_cut:
+            architecture["truncated_neighbours"] = "allow"
+        names, levels = ["energy"], ["node"]
+    else:
+        (target,) = targets
+        names, levels = [target.name], [target.level]
+        total = target.name == "energy" and "atom" not in target.unit
+        layers: dict[str, Any] = {"num_headlayers": 2, "dim_headlayers": [64, 32]}
+        head = {
+            "graph": {"graph": {"num_sharedlayers": 1, "dim_sharedlayers": 64, **layers}},
+            "node": {"node": {**layers, "type": "mlp"}},
+        }
+        architecture |= {
+            "max_neighbours": 20,
+            "edge_features": ["lengths"],
+            "graph_pooling": "add" if total else "mean",
+            "output_heads": head[target.level],
+            "task_weights": [1.0],
+        }
+        if radius is not None:
+            del architecture["max_neighbours"]
+    return {
+        "NeuralNetwork": {
+            "Architecture": architecture,
+            "Variables_of_interest": {
+                "input_node_features": finding.node_features,
+                "output_names": names,
+                "type": levels,
+            },
+            "Training": {
+                "num_epoch": epochs,
+                "batch_size": batch,
+                "Optimizer": {"type": "AdamW", "learning_rate": 0.002},
+            },
+        }
+    }
+
+
+def _head(name: str, finding: Finding) -> Iterator[str]:
+    yield f"# Written by `hydragnn-flow init` after a look at {finding.looked_at:,} structures"
+    yield f"# ({atoms_told(finding)}). Correct what is wrong or unknown;"
+    yield "# docs/configuration.md explains every key."
+    yield f"#   hydragnn-flow prepare {name}.yaml"
+    yield "#       reads, checks and stores all structures"
+    yield f"#   hydragnn-flow run {name}.yaml"
+    yield "#       searches, trains the ensemble, predicts the test split and writes the report"
+    yield f"name: {name}"
+    yield "seed: 0"
+    yield ""
+
+
+def atoms_told(finding: Finding) -> str:
+    """Number of atoms of the structures, in words."""
+    lowest, mean, highest = finding.atoms
+    if lowest == highest:
+        return f"{lowest} atoms each"
+    return f"{lowest} to {highest} atoms, {mean:.1f} on average"
+
+
+def _noted(text: str, comment: str) -> str:
+    return f"{text:<{_COLUMN}} # {comment}"
+
+
+def _data(
+    finding: Finding,
+    targets: Sequence[Label],
+    others: Sequence[Label],
+    split: dict[str, float],
+    folder: Path,
+) -> Iterator[str]:
+    yield "data:"
+    path = os.path.relpath(finding.folder, folder)
+    # Relative where both can be moved together.
+    yield f"  path: {_plain(finding.folder.as_posix() if path.startswith('..') else path)}"
+    yield "  source:"
+    for key, value in finding.source.items():
+        size = finding.sizes.get(key)  # type: ignore[call-overload]
+        line = f"    {key}: {_plain(value)}"
+        yield line if size is None else _noted(line, f"structures: {size:,}")
+    yield "    targets:"
+    for label in targets:
+        line = f"      {_target(label)}"
+        yield line if label.unit else _noted(line, "unit unknown: write it between the quotes")
+    if others:
+        yield "      # Also there. What is learnt is in output_names of the network:"
+        yield from (f"      # {_target(label)}" for label in others)
+    if split:
+        yield "  split:"
+        words = {"val": "chooses epochs and trials, and calibrates", "test": "used at the end"}
+        yield from (_noted(f"    {role}: {part}", words[role]) for role, part in split.items())
+    yield ""
+
+
+def _target(label: Label) -> str:
+    known = {"unit": label.unit} | ({"key": label.key} if label.key != label.name else {})
+    return f"{label.name}: {_plain(known)}"
+
+
+def _plain(value: Any) -> str:
+    """A value in one line of YAML."""
+    dumped = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return dumped.removesuffix("...\n").strip()
+
+
+def _search(potential: bool, trials: int, epochs: int, batch: int) -> Iterator[str]:
+    types = "PAINN, SchNet, EGNN" if potential else "PNA, SchNet, EGNN"
+    batches = ", ".join(str(size) for size in sorted({max(1, batch // 2), batch, 2 * batch}))
+    first = max(2, epochs // 9)
+    yield "search:"
+    yield _noted(f"  trials: {trials}", "networks that are tried")
+    yield _noted(f"  min_epochs: {first}", "the first rung; each keeps the best third")
+    yield "  reduction_factor: 3"
+    yield _noted("  space:", "dotted paths into the network's JSON")
+    yield f"    Architecture.mpnn_type: {{choices: [{types}]}}"
+    yield "    Architecture.hidden_dim: {int: [32, 96], log: true}"
+    yield "    Architecture.num_conv_layers: {int: [2, 3]}"
+    yield "    Training.Optimizer.learning_rate: {float: [1.0e-3, 1.0e-2], log: true}"
+    yield f"    Training.batch_size: {{choices: [{batches}]}}"

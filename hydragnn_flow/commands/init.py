@@ -1,0 +1,75 @@
+"""The command that writes a first configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_flow.commands import sites
+from hydragnn_flow.commands.console import say, short, using
+from hydragnn_flow.errors import InputError
+
+app = typer.Typer()
+
+
+def _directory(path: Path) -> Path:
+    with using(path):
+        if not path.is_dir():
+            what = "is a file; give the directory it is in" if path.exists() else "does not exist"
+            raise InputError(f"{path}: {what}")
+    return path
+
+
+@app.command()
+def init(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of the data: structures with labels (extended XYZ, ase.db, VASP's "
+            "output, …), a CSV table with CIF text or names of structure files, JSON records, a "
+            "GraphStore, or a .bp of HydraGNN's.",
+            metavar="DIRECTORY",
+            show_default=False,
+            callback=_directory,
+        ),
+    ],
+) -> None:
+    """Look at data and write a first configuration: NAME.yaml, and its network NAME.json.
+
+    NAME is that of the directory. Both are written where the command is given, and nothing is
+    overwritten. `hydragnn-flow run` takes them as they are; what could not be told, such as units,
+    is marked.
+    """
+    from hydragnn_flow.campaign.first_config import atoms_told, first_config, write_config
+    from hydragnn_flow.data.looking import look
+
+    here = Path.cwd()
+    with using(directory, here):
+        finding = look(directory)
+        gcds = len(sites.load("local", {}).node.gcds)
+        config = first_config(finding, directory.resolve().name, here, gcds)
+        files = write_config(config, here)
+    sizes = ", ".join(f"{size:,} for {role}" for role, size in finding.sizes.items())
+    units = (f"{label.name} [{label.unit or 'unit unknown'}]" for label in config.targets)
+    say(f"data        {finding.used}; structures: {sizes}")
+    say(f"atoms       {atoms_told(finding)}")
+    say(f"elements    {' '.join(finding.elements)} (of {finding.looked_at:,} structures looked at)")
+    say(f"targets     {', '.join(units)}{'; a potential' if config.is_potential else ''}")
+    if finding.edges_are_cut and config.is_potential:
+        say("edges       leave out near neighbours: forces are no gradient (truncated_neighbours)")
+    if config.others:
+        say(f"not learnt  {', '.join(label.name for label in config.others)}")
+    if finding.skipped:
+        say(f"not used    {', '.join(finding.skipped)}")
+    say(f"search      {config.trials} trials, then {config.members} members, on {gcds} devices")
+    say(f"wrote       {', '.join(short(file) for file in files)}")
+    say("")
+    configuration = short(files[0])
+    if not all(label.unit for label in config.targets):
+        say(f"Write the missing units into {configuration}, and look at the rest of it. Then:")
+    else:
+        say(f"Look at {configuration} and correct what is wrong. Then:")
+    say(f"  hydragnn-flow prepare {configuration}")
+    say(f"  hydragnn-flow run {configuration}")

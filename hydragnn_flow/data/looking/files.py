@@ -1,0 +1,230 @@
+"""Files of a directory by format, and those for training, validation and test by their names."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config.sources import Role
+from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
+from hydragnn_flow.data.sources.file_names import find_files, natural_order
+from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.errors import InputError
+
+_WORDS: dict[Role, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+_NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
+_BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
+"""Formats whose keys say more than files tell, by the ending of their files."""
+_FEW_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one source."""
+
+    folder: Path
+    """Directory the names are relative to."""
+    source: dict[str, Any]
+    """Section `data.source` without targets."""
+    used: str
+    """The format in words."""
+    skipped: list[str] = field(default_factory=list)
+    """Names of files that are not used."""
+
+
+def find_source(directory: Path) -> Files:
+    """The files of a directory, which exists, as a section `data.source`.
+
+    Raises
+    ------
+    InputError
+        If there are none, or those of several formats, or of one that has to be written by hand.
+    """
+    if _is_store(directory):
+        return _stored(directory)
+    entries = sorted((e for e in directory.iterdir() if e.name[0] != "."), key=natural_order)
+    stores = [entry for entry in entries if _is_store(entry)]
+    kinds: defaultdict[str, list[Path]] = defaultdict(list)
+    for entry in entries:
+        if entry.is_file():
+            kinds[_kind(entry)].append(entry)
+    skipped = [file.name for file in kinds.pop("", ())]
+    if stores and kinds.keys() <= set(_BY_HAND.values()):
+        if len(stores) > 1:
+            names = ", ".join(store.name for store in stores)
+            raise InputError(f"{directory}: holds several stores ({names}); give one of them")
+        skipped += [file.name for files in kinds.values() for file in files]
+        return replace(_stored(stores[0]), skipped=skipped)
+    if stores:
+        raise _mixed(directory, {**kinds, "store": stores})
+    if not kinds:
+        folders = ", ".join(entry.name for entry in entries if entry.is_dir())
+        held = f"only directories ({folders})" if folders else "no data"
+        found = f" (but {', '.join(skipped)})" if skipped else ""
+        remedy = "give one of them" if folders else "give one with structures and their labels"
+        raise InputError(f"{directory}: holds {held}{found}; {remedy}")
+    return _of_one_kind(directory, kinds, skipped)
+
+
+def _of_one_kind(directory: Path, kinds: dict[str, list[Path]], skipped: list[str]) -> Files:
+    columns = {file: _column(file) for file in kinds.get("csv", ())}
+    tables = {file: column for file, column in columns.items() if column is not None}
+    if tables and all(is_path for _, is_path in tables.values()):
+        # The structures that its rows name.
+        kinds = {kind: files for kind, files in kinds.items() if not kind.startswith("ase: ")}
+    elif not tables and "csv" in kinds:
+        others = {kind for kind in kinds if kind != "csv"}
+        if not others or others == {"ase: cif"}:
+            raise _no_column(kinds["csv"][0], kinds.get("ase: cif", ()))
+        skipped += [file.name for file in kinds.pop("csv")]
+    if len(kinds) > 1:
+        raise _mixed(directory, kinds)
+    ((kind, files),) = kinds.items()
+    if kind in _BY_HAND.values():
+        raise InputError(
+            f"{directory}: holds files for data.source.format {kind}, whose keys say more than the "
+            f"files tell; copy the example of this format in docs/data.md"
+        )
+    keys: dict[str, Any] = {}
+    if tables:
+        names = {column for column, _ in tables.values()}
+        if len(names) > 1:
+            raise InputError(
+                f"{directory}: the tables have structures in columns of different names "
+                f"({', '.join(sorted(names))}); rename one, or move a table away"
+            )
+        keys = {"structure": names.pop()}
+        skipped += [file.name for file in files if file not in tables]
+        files = list(tables)
+    roles, left = _roles(files)
+    named: dict[str, Any] = {role: _name(directory, role, some) for role, some in roles.items()}
+    section: dict[str, Any] = {"format": kind.partition(":")[0], **named, **keys}
+    return Files(directory, section, _said(kind), skipped + left)
+
+
+def _is_store(path: Path) -> bool:
+    return path.is_dir() and (path.suffix == ".bp" or (path / MANIFEST).is_file())
+
+
+def _stored(store: Path) -> Files:
+    section: dict[str, Any] = {"format": "hydragnn", "file": store.name}
+    used = "HydraGNN's .bp" if store.suffix == ".bp" else "GraphStore"
+    return Files(store.absolute().parent, section, used)
+
+
+def _kind(file: Path) -> str:
+    """The source that reads a file, with ASE's name of its format; empty for what is no data."""
+    name = file.name.lower()
+    if file.suffix.lower() in _NO_DATA:
+        return ""
+    if name.endswith(".csv"):
+        return "csv"
+    if name.endswith((".json", ".json.gz")):
+        return _kind_of_json(file)
+    if file.suffix.lower() in _BY_HAND:
+        return _BY_HAND[file.suffix.lower()]
+    try:
+        return f"ase: {format_of(file)}"
+    except (UnknownFormat, OSError):
+        return ""
+
+
+def _kind_of_json(file: Path) -> str:
+    """Records or a table, an ase.db, or something else, by the beginning of the file."""
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
+            start = content.read(200).decode(errors="replace").lstrip()
+    except (OSError, EOFError):
+        return ""
+    key = re.match(r'\{\s*"(\w+)"', start)
+    if start.startswith("[") or (key and key[1] in ("columns", "index", "data")):
+        return "json"
+    return "ase: json" if key and (key[1].isdigit() or key[1] in ("ids", "nextid")) else ""
+
+
+def _mixed(directory: Path, kinds: Mapping[str, Sequence[Path]]) -> InputError:
+    held = ", ".join(f"{_said(kind)}: {len(files)}" for kind, files in kinds.items())
+    return InputError(
+        f"{directory}: holds files of several formats ({held}); move those of one into a directory "
+        f"of their own"
+    )
+
+
+def _said(kind: str) -> str:
+    return kind.removeprefix("ase: ")
+
+
+def _column(table: Path) -> tuple[str, bool] | None:
+    """The column of a table with structures, and whether its cells are paths; None without."""
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as text:
+            lines = csv.reader(text)
+            header = next(lines, [])
+            rows = [row for row in islice(lines, _FEW_ROWS) if len(row) == len(header)]
+    except (csv.Error, UnicodeDecodeError, OSError):
+        return None
+    for place, name in enumerate(header):
+        cells = [row[place] for row in rows]
+        if name and cells and all("_cell_length_a" in cell for cell in cells):
+            return name, False
+        if name and cells and all(cell and _is_file(table.parent, cell) for cell in cells):
+            return name, True
+    return None
+
+
+def _is_file(folder: Path, cell: str) -> bool:
+    return "\n" not in cell and len(cell) < 1000 and (folder / cell).is_file()
+
+
+def _no_column(table: Path, cifs: Sequence[Path]) -> InputError:
+    example = f", such as {cifs[0].name}" if cifs else ""
+    return InputError(
+        f"{table}: no column names structure files (relative to the table, with their ending"
+        f"{example}) or holds CIF text in every row; add such a column, with a name in the first "
+        f"line"
+    )
+
+
+def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:
+    """Files of each role by the words in their names, and the names of those left over."""
+    found: dict[Role | None, list[Path]] = defaultdict(list)
+    for file in files:
+        words = set(re.split(r"[^a-z]+", file.name.lower()))
+        found[next((r for r, known in _WORDS.items() if words & set(known)), None)].append(file)
+    if "train" in found:
+        left = found.pop(None, [])
+    elif None in found:
+        found["train"], left = found.pop(None), []
+    else:
+        # Somebody else trained on the part that is not here.
+        found["train"], left = found.pop("val" if "val" in found else "test"), []
+    return {role: found[role] for role in _WORDS if role in found}, [file.name for file in left]
+
+
+def _name(directory: Path, role: Role, files: Sequence[Path]) -> str:
+    """A file name or a glob that names just these files."""
+    if len(files) == 1:
+        return files[0].name
+    (ending, *others) = {"".join(file.suffixes[-1:]) for file in files}
+    endings = [] if others else [ending]
+    words = {w for file in files for w in re.split(r"[^A-Za-z]+", file.stem)}
+    known = sorted(word for word in words if word.lower() in _WORDS[role])
+    for end in (*endings, ""):
+        for pattern in (f"*{end}", *(f"*{word}*{end}" for word in known)):
+            if set(find_files(pattern, directory, role)) == set(files):
+                return pattern
+    raise InputError(
+        f"{directory}: no pattern names just the {len(files)} files for {role} ({files[0].name}, "
+        f"…); move them into a directory of their own"
+    )

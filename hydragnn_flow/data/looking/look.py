@@ -1,0 +1,167 @@
+"""A look at the structures and labels of a directory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydragnn_flow.config.sources import Role, section_class
+from hydragnn_flow.data.looking.files import Files, find_source
+from hydragnn_flow.data.looking.labels import Label, find_labels
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.sources.base import ReadyGraph
+from hydragnn_flow.data.sources.file_names import FilesSection, find_files
+from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.structures import Found, StructureSource, reason
+from hydragnn_flow.errors import InputError
+
+_LOOKED_AT = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a directory holds, as far as a first configuration needs it."""
+
+    folder: Path
+    """Directory that file names in ``source`` are relative to."""
+    source: dict[str, Any]
+    """Section `data.source` without targets."""
+    used: str
+    """The format in words."""
+    sizes: dict[Role, int]
+    """Structures of each role that has files of its own."""
+    looked_at: int
+    """Structures that were read; the following is true of these."""
+    elements: list[str]
+    atoms: tuple[int, float, int]
+    """Fewest, mean and most atoms of a structure."""
+    labels: list[Label]
+    skipped: list[str] = field(default_factory=list)
+    """Names of files that are not used."""
+    longest_edge: float | None = None
+    """Length of the longest edge, where graphs bring their edges."""
+    edges_are_cut: bool = False
+    """Whether these leave out neighbours that are as near."""
+    node_features: list[int] = field(default_factory=lambda: [0])
+    """Columns of the node features."""
+
+
+def look(directory: Path) -> Finding:
+    """Look at a directory of structures with labels.
+
+    The first structures are read, and all are counted.
+
+    Raises
+    ------
+    InputError
+        If it holds no data or those of several formats, or if nothing in it can be learnt.
+    """
+    files = find_source(directory)
+    if files.source["format"] == "hydragnn":
+        return _look_at_store(files)
+    kind = section_class(files.source["format"])
+    # Any target will do: labels are looked for in what a file says.
+    section = kind.model_validate({**files.source, "targets": {"anything": ""}})
+    assert isinstance(section, FilesSection)
+    reader: StructureSource = section.open(files.folder, 0)
+    by_role = {
+        role: find_files(files.source[role], files.folder, f"data.source.{role}")
+        for role in section.roles
+    }
+    sizes = {role: sum(_count(reader, file) for file in some) for role, some in by_role.items()}
+    structures = list(_first(reader, by_role["train"]))
+    if not structures:
+        raise InputError(f"{directory}: its files hold no structures; give some that do")
+    labels = find_labels(structures)
+    if not labels:
+        raise InputError(
+            f"{directory}: its structures have no labels that can be learnt ({files.used}); add a "
+            f"CSV table with a column of file names and a column of numbers for each label"
+        )
+    numbers = [len(one.atoms) for one in structures]
+    elements = sorted({z for one in structures for z in one.atoms.numbers.tolist()})
+    return Finding(
+        files.folder,
+        files.source,
+        files.used,
+        sizes,
+        len(structures),
+        _symbols(elements),
+        (min(numbers), float(np.mean(numbers)), max(numbers)),
+        labels,
+        files.skipped,
+    )
+
+
+def _count(reader: StructureSource, file: Path) -> int:
+    try:
+        return sum(stop - start for start, stop in reader.ranges(file))
+    except InputError:
+        raise
+    except Exception as error:  # parsers raise whatever their lines run into
+        raise InputError(
+            f"{file} cannot be read ({reason(error)}); correct it or move it away"
+        ) from None
+
+
+def _first(reader: StructureSource, files: Sequence[Path]) -> Iterator[Found]:
+    """Some structures of files that lie evenly among all."""
+    chosen = files[:: -(-len(files) // _LOOKED_AT)]
+    for file in chosen:
+        most = -(-_LOOKED_AT // len(chosen))
+        try:
+            yield from islice(reader.structures(file, 0, most), most)
+        except InputError:
+            raise
+        except Exception as error:  # parsers raise whatever their lines run into
+            raise InputError(
+                f"{file} cannot be read ({reason(error)}); correct it or move it away"
+            ) from None
+
+
+def _look_at_store(files: Files) -> Finding:
+    section = HydragnnSource.model_validate(files.source)
+    reader = section.open(files.folder, 0)
+    sizes: dict[Role, int] = {}
+    records: list[ReadyGraph] = []
+    for chunk in reader.chunks():  # which refuses a store without targets
+        sizes[chunk.role] = sizes.get(chunk.role, 0) + chunk.stop - chunk.start
+        some = islice(reader.read(chunk), _LOOKED_AT)
+        records += [record for record in some if isinstance(record, ReadyGraph)]
+    with GraphStore.open(files.folder / section.file, mode="random") as store:
+        manifest = store.manifest
+    longest = max((record.longest_edge for record in records), default=0.0)
+    # Rounded up: the radius is compared with edges.
+    longest = max(math.ceil(1000 * longest) / 1000, manifest.cutoff or 0.0)
+    cut = any(record.truncation(record.data, longest, None).atoms for record in records)
+    numbers = [len(record.data.pos) for record in records]
+    columns = list(range(len(manifest.node_features)))
+    return Finding(
+        files.folder,
+        files.source,
+        files.used,
+        sizes,
+        len(records),
+        _symbols(manifest.elements),
+        (min(numbers), float(np.mean(numbers)), max(numbers)),
+        [
+            Label(name, name, target.level, target.dim, target.unit)
+            for name, target in manifest.targets.items()
+        ],
+        files.skipped,
+        longest,
+        cut,
+        [0] if manifest.node_features[:1] == ["atomic_number"] else columns,
+    )
+
+
+def _symbols(numbers: Sequence[int]) -> list[str]:
+    from ase.data import chemical_symbols
+
+    return [chemical_symbols[z] if z < len(chemical_symbols) else str(z) for z in numbers]

@@ -1,0 +1,201 @@
+"""A look at a directory finds its format, its files by role, and what could be learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ase.build import bulk
+from ase.io import write
+from hypothesis import given
+from hypothesis import strategies as st
+from source_cases import (
+    FORMATS,
+    WITHOUT_FORCES,
+    frames,
+    write_cif_table,
+    write_extxyz,
+    write_path_table,
+    write_table,
+    write_vasprun,
+)
+
+from hydragnn_flow.config.targets import TargetConfig, good_names
+from hydragnn_flow.data import atoms_to_graph, write_store
+from hydragnn_flow.data.looking import look
+from hydragnn_flow.data.looking.labels import find_labels
+from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_known(name: str, tmp_path: Path) -> None:
+    section, extension, write_file = FORMATS[name]
+    (tmp_path / "README.md").write_text("who made these\n")
+    (tmp_path / ".hidden").write_text("")
+    write_file(tmp_path / f"my_training.{extension}", frames(7))
+    write_file(tmp_path / f"my_test.{extension}", frames(3, seed=1))
+    found = look(tmp_path)
+    files = {"train": f"my_training.{extension}", "test": f"my_test.{extension}"}
+    assert found.source == section | files
+    assert found.sizes == {"train": 7, "test": 3} and found.looked_at == 7
+    assert set(found.elements) == {"Cu", "Ni", "Au"} and found.atoms == (1, 13 / 7, 3)
+    known = {label.name: (label.level, label.dim, label.key) for label in found.labels}
+    assert known.pop("energy") == ("graph", 1, "energy")
+    if name not in WITHOUT_FORCES:
+        assert known.pop("forces") == ("node", 3, "forces")
+    assert not known
+    assert found.skipped == ["README.md"]
+
+
+def test_a_store_keeps_its_splits(tmp_path: Path) -> None:
+    graphs = [
+        atoms_to_graph(atoms, 4.0, None, i, {"energy": torch.ones(1).numpy()})
+        for i, atoms in enumerate(frames(5))
+    ]
+    splits = {"trainset": graphs[:3], "valset": graphs[3:4], "testset": graphs[4:]}
+    targets = {"energy": Target(level="graph", dim=1, unit="eV")}
+    write_store(tmp_path / "some.gs", splits, targets=targets, cutoff=4.0)
+    for directory in (tmp_path, tmp_path / "some.gs"):
+        found = look(directory)
+        assert found.source == {"format": "hydragnn", "file": "some.gs"}
+        assert found.folder == tmp_path and found.sizes == {"train": 3, "val": 1, "test": 1}
+        assert found.longest_edge == 4.0 and not found.edges_are_cut
+        assert [(label.name, label.unit) for label in found.labels] == [("energy", "eV")]
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "rest"),
+    [
+        (["b.xyz"], "b.xyz", {}),
+        (["b-2.xyz", "b-10.xyz"], "*.xyz", {}),
+        (["a_train.xyz", "b_train.xyz", "valid.xyz"], "*train*.xyz", {"val": "valid.xyz"}),
+        (["val.xyz", "test.xyz"], "val.xyz", {"test": "test.xyz"}),
+        (["a.xyz", "Test-1.xyz", "Test-2.xyz"], "a.xyz", {"test": "*Test*.xyz"}),
+        (["contest.xyz"], "contest.xyz", {}),
+    ],
+)
+def test_roles_are_in_the_names(
+    names: list[str], train: str, rest: dict[str, str], tmp_path: Path
+) -> None:
+    for name in names:
+        write_extxyz(tmp_path / name, frames(1))
+    found = look(tmp_path)
+    assert found.source == {"format": "ase", "train": train, **rest}
+
+
+def test_files_that_belong_to_no_role_are_told(tmp_path: Path) -> None:
+    for name in ("train.xyz", "more.xyz"):
+        write_extxyz(tmp_path / name, frames(1))
+    assert look(tmp_path).skipped == ["more.xyz"]
+
+
+def empty(folder: Path) -> None:
+    (folder / "README.md").write_text("nothing\n")
+
+
+def folders(folder: Path) -> None:
+    (folder / "train").mkdir()
+
+
+def mixed(folder: Path) -> None:
+    write_extxyz(folder / "a.xyz", frames(1))
+    write_vasprun(folder / "vasprun.xml", frames(1))
+
+
+def no_matching_column(folder: Path) -> None:
+    for i, atoms in enumerate(frames(3)):
+        write(folder / f"{i}.cif", atoms)
+    write_table(folder / "labels.csv", ["id", "gap"], [[str(i), i / 3] for i in range(3)])
+
+
+def no_labels(folder: Path) -> None:
+    for i, atoms in enumerate(frames(3)):
+        write(folder / f"{i}.cif", atoms)
+
+
+def by_hand(folder: Path) -> None:
+    (folder / "graphs.pt").write_bytes(b"")
+
+
+def two_columns(folder: Path) -> None:
+    write_cif_table(folder / "train.csv", frames(2))
+    text = (folder / "train.csv").read_text()
+    (folder / "test.csv").write_text(text.replace("cif,energy", "structure,energy", 1))
+
+
+def cif_text_and_more(folder: Path) -> None:
+    write_cif_table(folder / "train.csv", frames(2))
+    write_extxyz(folder / "a.xyz", frames(1))
+
+
+def broken(folder: Path) -> None:
+    (folder / "a.xyz").write_text("2\nPbc='F F F'\nCu 0 0 0\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (empty, r"holds no data \(but README\.md\); give one with structures"),
+        (folders, r"holds only directories \(train\); give one of them"),
+        (mixed, r"several formats \(extxyz: 1, vasp-xml: 1\); move those of one"),
+        (no_matching_column, r"labels\.csv: no column names structure files .*such as 0\.cif"),
+        (no_labels, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
+        (by_hand, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
+        (two_columns, r"columns of different names \(cif, structure\); rename one"),
+        (cif_text_and_more, r"several formats \(extxyz: 1, csv: 1\)"),
+        (broken, r"a\.xyz"),
+    ],
+)
+def test_what_cannot_be_told_is_said_in_a_sentence(
+    spoil: Callable[[Path], None], says: str, tmp_path: Path
+) -> None:
+    spoil(tmp_path)
+    with pytest.raises(InputError, match=says) as refused:
+        look(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_structures_that_a_table_names_are_no_second_format(tmp_path: Path) -> None:
+    write_path_table(tmp_path / "labels.csv", frames(4))
+    write(tmp_path / "unlabelled.cif", bulk("Cu"))
+    found = look(tmp_path)
+    assert found.source == {"format": "csv", "train": "labels.csv", "structure": "cif"}
+    assert found.sizes == {"train": 4}
+
+
+def labels_of(values: list[dict[str, Any]]) -> list[str]:
+    structures = [Found(bulk("Cu", cubic=True), one) for one in values]
+    return [f"{label.name} {label.level} {label.unit}" for label in find_labels(structures)]
+
+
+def test_what_is_no_label() -> None:
+    """Counters, names, what some structures lack, NaN; other shapes in other structures."""
+    values = [
+        {
+            "number_of_it": str(i),
+            "material_id": "7",
+            "config_type": "slab",
+            "valid": True,
+            "gap (eV)": str(i / 7),
+            "some": None if i == 2 else 1.0,
+            "strange": "nan" if i == 1 else "1",
+            "shapes": [1.0] * (i + 1),
+            "mag": [[0.1], [0.2], [0.3], [0.4]],
+            "index_1": 2.0,
+            "E [eV/atom]": "1e-3",
+        }
+        for i in range(4)
+    ]
+    assert labels_of(values) == ["gap graph eV", "mag node ", "target__1 graph ", "E graph eV/atom"]
+
+
+@given(st.text(min_size=1))
+def test_every_label_gets_a_name_that_a_target_may_have(key: str) -> None:
+    for label in find_labels([Found(bulk("Cu"), {key: 1.5})]):
+        assert label.key == key
+        good_names({label.name: TargetConfig(unit=label.unit)})
