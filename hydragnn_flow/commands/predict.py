@@ -106,6 +106,11 @@ def predict(
         say(short(path))
     if done.without:
         say(f"{done.without:,} of {done.structures:,} structures have no prediction; see `note`")
+    if done.unlike:
+        say(
+            f"{done.unlike:,} of {done.structures:,} structures are unlike the training data; see "
+            f"`flagged` and `note`"
+        )
     targets = ensemble.manifest.targets
     units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
     say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")

@@ -15,7 +15,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.ensemble.environments import Environments, Floats, Usual
+from hydragnn_flow.ensemble.environments import Environments, Floats, Usual, extreme
 from hydragnn_flow.ensemble.uncertainty import combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
@@ -256,20 +256,21 @@ def deviations_of(
         Of each structure.
     """
     found = {}
+    of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
     for name, target in manifest.targets.items():
         if name not in members:
             continue
         _, spread = combine(members[name], weights)
         deviation = np.sqrt(np.square(spread).sum(axis=1))
         if target.level == "node":
-            deviation = np.maximum.reduceat(deviation, np.cumsum(n_atoms) - n_atoms)
+            deviation = extreme(np.fmax, deviation, of_atom, len(n_atoms))
         elif manifest.is_extensive(name):
             deviation = deviation / n_atoms
         found[name] = deviation
     return found
 
 
-def joined(*notes: Sequence[str]) -> list[str]:
+def joined_notes(*notes: Sequence[str]) -> list[str]:
     """Notes on the same structures, one behind the other."""
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
 

@@ -20,7 +20,12 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest, batch_graphs
-from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability
+from hydragnn_flow.ensemble.applicability import (
+    APPLICABILITY,
+    Applicability,
+    deviations_of,
+    joined_notes,
+)
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import (
@@ -200,7 +205,7 @@ class Ensemble:
             If a structure has an element the ensemble never saw, or cannot be a graph.
         """
         self.check_reads_structures()
-        predictions, refusals = self.predictions_where_possible(check_structures(structures))
+        predictions, refusals, _ = self.predictions_where_possible(check_structures(structures))
         names = structure_names(len(structures), files)
         refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
         if refused:
@@ -210,7 +215,7 @@ class Ensemble:
 
     def predictions_where_possible(
         self, structures: Sequence[Atoms], refusals: Sequence[str | None] | None = None
-    ) -> tuple[dict[str, Floats], list[str | None]]:
+    ) -> tuple[dict[str, Floats], list[str | None], list[str]]:
         """Every member's predictions, NaN for structures that have none; why they have none.
 
         Parameters
@@ -226,6 +231,8 @@ class Ensemble:
             Output -> ``[n_members, n, d]``, of the calibrated targets and their noise.
         list
             Reason for each structure; None for those that are predicted.
+        list
+            What the training data have nothing like, of :meth:`remarks`.
         """
         reasons = list(refusals or [None] * len(structures))
 
@@ -237,8 +244,8 @@ class Ensemble:
                     except InputError as error:
                         reasons[i] = str(error)
 
-        batches = graph_batches(graphs(), BUDGET)
-        found = self._members(batches)
+        said: list[str] = []
+        found = self._members(self.noting(graph_batches(graphs(), BUDGET), said))
         predicted = np.array([reason is None for reason in reasons], dtype=bool)
         if not predicted.any():  # any structure shows what the outputs are
             found = self._members([self.batch_of(self._graphs.example)])
@@ -251,7 +258,34 @@ class Ensemble:
             rows = predicted if target.level == "graph" else of_atoms
             whole[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
             whole[name][:, rows] = values[:, : rows.sum()]
-        return whole, reasons
+        notes = np.full(len(structures), "", dtype=object)
+        notes[predicted] = said
+        n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
+        return whole, reasons, self.remarks(notes.tolist(), whole, n_atoms)
+
+    def noting(self, batches: Iterable[Batch], notes: list[str]) -> Iterator[Batch]:
+        """The batches, adding to ``notes`` what each structure has that training data have not."""
+        for batch in batches:
+            notes += self.applicability.notes(batch)
+            yield batch
+
+    def remarks(
+        self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
+    ) -> list[str]:
+        """Notes on structures, and where their members differ more than on calibration data.
+
+        Parameters
+        ----------
+        notes
+            As of :meth:`noting`.
+        predictions
+            Every member's: output -> ``[n_members, n, d]``.
+        n_atoms
+            Of each structure.
+        """
+        found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
+        deviations = self.applicability.deviation_notes(found, self.manifest)
+        return joined_notes(notes, deviations) if deviations else list(notes)
 
     def refusal(self, atoms: Atoms) -> str | None:
         """Why a structure cannot be predicted; None if it can be."""
@@ -333,6 +367,13 @@ class Ensemble:
         names = np.repeat([split.name for split in splits], [len(split) for split in splits])
         about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
         about["graph_id"] = np.concatenate([split.graph_id for split in splits])
+        said = [
+            note
+            for split in splits
+            for batch in split_batches(split, BUDGET)
+            for note in self.applicability.notes(batch)
+        ]
+        notes = self.remarks(said, predictions, n_atoms)
         return build_tables(
             about,
             n_atoms,
@@ -341,6 +382,8 @@ class Ensemble:
             self.references(splits, predictions, labels),
             self.coverage,
             self.by_number(predictions) if members else None,
+            notes,
+            [bool(note) for note in notes],
         )
 
     def references(

@@ -152,10 +152,10 @@ class Usual:
             mean_nearest = np.bincount(one.graph, farther, n) / np.bincount(one.graph, near, n)
         usual_volume = one.fractions @ self.volume
         return {
-            "shortest": _extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
+            "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
             "nearest": mean_nearest,
-            "fewest": _extreme(np.fmin, more, one.graph, n),
-            "most": _extreme(np.fmax, more, one.graph, n),
+            "fewest": extreme(np.fmin, more, one.graph, n),
+            "most": extreme(np.fmax, more, one.graph, n),
             "neighbours": np.bincount(one.graph, more, n) / one.n_atoms,
             "volume": np.log(one.volumes / one.n_atoms / usual_volume),
             "atoms": np.where(np.isnan(one.volumes), one.n_atoms, np.nan),
@@ -240,7 +240,7 @@ def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
     return one.pairs[first], one.closeness[first]
 
 
-def _extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
+def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
     """Smallest (`np.fmin`) or largest value of each structure, NaN where it has none."""
     found = np.full(n, np.nan)
     which.at(found, graph, values)

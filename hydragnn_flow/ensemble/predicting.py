@@ -16,6 +16,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
 from hydragnn_flow.ensemble.labels import in_components, keys_of_label, label_if_known
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
@@ -40,6 +41,8 @@ class Chunk(NamedTuple):
     """The structures, where they do not come from a store."""
     without: int
     """How many of them could not be predicted."""
+    unlike: int
+    """How many are predicted, but unlike the data that the ensemble was made with."""
 
 
 def predict_chunks(
@@ -77,7 +80,7 @@ def predict_chunks(
 
 def _of_structures(ensemble: Ensemble, records: list[Record], first: int, members: bool) -> Chunk:
     structures = [record.found.atoms for record in records]
-    predictions, refusals = ensemble.predictions_where_possible(
+    predictions, refusals, unlike = ensemble.predictions_where_possible(
         structures, [fault_of(record) for record in records]
     )
     n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
@@ -86,8 +89,9 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
     missing = _missing(ensemble, predicted, n_atoms)
     notes = [
         refusal or "; ".join(filter(None, remarks))
-        for refusal, *remarks in zip(refusals, missing, doubts, strict=True)
+        for refusal, *remarks in zip(refusals, unlike, missing, doubts, strict=True)
     ]
+    refused = [refusal is not None for refusal in refusals]
     tables = build_tables(
         columns_of(records, first),
         n_atoms,
@@ -97,8 +101,9 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
         ensemble.coverage,
         ensemble.by_number(predictions) if members else None,
         notes,
+        [without or bool(note) for without, note in zip(refused, unlike, strict=True)],
     )
-    return Chunk(tables, structures, sum(refusal is not None for refusal in refusals))
+    return Chunk(tables, structures, sum(refused), sum(map(bool, unlike)))
 
 
 def _of_store(
@@ -112,10 +117,13 @@ def _of_store(
             progress(done, total)
             stop = min(start + CHUNK, len(one))
             labels: dict[str, list[Floats]] = {name: [] for name in labelled}
-            batches = _keeping(labels, split_batches(one, BUDGET, start, stop), store)
+            said: list[str] = []
+            batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
+            batches = _keeping(labels, batches, store)
             predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
             n_atoms = one.n_atoms[start:stop]
             predicted = ensemble.distributions(predictions, n_atoms)
+            unlike = ensemble.remarks(said, predictions, n_atoms)
             about = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
             tables = build_tables(
                 {**about, "graph_id": one.graph_id[start:stop]},
@@ -128,9 +136,10 @@ def _of_store(
                 },
                 ensemble.coverage,
                 ensemble.by_number(predictions) if members else None,
-                _missing(ensemble, predicted, n_atoms),
+                joined_notes(unlike, _missing(ensemble, predicted, n_atoms)),
+                [bool(note) for note in unlike],
             )
-            yield Chunk(tables, None, 0)
+            yield Chunk(tables, None, 0, sum(map(bool, unlike)))
             done += stop - start
 
 

@@ -173,6 +173,8 @@ class Written(NamedTuple):
     """Number of structures."""
     without: int
     """How many of them could not be predicted."""
+    unlike: int
+    """How many are predicted, but unlike the data that the ensemble was made with."""
 
 
 def write_predictions(
@@ -204,7 +206,7 @@ def write_predictions(
     InputError
         As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
     """
-    structures = without = 0
+    structures = without = unlike = 0
     with PredictionFiles(paths) as files:
         for chunk in predict_chunks(
             ensemble,
@@ -218,7 +220,8 @@ def write_predictions(
             files.add(chunk.tables, chunk.structures)
             structures += len(chunk.tables.graphs)
             without += chunk.without
-    return Written(files.written, structures, without)
+            unlike += chunk.unlike
+    return Written(files.written, structures, without, unlike)
 
 
 def with_predictions(structures: Sequence[Atoms], tables: Predictions) -> list[Atoms]:

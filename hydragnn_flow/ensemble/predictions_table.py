@@ -15,7 +15,7 @@ from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
-ID, NOTE = "id", "note"
+ID, NOTE, FLAGGED = "id", "note", "flagged"
 ERROR = "_error"
 
 
@@ -33,11 +33,12 @@ class Predictions:
     Graphs from several splits of a store have a column `split` before it. After it, structures from
     files have `file` and `frame`, all that come from no store `formula`, and those that say their
     own name `id`. The column `note` says what is wrong with a structure; it is empty otherwise, and
-    predictions that could not be made are NaN.
+    predictions that could not be made are NaN. The column `flagged` is true where there is no
+    prediction, or the structure is unlike the data that the ensemble was made with.
     """
     nodes: pd.DataFrame | None
-    """A row per atom: the same columns but `note`, `node_index`, then those of each node target.
-    None if the ensemble has no node targets."""
+    """A row per atom: the same columns but `note` and `flagged`, `node_index`, then those of each
+    node target. None if the ensemble has no node targets."""
 
     def save(self, stem: Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
@@ -57,6 +58,7 @@ def build_tables(
     coverage: float,
     members: Mapping[str, Mapping[int, Floats]] | None = None,
     notes: Sequence[str] | None = None,
+    flagged: Sequence[bool] | None = None,
 ) -> Predictions:
     """Lay predictions out as tables.
 
@@ -78,11 +80,16 @@ def build_tables(
         Each member's predictions, target -> number -> ``[n, d]``, where they are wanted.
     notes
         What is wrong with each structure; by default nothing.
+    flagged
+        Whether its predictions are not to be trusted; by default none.
     """
     of_graphs: dict[str, NDArray[Any]] = {name: _column(values) for name, values in about.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
     of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
     of_graphs[NOTE] = _column([""] * len(n_atoms) if notes is None else notes)
+    of_graphs[FLAGGED] = (
+        np.zeros(len(n_atoms), dtype=bool) if flagged is None else np.array(flagged)
+    )
     columns = {"graph": of_graphs, "node": of_nodes}
     units: dict[str, dict[str, str]] = {"graph": {}, "node": {}}
     components: dict[str, dict[str, list[str]]] = {"graph": {}, "node": {}}

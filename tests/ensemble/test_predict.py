@@ -61,7 +61,7 @@ def test_one_split_has_no_split_column(ensemble: Ensemble, alloy_store: GraphSto
         assert all_rows is not None and rows is not None
         assert "split" not in rows
         same = all_rows[all_rows["split"] == "valset"].drop(columns="split")
-        numbers = rows.columns.drop("note", errors="ignore")
+        numbers = rows.columns.drop(["note", "flagged"], errors="ignore")
         np.testing.assert_allclose(rows[numbers], same[numbers], rtol=1e-12)
 
 
@@ -282,7 +282,8 @@ def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble: Ensemble) 
     assert tables.nodes is not None and alone.nodes is not None
     assert len(tables.graphs) == len(structures)
     numbers = [name for name in tables.graphs if str(name).startswith("energy")]
-    known = tables.graphs["note"] == ""
+    known = tables.graphs["energy_mean"].notna()
+    assert tables.graphs["flagged"][~known].all()
     assert known.tolist() == [True, *[False] * len(bad), True]
     np.testing.assert_array_equal(tables.graphs[known][numbers], alone.graphs[numbers])
     assert tables.graphs[~known][numbers].isna().all(axis=None)

@@ -68,8 +68,8 @@ def test_order_and_ids_are_those_of_the_input(structures: list[tuple[int, int]])
 
 def test_columns_are_those_of_the_contract() -> None:
     graphs, nodes = graphs_and_nodes(tables([4, 2], [2, 3]))
-    columns = ["graph_id", "note", "energy", *(f"energy_{part}" for part in PARTS)]
-    columns.insert(3, "energy_error")
+    columns = ["graph_id", "note", "flagged", "energy", *(f"energy_{part}" for part in PARTS)]
+    columns.insert(4, "energy_error")
     assert list(graphs) == columns
     assert list(nodes) == [
         "graph_id",
@@ -82,7 +82,7 @@ def test_columns_are_those_of_the_contract() -> None:
         ),
     ]
     np.testing.assert_allclose(graphs["energy_error"], graphs["energy_mean"] - graphs["energy"])
-    assert set(graphs.drop(columns="note").dtypes.astype(str)) == {"int64", "float64"}
+    assert set(graphs.drop(columns=["note", "flagged"]).dtypes.astype(str)) == {"int64", "float64"}
 
 
 def test_references_and_members_appear_where_known_and_wanted() -> None:
@@ -114,7 +114,7 @@ def test_a_level_without_targets_has_no_table() -> None:
     only = tables([0], [2], {"energy": TARGETS["energy"]})
     assert only.graphs is not None and only.nodes is None
     only = tables([0], [2], {"forces": TARGETS["forces"]})
-    assert list(only.graphs) == ["graph_id", "note"] and only.nodes is not None
+    assert list(only.graphs) == ["graph_id", "note", "flagged"] and only.nodes is not None
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> Non
         assert units == {
             column: "eV" if column.startswith("energy") else "eV/Å"
             for column in table
-            if column not in ("graph_id", "node_index", "note")
+            if column not in ("graph_id", "node_index", "note", "flagged")
         }
         read = pd.read_csv(tmp_path / f"{name}.csv", keep_default_na=False)
         pd.testing.assert_frame_equal(read, table, check_dtype=False)
