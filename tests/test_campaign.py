@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from ase.build import bulk
+from ase.io import write
 from campaign_cases import MEMBERS, TRIALS, write_config
 from driver_cases import TWO_CORES, command_of, family_of, start, start_until, still_there
 from page_cases import REPOSITORY, Block, Line, blocks, lines
@@ -143,7 +145,6 @@ def test_prediction_tables(finished: Path) -> None:
 def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
     """The same structures give the same numbers by every way there is."""
     import ase.io
-    from ase.build import bulk
 
     structures = [bulk("Cu", cubic=True) * (2, 1, 1), bulk("Au", cubic=True)]
     structures[0].rattle(0.1, seed=1)
@@ -183,8 +184,6 @@ def test_the_same_command_says_it_is_complete(finished: Path) -> None:
 
 def test_a_copied_run_directory_still_predicts(finished: Path, tmp_path: Path) -> None:
     import shutil
-
-    from ase.build import bulk
 
     copy = tmp_path / "elsewhere"
     shutil.copytree(finished, copy)
@@ -242,6 +241,10 @@ def stand(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "configs" / "potential.json").write_text(json.dumps(network))
     [site] = [block for block in blocks("yaml") if block.text.startswith("# site.yaml")]
     (tmp_path / "site.yaml").write_text(site.text)
+    (tmp_path / "quickstart-model").symlink_to(finished)
+    (tmp_path / "new-cifs").mkdir()
+    for file in ("new-cifs/copper.cif", "structures.xyz"):
+        write(tmp_path / file, bulk("Cu", cubic=True))
     monkeypatch.chdir(tmp_path)
 
 
