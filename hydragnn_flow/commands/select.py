@@ -45,14 +45,15 @@ def select(
 ) -> None:
     """Select structures to label next: uncertain, and different from each other.
 
-    Of the 4 N structures about which the members disagree most, the most uncertain comes first;
-    then always the one whose node features are farthest from those selected before. Each is written
-    with its `file`, its number in that as `frame`, and its `uncertainty`: the members' disagreement
+    The structure about which the members disagree most comes first; then always the one whose
+    disagreement times its distance from those selected before is largest, by node features. Each is
+    written with its `file`, its number in that as `frame`, and its `uncertainty`: the disagreement
     relative to the mean of all structures.
     """
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
+    from hydragnn_flow.ensemble.labels import keys_of_label
     from hydragnn_flow.ensemble.structure_files import read_path
 
     with using(out, run_dir, structures):
@@ -61,6 +62,11 @@ def select(
         if isinstance(found, GraphStore):
             raise InputError(f"{structures}: is a GraphStore; give the files it was made of")
         with found.naming(structures):
-            selection = select_structures(ensemble, found.atoms, n, files=found.files)
-        write_selection(out, selection, found.atoms, found.files)
+            selection = select_structures(ensemble, found.atoms, n, names=found.names)
+        labels = {
+            key
+            for target in ensemble.calibrations
+            for key in keys_of_label(ensemble.manifest, target)
+        }
+        write_selection(out, selection, found.atoms, found.files, found.frames, labels)
     say(f"{short(out)}: {n:,} of {len(found.atoms):,} structures")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from ase import Atoms
-from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
+from hydragnn_flow.ensemble.inputs import BUDGET, StructureGraphs, check_structures, graph_batches
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.models import HydraModel
-
-_POOL = 4
-"""Candidates, the most uncertain structures, for each one that is to be chosen."""
+from hydragnn_flow.models.pooling import pool
+from hydragnn_flow.training.loading import moved
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,13 @@ def select_structures(
     structures: Sequence[Atoms],
     n: int,
     *,
-    files: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Selection:
     """Choose structures to label: uncertain, and different from each other.
 
-    Candidates are the ``4 n`` structures about which the members disagree most. The most uncertain
-    is chosen first, then always the candidate farthest from all chosen before (Gonzalez, Theor.
-    Comput. Sci. 38, 293 (1985)), by the mean node features of all members.
+    The most uncertain is chosen first, then always the one whose uncertainty times its distance
+    from the nearest chosen one is largest, by the mean node features of all members. Neighbouring
+    frames of a trajectory are chosen once, and copies of what is chosen last of all.
 
     Parameters
     ----------
@@ -54,28 +53,33 @@ def select_structures(
         Structures to choose from.
     n
         Number of structures to choose.
-    files
-        File of each structure, for errors.
+    names
+        What to call each structure in errors.
 
     Raises
     ------
     InputError
         If there are fewer than ``n`` structures, or if one cannot be predicted.
     """
+    structures = check_structures(structures)
     if not 0 < n <= len(structures):
         raise InputError(
             f"{n} of {len(structures)} structures cannot be selected; choose between 1 and "
             f"{len(structures)}"
         )
-    members = ensemble.structure_predictions(structures, files)
+    members = ensemble.structure_predictions(structures, names)
     uncertainties = disagreement(ensemble, members, [len(atoms) for atoms in structures])
-    pool = np.argsort(-uncertainties, kind="stable")[: _POOL * n]
-    chosen = farthest_points(descriptors(ensemble, [structures[i] for i in pool]), n)
-    return Selection(pool[chosen].tolist(), uncertainties)
+    chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
+    return Selection(chosen, uncertainties)
 
 
 def write_selection(
-    path: Path, selection: Selection, structures: Sequence[Atoms], files: Sequence[str]
+    path: Path,
+    selection: Selection,
+    structures: Sequence[Atoms],
+    files: Sequence[str],
+    frames: Sequence[int],
+    labels: Collection[str],
 ) -> None:
     """Write the chosen structures as extended XYZ, in the order of choice and without labels.
 
@@ -87,15 +91,20 @@ def write_selection(
         Choice among ``structures``.
     structures
         Structures that were chosen from.
-    files
-        File of each structure. Chosen structures are written with it as `file`, their number in it
-        as `frame`, and their `uncertainty`.
+    files, frames
+        File of each structure, and its number in it. Chosen structures are written with these as
+        `file` and `frame`, and with their `uncertainty`.
+    labels
+        Names of what is left out, beside the results of calculations.
     """
     chosen = []
     for i in selection.indices:
         atoms = structures[i].copy()  # type: ignore[no-untyped-call]  # without its calculator
+        for name in labels:
+            atoms.info.pop(name, None)
+            atoms.arrays.pop(name, None)
         atoms.info["file"] = files[i]
-        atoms.info["frame"] = files[:i].count(files[i])
+        atoms.info["frame"] = frames[i]
         atoms.info["uncertainty"] = float(selection.uncertainties[i])
         chosen.append(atoms)
     write_text(path, extended_xyz(chosen))
@@ -142,29 +151,34 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     to a mean square distance of one from their centre, so that all members count alike.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
-    for atoms in structures:
-        batch = ensemble.batch_of(atoms)
+    graphs = StructureGraphs(ensemble.manifest)
+    for batch in graph_batches(map(graphs.graph, structures), BUDGET):
+        batch = moved(batch, ensemble.device)
         for model, of_model in zip(ensemble.models, means, strict=True):
             assert isinstance(model, HydraModel)
             with torch.no_grad():
                 nodes, _ = model.encoder(batch, batch.pos.to(model.dtype))
-            of_model.append(nodes.mean(dim=0).numpy().astype(np.float64))
-    return np.concatenate([_scaled(np.array(of_model)) for of_model in means], axis=1)
+            mean = pool(nodes, batch.batch, batch.num_graphs, "mean")
+            of_model.append(mean.cpu().numpy().astype(np.float64))
+    return np.concatenate([_scaled(np.concatenate(of_model)) for of_model in means], axis=1)
 
 
-def farthest_points(points: Floats, n: int) -> NDArray[np.int64]:
-    """Rows of ``points [n_points, d]``: the first, then always the farthest from all before.
+def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
+    """Rows of ``points [n_points, d]``: that of the largest weight, then always the farthest.
 
-    Ties go to the first. The largest distance of a point to the nearest chosen one is at most twice
-    the smallest possible.
+    The distance from the nearest chosen point counts times the weight, ``[n_points]``; ties go to
+    the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest
+    distance that is left is at most twice the smallest possible.
     """
-    chosen = [0]
+    chosen: list[int] = []
+    gain = np.array(weights)
     nearest = np.full(len(points), np.inf)
     while len(chosen) < n:
+        gain[chosen] = -1.0
+        chosen.append(int(gain.argmax()))
         nearest = np.minimum(nearest, np.linalg.norm(points - points[chosen[-1]], axis=1))
-        nearest[chosen] = -1.0
-        chosen.append(int(nearest.argmax()))
-    return np.array(chosen)
+        gain = weights * nearest
+    return chosen
 
 
 def _scaled(features: Floats) -> Floats:

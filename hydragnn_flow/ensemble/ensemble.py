@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -188,7 +187,7 @@ class Ensemble:
         )
 
     def structure_predictions(
-        self, structures: Sequence[Atoms], files: Sequence[str] | None = None
+        self, structures: Sequence[Atoms], names: Sequence[str] | None = None
     ) -> dict[str, Floats]:
         """Every member's predictions for structures: output -> ``[n_members, n, d]``.
 
@@ -196,8 +195,8 @@ class Ensemble:
         ----------
         structures
             ASE structures.
-        files
-            File of each structure, for errors.
+        names
+            What to call each structure in errors.
 
         Raises
         ------
@@ -206,7 +205,7 @@ class Ensemble:
         """
         self.check_reads_structures()
         predictions, refusals, _ = self.predictions_where_possible(check_structures(structures))
-        names = structure_names(len(structures), files)
+        names = structure_names(len(structures)) if names is None else names
         refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
         if refused:
             others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
@@ -481,12 +480,6 @@ def _remaining(
     return numbers, weights / weights.sum() if without else weights
 
 
-def structure_names(n: int, files: Sequence[str] | None) -> list[str]:
-    """Names of the structures: file, and number if the file has several."""
-    if files is None:
-        return [f"structure {i}" for i in range(n)]
-    several, seen, names = Counter(files), Counter[str](), []
-    for file in files:
-        names.append(f"{file}: structure {seen[file]}" if several[file] > 1 else file)
-        seen[file] += 1
-    return names
+def structure_names(n: int) -> list[str]:
+    """Names of structures that have none."""
+    return [f"structure {i}" for i in range(n)]

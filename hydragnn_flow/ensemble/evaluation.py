@@ -81,7 +81,7 @@ def evaluate(
         opened = read_path(path, ensemble, split=split, say=say)
         if not isinstance(opened, GraphStore):
             with opened.naming(path):
-                return _of_structures(ensemble, opened.found, opened.files, keys, say)
+                return _of_structures(ensemble, opened.found, opened.names, keys, say)
         data = opened
     if isinstance(data, GraphStore):
         if keys:
@@ -92,7 +92,7 @@ def evaluate(
     if split is not None:
         raise InputError("structures have no splits; leave split out")
     structures = [current(atoms) for atoms in check_structures(data)]
-    return _of_structures(ensemble, structures, None, keys, say)
+    return _of_structures(ensemble, structures, structure_names(len(structures)), keys, say)
 
 
 def _of_store(
@@ -117,12 +117,11 @@ def _of_store(
 def _of_structures(
     ensemble: Ensemble,
     found: Sequence[Found],
-    files: Sequence[str] | None,
+    names: Sequence[str],
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> dict[str, TargetMeasures]:
     """Labels first: what is wrong with them is said before anything is predicted."""
-    names = structure_names(len(found), files)
     targets = ensemble.manifest.targets
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
     references = {
@@ -140,7 +139,7 @@ def _of_structures(
         )
     _tell_missing(ensemble, references, say)
     atoms = [one.atoms for one in found]
-    members = ensemble.structure_predictions(atoms, files)
+    members = ensemble.structure_predictions(atoms, names)
     n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
     for name, label in references.items():
         references[name] = in_components(label, name, members[name].shape[2])

@@ -107,10 +107,12 @@ def check_structures(structures: object) -> Sequence[Atoms]:
     if isinstance(structures, Atoms):
         return [structures]
     if not isinstance(structures, Sequence) or isinstance(structures, (str, bytes)):
-        kind = type(structures).__name__
+        remedy = "make a list of it" if isinstance(structures, Iterable) else "give one"
+        if isinstance(structures, (str, bytes)):
+            remedy = "read it with ase.io.read"
         raise InputError(
-            f"structures are ase.Atoms or a list of them, and this is of type {kind}; "
-            f"{'make a list of it' if isinstance(structures, Iterable) else 'give one'}"
+            f"structures are ase.Atoms or a list of them, and this is of type "
+            f"{type(structures).__name__}; {remedy}"
         )
     for number, one in enumerate(structures):
         if not isinstance(one, Atoms):

@@ -142,10 +142,11 @@ def open_path(path: Path, split: str | None = None) -> GraphStore | Files:
 
 @dataclass
 class Structures:
-    """All structures of files, and the names of their files."""
+    """All structures of files, the names of their files, and their numbers in these."""
 
     found: list[Found] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -166,6 +167,7 @@ class Structures:
                 continue
             read.found.append(record.found)
             read.files.append(str(record.file))
+            read.frames.append(record.frame)
         if not read.found:
             raise InputError(f"{path}: holds no structures that the ensemble can predict")
         return read
@@ -174,6 +176,15 @@ class Structures:
     def atoms(self) -> list[Atoms]:
         """The structures alone."""
         return [one.atoms for one in self.found]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the structures: file, and number if the file has several."""
+        several = {file for file, frame in zip(self.files, self.frames, strict=True) if frame > 0}
+        return [
+            f"{file}: structure {frame}" if file in several else file
+            for file, frame in zip(self.files, self.frames, strict=True)
+        ]
 
     @contextmanager
     def naming(self, path: Path) -> Iterator[None]:

@@ -108,7 +108,7 @@ def reach(all_points: np.ndarray, chosen: list[int]) -> float:
 def test_farthest_points_cover_all(rows: list[list[float]], data: st.DataObject) -> None:
     all_points = np.array(rows)
     n = data.draw(st.integers(1, len(rows)))
-    chosen = farthest_points(all_points, n).tolist()
+    chosen = farthest_points(all_points, np.ones(len(rows)), n)
     assert chosen[0] == 0 and len(set(chosen)) == n
     best = min(reach(all_points, list(some)) for some in combinations(range(len(rows)), n))
     assert reach(all_points, chosen) <= 2 * best + 1e-12
@@ -122,10 +122,30 @@ def test_the_choice_is_uncertain_and_diverse(ensemble: Ensemble) -> None:
     assert found.indices[0] == int(found.uncertainties.argmax())
     assert {i // 4 for i in found.indices} == {0, 1, 2}
     assert found.uncertainties.shape == (12,)
-    # Those that nobody doubts are not looked at.
+    # One that nobody doubts is not worth a label, however far it is from the others.
     calm = [Atoms("Cu")] * 30
     again = select_structures(ensemble, [*calm, *structures], 3)
-    assert min(again.indices) >= 30
+    assert sum(i < 30 for i in again.indices) == 0
+
+
+def test_copies_and_neighbouring_frames_are_chosen_once(ensemble: Ensemble) -> None:
+    """However many of the most uncertain structure there are."""
+    others = [crystal(kind, 0.1) for kind in ("Cu", "Ni", "Pd", "Au")]
+    wild = others.pop(select_structures(ensemble, others, 1).indices[0])
+    frames = [wild.copy() for _ in range(12)]
+    for seed, atoms in enumerate(frames):
+        atoms.rattle(1e-3, seed=seed)
+    for alike in ([wild] * 12, [wild * (1, 1, k) for k in (1, 2)] * 6, frames):
+        found = select_structures(ensemble, [*others, *alike], 4)
+        assert found.indices[0] >= 3 and sorted(found.indices[1:]) == [0, 1, 2]
+    every = select_structures(ensemble, [wild, wild, *others], 5)
+    assert sorted(every.indices) == [0, 1, 2, 3, 4] and every.indices[-1] == 1
+
+
+def test_weights_draw_the_choice() -> None:
+    line = np.arange(6.0)[:, None]
+    assert farthest_points(line, np.array([0.0, 1, 3, 1, 1, 1]), 3) == [2, 5, 1]
+    assert farthest_points(line, np.zeros(6), 6) == [0, 1, 2, 3, 4, 5]
 
 
 def test_properties_are_selected_by_too(ensemble: Ensemble) -> None:
@@ -138,5 +158,7 @@ def test_properties_are_selected_by_too(ensemble: Ensemble) -> None:
 def test_too_few_structures_are_refused(ensemble: Ensemble, n: int) -> None:
     with pytest.raises(InputError, match=rf"{n} of 2 structures cannot be selected"):
         select_structures(ensemble, [crystal("Cu"), crystal("Au")], n)
+    with pytest.raises(InputError, match=r"of type str; read it with ase\.io\.read"):
+        select_structures(ensemble, "a.cif", 1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"b\.cif: has Al"):
-        select_structures(ensemble, [crystal("Cu"), crystal("Al")], 1, files=["a.cif", "b.cif"])
+        select_structures(ensemble, [crystal("Cu"), crystal("Al")], 1, names=["a.cif", "b.cif"])

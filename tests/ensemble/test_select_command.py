@@ -23,7 +23,7 @@ def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files of several structures, one with a label, and one that is none."""
+    """Two files of several structures with labels, some that cannot be predicted; and notes."""
     folder = tmp_path / "new"
     folder.mkdir()
     for symbol in ("Cu", "Au"):
@@ -32,7 +32,10 @@ def folder(tmp_path: Path) -> Path:
             atoms = bulk(symbol, cubic=True)
             atoms.rattle(0.1, seed=seed)
             atoms.info |= {"origin": f"{symbol} {seed}", "energy": 1.0}
+            atoms.arrays["forces"] = np.ones((4, 3))
             structures.append(atoms)
+        if symbol == "Cu":
+            structures.insert(1, bulk("W"))
         ase.io.write(folder / f"{symbol}.extxyz", structures)
     (folder / "notes.txt").write_text("no structures\n")
     return folder
@@ -57,22 +60,24 @@ def test_the_selected_are_written_in_order_with_where_they_come_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out.extxyz"
-    code, said = flow(monkeypatch, capsys, run, folder, "-n", 2, "-o", out)
+    code, said = flow(monkeypatch, capsys, run, folder, "-n", 6, "-o", out)
     assert code == 0, said
-    assert "notes.txt" in said and "out.extxyz: 2 of 6 structures" in said
+    assert "notes.txt" in said and "out.extxyz: 6 of 6 structures" in said
     files = ["Au.extxyz"] * 3 + ["Cu.extxyz"] * 3
+    frames = [0, 1, 2, 0, 2, 3]
     structures: list[Atoms] = [
-        atoms for name in ("Au", "Cu") for atoms in ase.io.read(folder / f"{name}.extxyz", ":")
+        ase.io.read(folder / name, frame) for name, frame in zip(files, frames, strict=True)
     ]
-    expected = select_structures(Ensemble.load(run), structures, 2)
+    expected = select_structures(Ensemble.load(run), structures, 6)
     written = ase.io.read(out, ":")
     assert [atoms.info["file"] for atoms in written] == [files[i] for i in expected.indices]
-    assert [atoms.info["frame"] for atoms in written] == [i % 3 for i in expected.indices]
+    assert [atoms.info["frame"] for atoms in written] == [frames[i] for i in expected.indices]
     for atoms, i in zip(written, expected.indices, strict=True):
         assert atoms.info["origin"] == structures[i].info["origin"]
         assert atoms.info["uncertainty"] == pytest.approx(expected.uncertainties[i])
         np.testing.assert_allclose(atoms.positions, structures[i].positions, atol=1e-7)
         assert atoms.calc is None  # the label is to be computed
+        assert "energy" not in atoms.info and "forces" not in atoms.arrays
 
 
 @pytest.mark.parametrize(
