@@ -47,8 +47,10 @@ class EnsembleCalculator(Calculator):
     - the members' predictions, in the names and shapes of MACECalculator: ``energy_comm``
       [n_members] eV, ``forces_comm`` [n_members, n_atoms, 3] eV/Å, ``stress_comm``
       [n_members, 3, 3] eV/Å³;
-    - their variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3], not
-      calibrated: all members count alike, and the sum is divided by their number.
+    - ``note``, what the structure has that the training data have nothing like, in words, and
+      ``flagged``, whether there is any such thing;
+    - the members' variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3],
+      not calibrated: all members count alike, and the sum is divided by their number.
 
     Parameters
     ----------
@@ -88,7 +90,14 @@ class EnsembleCalculator(Calculator):
         self._models = [_with_stress(model).to(self._device) for model in ensemble.models]
         deviations = [f"{name}_std" for name in _PROPERTIES if name in ensemble.calibrations]
         committee = [f"{name}_{what}" for name in _PROPERTIES for what in ("comm", "var")]
-        self.implemented_properties = [*_PROPERTIES, "free_energy", *deviations, *committee]
+        self.implemented_properties = [
+            *_PROPERTIES,
+            "free_energy",
+            *deviations,
+            *committee,
+            "note",
+            "flagged",
+        ]
 
     def calculate(
         self,
@@ -114,7 +123,10 @@ class EnsembleCalculator(Calculator):
         members = join_members(
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
+        n_atoms = np.array([len(structure)])
+        (note,) = self.ensemble.remarks(self.ensemble.applicability.notes(batch), members, n_atoms)
         self.results = self._results(members, len(structure))
+        self.results |= {"note": note, "flagged": bool(note)}
 
     def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
         """ASE's results and ours from every member's outputs, which are in the data's units."""

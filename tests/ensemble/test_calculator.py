@@ -281,7 +281,8 @@ def test_energies_are_in_ev_whatever_the_training_data_have(
         return
     found = calculated(other, rattled())
     assert found.keys() == plain.keys()
-    for name, values in found.items():
+    for name in found.keys() - {"note", "flagged"}:
+        values = found[name]
         power = 2 if name.endswith("_var") else 1
         np.testing.assert_allclose(values, plain[name] * in_ev**power, rtol=1e-5, err_msg=name)
 
