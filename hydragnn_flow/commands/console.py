@@ -123,6 +123,13 @@ Without = Annotated[
 ]
 
 
+def say_without(members: list[int] | None) -> None:
+    """Say what leaving members out means for the intervals."""
+    if members:
+        left_out = ", ".join(map(str, sorted(set(members))))
+        say(f"left out: {left_out}; intervals are those calibrated with all members")
+
+
 def say(text: str) -> None:
     """Print a line as it is: no markup, and no breaks in paths that a script may read."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

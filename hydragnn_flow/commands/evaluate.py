@@ -14,6 +14,7 @@ from hydragnn_flow.commands.console import (
     existing_data,
     refuse_unwritable,
     say,
+    say_without,
     short,
     using,
 )
@@ -87,6 +88,7 @@ def evaluate(
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
         ensemble = Ensemble.load(run_dir, without=without or ())
+        say_without(without)
         found = measure(ensemble, data, split=split, keys=keys, say=say)
         if out is not None:
             save_measures(out, found)

@@ -15,6 +15,7 @@ from hydragnn_flow.commands.console import (
     existing_data,
     refuse_unwritable,
     say,
+    say_without,
     short,
     using,
 )
@@ -85,6 +86,7 @@ def predict(
 
     with using(*out, run_dir, structures):
         ensemble = Ensemble.load(run_dir, without=without or ())
+        say_without(without)
         begun = time.monotonic()
         with CampaignView(console) as view:
 

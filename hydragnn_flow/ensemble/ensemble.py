@@ -477,6 +477,10 @@ def _remaining(
             f"fewer out"
         )
     weights = np.array([members[number] for number in numbers])
+    if not weights.sum() > 0:
+        raise InputError(
+            f"{folder}: members {', '.join(map(str, numbers))} have no weight; leave others out"
+        )
     return numbers, weights / weights.sum() if without else weights
 
 

@@ -161,6 +161,12 @@ def _members(
         network = (str(shape.get("mpnn_type")), size)
         rows.append((str(row["member"]), str(row["trial"]), *network, f"{row['weight']:.3f}"))
     yield from _table(("member", "trial", "type", "layers × width", "weight"), rows)
+    known = summary.get("calibrated_on") or {}
+    if known:
+        split = _SPLITS.get(known["split"], known["split"])
+        yield ""
+        yield f"Weights and error bars were fitted on {known['structures']:,} structures: the "
+        yield f"{split} split."
 
 
 def _versions(run: Mapping[str, Any]) -> list[str]:

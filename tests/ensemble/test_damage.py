@@ -163,6 +163,18 @@ def test_members_that_cannot_be_left_out(made: Path, without: tuple[int, ...], s
         Ensemble.load(made, without=without)
 
 
+def test_those_that_are_left_have_some_weight(run: Path) -> None:
+    def all_to_one(summary: dict[str, Any]) -> None:
+        for row in summary["members"]:
+            row["weight"] = float(row["member"] == 0)
+
+    edited(run / "ensemble", all_to_one)
+    sealed(run / "ensemble")
+    assert Ensemble.load(run, without=(1,)).weights.tolist() == [1.0, 0.0]
+    with pytest.raises(InputError, match="members 1, 2 have no weight; leave others out"):
+        Ensemble.load(run, without=(0,))
+
+
 def test_what_is_missing_of_an_ensemble_is_said(tmp_path: Path) -> None:
     def said() -> str:
         with pytest.raises(InputError) as refused:

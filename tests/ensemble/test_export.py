@@ -29,9 +29,9 @@ STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]
 @pytest.fixture(scope="module")
 def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose checkpoints hold more than predicts."""
-    run = untrained_ensemble(tmp_path_factory.mktemp("run") / "run", alloy_store)
+    run = untrained_ensemble(tmp_path_factory.mktemp("run") / "run", alloy_store, 3)
     folder = run / "ensemble"
-    for member in (0, 1):
+    for member in (0, 1, 2):
         file = member_folder(folder, member) / FILE
         state = load_checkpoint(file)
         more = {"model": state["best"], "optimizer": {"exp_avg": torch.randn(5000)}}
@@ -78,7 +78,7 @@ def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: G
 
 def test_it_holds_what_predicts_and_nothing_else(run: Path, exported: Path) -> None:
     files = {str(file.relative_to(exported)) for file in exported.rglob("*") if file.is_file()}
-    members = {f"members/{k}/{name}" for k in (0, 1) for name in (FILE, "config.json")}
+    members = {f"members/{k}/{name}" for k in (0, 1, 2) for name in (FILE, "config.json")}
     of_all = {"ensemble.json", "manifest.json", "applicability.json"}
     assert files == {"README.md", CHECKSUMS, *of_all, *members}
     state = load_checkpoint(exported / "members" / "0" / FILE)
@@ -164,7 +164,7 @@ def test_the_commands_take_what_the_command_writes(
     assert code == 0 and "copper-model: 0." in said, said
     card = (out / "README.md").read_text()
     for words in (
-        "# copper: an ensemble of 2 networks",
+        "# copper: an ensemble of 3 networks",
         "| forces | eV/Å | atom | 3 |",
         "| training | 14 |",
         "| MAE | ",
@@ -175,5 +175,9 @@ def test_the_commands_take_what_the_command_writes(
         assert words in card
     write(tmp_path / "new.extxyz", STRUCTURES)
     table = tmp_path / "table.csv"
-    code, said = flow(monkeypatch, capsys, "predict", out, tmp_path / "new.extxyz", "-o", table)
-    assert code == 0 and len(pd.read_csv(table)) == len(STRUCTURES), said
+    words = ["predict", out, tmp_path / "new.extxyz", "-o", table, "--without", 1, "--members"]
+    code, said = flow(monkeypatch, capsys, *words)
+    assert code == 0 and "left out: 1; intervals are those calibrated with all members" in said
+    found = pd.read_csv(table)
+    assert len(found) == len(STRUCTURES)
+    assert {"energy_member_0", "energy_member_2"} < set(found) and "energy_member_1" not in found
