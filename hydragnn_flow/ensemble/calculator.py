@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from ase import Atoms, units
 from ase.calculators.calculator import CalculationFailed, Calculator, all_changes
+from ase.outputs import Properties, all_outputs
 from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import STRESS
 from hydragnn_flow.models.units import energy_unit
+from hydragnn_flow.training.device import usable_device
 from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.predict import join_members
 
@@ -64,8 +67,8 @@ class EnsembleCalculator(Calculator):
     Raises
     ------
     InputError
-        If the ensemble is no potential or reads what structures do not have, or if the unit of its
-        energies is unknown.
+        If the ensemble is no potential, reads what structures do not have, or predicts the median
+        of its members, if the unit of its energies is unknown, or if there is no such device.
 
     Examples
     --------
@@ -86,7 +89,12 @@ class EnsembleCalculator(Calculator):
         self.ignored_changes = {"initial_charges", "initial_magmoms"}  # no network reads them
         self.ensemble = ensemble
         self._factor = _in_ev(ensemble) if energy_units_to_eV is None else energy_units_to_eV
-        self._device = torch.device(device)
+        if not 0 < self._factor < math.inf:
+            raise InputError(
+                f"energy_units_to_eV is {energy_units_to_eV}; give the number of eV in the unit of "
+                f"the training data"
+            )
+        self._device = usable_device(device)
         self._models = [_with_stress(model).to(self._device) for model in ensemble.models]
         deviations = [f"{name}_std" for name in _PROPERTIES if name in ensemble.calibrations]
         committee = [f"{name}_{what}" for name in _PROPERTIES for what in ("comm", "var")]
@@ -114,6 +122,7 @@ class EnsembleCalculator(Calculator):
         CalculationFailed
             If an energy, force or stress is not finite.
         """
+        self.results = {}  # those of another structure, if this one is refused
         super().calculate(atoms, properties, system_changes)
         structure = self.atoms
         assert structure is not None
@@ -127,6 +136,10 @@ class EnsembleCalculator(Calculator):
         (note,) = self.ensemble.remarks(self.ensemble.applicability.notes(batch), members, n_atoms)
         self.results = self._results(members, len(structure))
         self.results |= {"note": note, "flagged": bool(note)}
+
+    def export_properties(self) -> Properties:
+        """ASE's own results, for `Atoms.get_properties`, which knows no others."""
+        return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
     def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
         """ASE's results and ours from every member's outputs, which are in the data's units."""
@@ -150,6 +163,12 @@ class EnsembleCalculator(Calculator):
 
 def _check_potential(ensemble: Ensemble) -> None:
     if all(isinstance(model, PotentialModel) for model in ensemble.models):
+        if ensemble.aggregation == "median":
+            raise InputError(
+                "the ensemble predicts the median of its members, whose forces are no slope of its "
+                "energy; train one with ensemble.aggregation: weighted, or call the ensemble's "
+                "predict"
+            )
         return
     predicts = ", ".join(ensemble.calibrations)
     raise InputError(

@@ -25,6 +25,7 @@ from hydragnn_flow.ensemble.structure_files import Files, Progress, open_path
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.training.device import usable_device
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 if TYPE_CHECKING:
@@ -190,21 +191,8 @@ def _missing(
 
 
 def _on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
-    """The ensemble, or a copy whose networks are on another device.
-
-    Raises
-    ------
-    InputError
-        If there is no such device.
-    """
-    try:
-        there = torch.zeros(1, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"device {device}: cannot be used ({reason}); name one that this machine has, such as "
-            f"cpu"
-        ) from None
+    """The ensemble, or a copy whose networks are on another device."""
+    there = usable_device(device)
     if there == ensemble.device:
         return ensemble
     return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ import torch
 from ase import Atoms, units
 from ase.build import bulk, fcc111
 from ase.calculators.calculator import CalculationFailed, PropertyNotImplementedError
+from ase.calculators.emt import EMT
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
+from ase.calculators.mixing import SumCalculator
 from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS, FIRE
@@ -248,7 +251,37 @@ def test_unknown_elements_are_refused_before_anything_is_computed(
         with pytest.raises(InputError, match=r"the structure: has the atoms 0 and 1 at one place"):
             atoms.get_forces()
     atoms = rattled()
+    atoms.calc = calculator = EnsembleCalculator(ensemble)
+    assert atoms.get_potential_energy() == energy
+    atoms.symbols[1] = "Al"
+    with pytest.raises(InputError, match="has Al"):
+        calculator.calculate(atoms)  # as other programs call it
+    with pytest.raises(InputError, match="has Al"):
+        atoms.get_potential_energy()
+
+
+def test_ase_exports_what_it_knows(ensemble: Ensemble) -> None:
+    """Beside results of its own: `get_properties`, and sums with other calculators."""
+    atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
+    found = atoms.get_properties(["energy", "forces", "stress"])
+    np.testing.assert_array_equal(found["forces"], atoms.get_forces())
+    energy = atoms.get_potential_energy()
+    assert found["energy"] == energy
+    atoms.calc = SumCalculator([EnsembleCalculator(ensemble), EMT()])
+    both = atoms.get_potential_energy()
+    atoms.calc = EMT()
+    assert both == pytest.approx(energy + atoms.get_potential_energy())
+
+
+def test_copies_and_pickles_compute_the_same(ensemble: Ensemble) -> None:
+    atoms = rattled()
+    atoms.calc = EnsembleCalculator(ensemble)
+    energy = atoms.get_potential_energy()
+    for other in (copy.deepcopy(atoms), pickle.loads(pickle.dumps(atoms))):
+        assert other.get_potential_energy() == energy
+        other.positions[0] += 0.1
+        assert other.get_potential_energy() != energy
     assert atoms.get_potential_energy() == energy
 
 
@@ -260,6 +293,17 @@ def test_an_ensemble_that_is_no_potential_is_refused(ensemble: Ensemble) -> None
     manifest = ensemble.manifest.model_copy(update={"provenance": {"own_edges": True}})
     with pytest.raises(InputError, match=r"brought edges of their own"):
         EnsembleCalculator(replace(ensemble, manifest=manifest))
+    with pytest.raises(InputError, match=r"median of its members, .*: weighted, or call"):
+        EnsembleCalculator(replace(ensemble, aggregation="median"))
+
+
+def test_what_it_cannot_compute_with_is_refused_at_once(ensemble: Ensemble) -> None:
+    for device in ("gpu", "cuda:99"):
+        with pytest.raises(InputError, match=rf"device {device}: cannot be used \(.*such as cpu"):
+            EnsembleCalculator(ensemble, device=device)
+    for factor in (0.0, -1.0, np.nan):
+        with pytest.raises(InputError, match=r"energy_units_to_eV is .*; give the number of eV"):
+            EnsembleCalculator(ensemble, energy_units_to_eV=factor)
 
 
 @pytest.mark.parametrize(
