@@ -1,4 +1,4 @@
-"""The command that judges an ensemble by labelled data."""
+"""The commands that judge an ensemble by labelled data, and calibrate it on such."""
 
 from __future__ import annotations
 
@@ -35,19 +35,41 @@ def _by_target(given: list[str] | None) -> list[str] | None:
     return given
 
 
+Labelled = Annotated[
+    Path,
+    typer.Argument(
+        help="Labelled structures: a file ASE reads, a directory of such files, a GraphStore, "
+        "or a .bp of HydraGNN's. Labels are in the units of the training data.",
+        metavar="LABELLED_DATA",
+        show_default=False,
+        callback=existing_data,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help="Use only this split of a GraphStore. Without it, all splits count together.",
+        show_default=False,
+    ),
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key",
+        help="Key of a target's labels in the files, as in energy=dft_energy; may be repeated. "
+        "Without it, the key in the training data, or else the target's name.",
+        metavar="TARGET=KEY",
+        show_default=False,
+        callback=_by_target,
+    ),
+]
+
+
 @app.command()
 def evaluate(
     run_dir: FinishedRun,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Labelled structures: a file ASE reads, a directory of such files, a GraphStore, "
-            "or a .bp of HydraGNN's. Labels are in the units of the training data.",
-            metavar="LABELLED_DATA",
-            show_default=False,
-            callback=existing_data,
-        ),
-    ],
+    data: Labelled,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -58,25 +80,8 @@ def evaluate(
             callback=_writable,
         ),
     ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split",
-            help="Evaluate only this split of a GraphStore. Without it, all splits count together.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key",
-            help="Key of a target's labels in the files, as in energy=dft_energy; may be repeated. "
-            "Without it, the key in the training data, or else the target's name.",
-            metavar="TARGET=KEY",
-            show_default=False,
-            callback=_by_target,
-        ),
-    ] = None,
+    split: Split = None,
+    key: Keys = None,
     without: Without = None,
 ) -> None:
     """Measure the errors of a finished run's ensemble, and its uncertainty, on labelled data."""
@@ -95,3 +100,25 @@ def evaluate(
     console.print(measures_table({name: target.to_dict() for name, target in found.items()}))
     if out is not None:
         say(short(out))
+
+
+@app.command()
+def recalibrate(
+    run_dir: FinishedRun, data: Labelled, split: Split = None, key: Keys = None
+) -> None:
+    """Calibrate the error bars of a finished run's ensemble on other labelled data.
+
+    Nothing is trained, and the predicted means stay. The data must be others than those of
+    training, and like those to be predicted. Predictions of RUN_DIR have the new error bars from
+    then on; delete ensemble/calibration.json in it to return to those of the run.
+    """
+    from hydragnn_flow.ensemble import recalibrate as calibrate
+    from hydragnn_flow.ensemble.calibration_file import FILE
+    from hydragnn_flow.ensemble.summary import ensemble_folder
+
+    keys = dict(words.split("=", 1) for words in key or ())
+    with using(run_dir, data):
+        found = calibrate(run_dir, data, split=split, keys=keys, say=say)
+    for target, structures in found.items():
+        say(f"{target}: calibrated on {structures:,} structures")
+    say(short(ensemble_folder(run_dir) / FILE))

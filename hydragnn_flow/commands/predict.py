@@ -67,6 +67,15 @@ def predict(
     members: Annotated[
         bool, typer.Option("--members", help="Add every member's prediction.")
     ] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            "--coverage",
+            help="Fraction of true values that the intervals are to hold, as 0.95. Without it, "
+            "that of the run.",
+            show_default=False,
+        ),
+    ] = None,
     without: Without = None,
     device: Annotated[
         str, typer.Option("--device", help="Device of the networks, by torch's name, as cuda.")
@@ -86,6 +95,8 @@ def predict(
 
     with using(*out, run_dir, structures):
         ensemble = Ensemble.load(run_dir, without=without or ())
+        if coverage is not None:
+            ensemble = ensemble.at(coverage)
         say_without(without)
         begun = time.monotonic()
         with CampaignView(console) as view:

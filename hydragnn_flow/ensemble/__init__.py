@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.members import member_folder
     from hydragnn_flow.ensemble.predictions_table import Predictions
+    from hydragnn_flow.ensemble.recalibration import recalibrate
     from hydragnn_flow.ensemble.selection import select_top
     from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
@@ -32,6 +33,7 @@ else:
             "finish_ensemble": "finish",
             "member_folder": "members",
             "needed_for_coverage": "conformal",
+            "recalibrate": "recalibration",
             "select_structures": "acquisition",
             "select_top": "selection",
         },
@@ -49,6 +51,7 @@ __all__ = [
     "finish_ensemble",
     "member_folder",
     "needed_for_coverage",
+    "recalibrate",
     "select_structures",
     "select_top",
 ]

@@ -25,6 +25,7 @@ from hydragnn_flow.ensemble.applicability import (
     deviations_of,
     joined_notes,
 )
+from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import (
@@ -108,10 +109,7 @@ class Ensemble:
         return cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
-            {
-                name: Calibration.from_dict(values)
-                for name, values in summary["calibration"].items()
-            },
+            load_calibrations(folder, summary),
             manifest,
             summary["coverage"],
             tuple(numbers),
@@ -145,6 +143,7 @@ class Ensemble:
         *,
         split: str | None = None,
         members: bool = False,
+        coverage: float | None = None,
         device: str | torch.device = "cpu",
         say: Callable[[str], None] = print,
     ) -> Predictions:
@@ -161,6 +160,8 @@ class Ensemble:
             None.
         members
             Whether to give every member's prediction too (`<target>_member_<k>`).
+        coverage
+            Fraction of true values that the intervals are to hold, if another than that of the run.
         device
             Device of the networks, by torch's name.
         say
@@ -175,13 +176,15 @@ class Ensemble:
         Raises
         ------
         InputError
-            If there is nothing to predict, or the ensemble reads what structures do not have.
+            If there is nothing to predict, if the ensemble reads what structures do not have, or if
+            it was calibrated on too few structures for the coverage.
         """
+        ensemble = self if coverage is None else self.at(coverage)
         return joined(
             [
                 chunk.tables
                 for chunk in predict_chunks(
-                    self, structures, split=split, members=members, device=device, say=say
+                    ensemble, structures, split=split, members=members, device=device, say=say
                 )
             ]
         )

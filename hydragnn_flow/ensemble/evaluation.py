@@ -29,6 +29,7 @@ _BEYOND = 10.0
 _LEAST_VALUES = 10
 
 Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
+_Labelled = tuple[dict[str, Floats], dict[str, Floats], NDArray[np.int64]]
 
 
 def evaluate(
@@ -70,6 +71,33 @@ def evaluate(
         If there is nothing to predict, no target has labels, only some structures have one, or a
         label is not what the ensemble predicts.
     """
+    members, references, n_atoms = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    predicted = ensemble.distributions(members, n_atoms)
+    return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
+
+
+def predict_labelled(
+    ensemble: Ensemble,
+    data: Labelled,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> _Labelled:
+    """Predictions of labelled structures, ``[n_members, n, d]`` by output, and their labels.
+
+    Parameters are those of :func:`evaluate`.
+
+    Returns
+    -------
+    members, references, n_atoms
+        The members' predictions; true values of targets, ``[n, d]``; atoms of each structure.
+
+    Raises
+    ------
+    InputError
+        As of :func:`evaluate`.
+    """
     keys = keys or {}
     if unknown := keys.keys() - ensemble.calibrations.keys():
         raise InputError(
@@ -81,23 +109,29 @@ def evaluate(
         opened = read_path(path, ensemble, split=split, say=say)
         if not isinstance(opened, GraphStore):
             with opened.naming(path):
-                return _of_structures(ensemble, opened.found, opened.names, keys, say)
+                found = _of_structures(ensemble, opened.found, opened.names, keys, say)
+            _tell_doubts(ensemble, *found, say)
+            return found
         data = opened
     if isinstance(data, GraphStore):
         if keys:
             raise InputError(
                 f"{data.path}: a GraphStore names its labels by targets; leave the keys out"
             )
-        return _of_store(ensemble, data, split, say)
+        found = _of_store(ensemble, data, split, say)
+        _tell_doubts(ensemble, *found, say)
+        return found
     if split is not None:
         raise InputError("structures have no splits; leave split out")
     structures = [current(atoms) for atoms in check_structures(data)]
-    return _of_structures(ensemble, structures, structure_names(len(structures)), keys, say)
+    found = _of_structures(ensemble, structures, structure_names(len(structures)), keys, say)
+    _tell_doubts(ensemble, *found, say)
+    return found
 
 
 def _of_store(
     ensemble: Ensemble, store: GraphStore, split: str | None, say: Callable[[str], None]
-) -> dict[str, TargetMeasures]:
+) -> _Labelled:
     labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
     if not labelled:
         raise InputError(
@@ -108,10 +142,9 @@ def _of_store(
     splits, members = ensemble.store_predictions(store, split)
     if len(splits) > 1:
         names = ", ".join(one.name for one in splits)
-        say(f"splits that count together: {names}; evaluate one with split (--split)")
+        say(f"splits that count together: {names}; choose one with split (--split)")
     n_atoms = np.concatenate([one.n_atoms for one in splits])
-    references = ensemble.references(splits, members, labelled)
-    return _measured(ensemble, members, references, n_atoms, say)
+    return members, ensemble.references(splits, members, labelled), n_atoms
 
 
 def _of_structures(
@@ -120,7 +153,7 @@ def _of_structures(
     names: Sequence[str],
     keys: Mapping[str, str],
     say: Callable[[str], None],
-) -> dict[str, TargetMeasures]:
+) -> _Labelled:
     """Labels first: what is wrong with them is said before anything is predicted."""
     targets = ensemble.manifest.targets
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
@@ -143,16 +176,16 @@ def _of_structures(
     n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
     for name, label in references.items():
         references[name] = in_components(label, name, members[name].shape[2])
-    return _measured(ensemble, members, references, n_atoms, say)
+    return members, references, n_atoms
 
 
-def _measured(
+def _tell_doubts(
     ensemble: Ensemble,
     members: dict[str, Floats],
     references: Mapping[str, Floats],
     n_atoms: NDArray[np.int64],
     say: Callable[[str], None],
-) -> dict[str, TargetMeasures]:
+) -> None:
     predicted = ensemble.distributions(members, n_atoms)
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
@@ -171,7 +204,6 @@ def _measured(
                 f"labels of {name} are all about {offset:.3g} away from the predictions{each}: are "
                 f"they in {unit}, counted from the zero of the training data?"
             )
-    return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
 
 
 def doubt_of(predicted: Floats, reference: Floats) -> str | None:

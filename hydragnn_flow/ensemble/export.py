@@ -7,6 +7,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import verify_checksums, write_checksums
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.members import predicting_state
@@ -52,6 +53,8 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
                 save_checkpoint(target, predicting_state(load_checkpoint(source), source))
             else:
                 copy_file(source, target)
+        if (folder / CALIBRATION).exists():  # which may be replaced, so it has a seal of its own
+            copy_file(folder / CALIBRATION, temporary / CALIBRATION)
         write_text(temporary / CARD, card)
         write_checksums(temporary, [*names, CARD])
         temporary.rename(out)

@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, Sample, measure
+from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
+
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+"""Fractions for which intervals are measured, beside the one of the run."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ def measure_targets(
     manifest
         Level and unit of each target.
     coverage
-        Fraction of true values that the predictions' intervals are to hold.
+        Fraction of true values that the predictions' intervals are to hold; intervals of
+        `COVERAGES` are measured too, as far as the calibration had enough structures.
     """
     found = {}
     for name, values in predicted.items():
@@ -80,10 +85,15 @@ def measure_targets(
             unit, factor = per_atom(target.unit)
             units.append((f"{name} per atom", unit, factor / n_atoms[:, None]))
         for label, unit, scale in units:
-            columns = (references[name], values.mean, values.std, values.lo, values.hi)
-            reference, mean, std, lo, hi = ((column * scale).ravel() for column in columns)
+            columns = (references[name], values.mean, values.std)
+            reference, mean, std = ((column * scale).ravel() for column in columns)
             structure = np.repeat(rows, values.mean.shape[1])
-            sample = Sample(structure, reference, mean, std, {coverage: (lo, hi)}).known()
+            ends = {}
+            for level in sorted({*COVERAGES, coverage}):
+                if values.calibration.structures >= needed_for_coverage(level):
+                    lo, hi = values.interval(level)
+                    ends[level] = (lo * scale).ravel(), (hi * scale).ravel()
+            sample = Sample(structure, reference, mean, std, ends).known()
             found[label] = TargetMeasures(
                 unit, len(np.unique(sample.structure)), len(sample), measure(sample)
             )

@@ -1,0 +1,90 @@
+"""Calibration of a finished ensemble on a user's own labelled data, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble.calibration import calibrate_targets
+from hydragnn_flow.ensemble.calibration_file import save_calibrations
+from hydragnn_flow.ensemble.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.evaluation import Labelled, predict_labelled
+from hydragnn_flow.ensemble.folds import folds
+from hydragnn_flow.ensemble.summary import ensemble_folder
+from hydragnn_flow.errors import InputError
+
+
+def recalibrate(
+    path: str | Path,
+    data: Labelled,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, int]:
+    """Fit an ensemble's standard deviations and intervals to labelled structures.
+
+    Means, weights and members stay. The ensemble predicts with the new calibration from then on,
+    `calibration.json` in its folder. The calibration of the run stays in `ensemble.json`, with the
+    measures of the test split; it counts again where that file is deleted. Targets without labels
+    keep the calibration of before.
+
+    Parameters
+    ----------
+    path
+        Directory of a finished run, or of an exported ensemble.
+    data, split, keys, say
+        As of :func:`~hydragnn_flow.ensemble.evaluation.evaluate`. The structures must be others
+        than those of training, and like those that will be predicted.
+
+    Returns
+    -------
+    dict
+        Structures that each target was calibrated on.
+
+    Raises
+    ------
+    InputError
+        If there are too few structures for the coverage of the ensemble's intervals, and as of
+        :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
+    """
+    ensemble = Ensemble.load(path)
+    members, references, n_atoms = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    fold = folds(len(n_atoms))
+    found = calibrate_targets(
+        members,
+        references,
+        np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
+        fold,
+        n_atoms,
+        ensemble.manifest,
+        ensemble.coverage,
+        ensemble.aggregation == "median",
+    )
+    counts = {name: found[name].structures if name in found else 0 for name in references}
+    needed = needed_for_coverage(ensemble.coverage)
+    for name, count in counts.items():
+        if count < needed:
+            raise InputError(
+                f"{_named(data)}: has {count} structures to calibrate {name} on, and intervals of "
+                f"{100 * ensemble.coverage:g} % need at least {needed}; give more"
+            )
+    save_calibrations(
+        ensemble_folder(path),
+        {**ensemble.calibrations, **found},
+        {"data": _named(data), "split": split, "structures": counts},
+    )
+    return counts
+
+
+def _named(data: Labelled) -> str:
+    if isinstance(data, GraphStore):
+        return str(data.path)
+    if isinstance(data, (str, Path)):
+        return str(Path(data).absolute())
+    return f"{1 if isinstance(data, Atoms) else len(data)} structures"

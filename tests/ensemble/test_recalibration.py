@@ -1,0 +1,150 @@
+"""Calibration on a user's own labelled data: whole or not at all, and from then on what counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from ase.io import write
+from ensemble_cases import untrained_ensemble
+
+from hydragnn_flow import Ensemble, InputError, cli
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import recalibrate
+from hydragnn_flow.ensemble.calibration_file import FILE
+from hydragnn_flow.ensemble.export import export_ensemble
+
+
+@pytest.fixture(scope="module")
+def finished(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy to calibrate."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def structures() -> list[Atoms]:
+    """Nine labelled structures."""
+    found = []
+    for seed in range(9):
+        atoms = bulk("Cu", cubic=True)
+        atoms.rattle(0.1, seed=seed)
+        atoms.calc = EMT()
+        atoms.get_forces()
+        found.append(atoms)
+    return found
+
+
+def test_means_stay_and_intervals_hold_the_new_data(run: Path, structures: list[Atoms]) -> None:
+    before = Ensemble.load(run)
+    summary = (run / "ensemble" / "ensemble.json").read_bytes()
+    assert recalibrate(run, structures) == {"energy": 9, "forces": 9}
+    after = Ensemble.load(run)
+    assert (run / "ensemble" / "ensemble.json").read_bytes() == summary
+    assert after.calibrations != before.calibrations
+    # Nine structures hold 0.9 at most, the five of the run 0.8.
+    old, new = before.predict(structures), after.predict(structures, coverage=0.9)
+    assert old.graphs is not None and new.graphs is not None and new.nodes is not None
+    assert (old.graphs["energy_mean"] == new.graphs["energy_mean"]).all()
+    assert new.graphs["energy"].between(new.graphs["energy_lo"], new.graphs["energy_hi"]).all()
+    forces = [new.nodes[f"forces_{axis}"] for axis in "xyz"]
+    ends = [[new.nodes[f"forces_{axis}_{end}"] for axis in "xyz"] for end in ("lo", "hi")]
+    held = [force.between(lo, hi) for force, lo, hi in zip(forces, *ends, strict=True)]
+    assert np.mean(held) >= 0.85
+    said = json.loads((run / "ensemble" / FILE).read_text())["content"]["calibrated_on"]
+    assert said["structures"] == {"energy": 9, "forces": 9}
+    (run / "ensemble" / FILE).unlink()
+    assert Ensemble.load(run).calibrations == before.calibrations
+
+
+def test_a_target_without_labels_keeps_its_calibration(run: Path, structures: list[Atoms]) -> None:
+    before = Ensemble.load(run)
+    for atoms in structures:
+        atoms.info["energy"] = atoms.get_potential_energy()
+        atoms.calc = None
+    said: list[str] = []
+    assert recalibrate(run, structures, say=said.append) == {"energy": 9}
+    after = Ensemble.load(run)
+    assert after.calibrations["forces"] == before.calibrations["forces"]
+    assert after.calibrations["energy"] != before.calibrations["energy"]
+    assert any("forces" in line for line in said)
+
+
+def test_too_few_structures_are_refused_and_change_nothing(
+    run: Path, structures: list[Atoms]
+) -> None:
+    with pytest.raises(InputError, match=r"3 structures: has 3 .* 80 % need at least 4; give more"):
+        recalibrate(run, structures[:3])
+    assert not (run / "ensemble" / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"floor": ', '"floor": 1', 1),
+        lambda text: "[]",
+        lambda text: json.dumps({**json.loads(text), "content": None}),
+    ],
+    ids=["cut", "edited", "no mapping", "empty"],
+)
+def test_a_damaged_calibration_is_named(
+    run: Path, structures: list[Atoms], damage: Callable[[str], str]
+) -> None:
+    recalibrate(run, structures)
+    file = run / "ensemble" / FILE
+    file.write_text(damage(file.read_text()))
+    with pytest.raises(InputError, match=r"calibration\.json: is damaged; recalibrate again"):
+        Ensemble.load(run)
+
+
+def test_an_export_has_it_and_can_be_calibrated_again(
+    run: Path, structures: list[Atoms], tmp_path: Path
+) -> None:
+    recalibrate(run, structures)
+    export_ensemble(run, tmp_path / "out", "card")
+    assert Ensemble.load(tmp_path / "out").calibrations == Ensemble.load(run).calibrations
+    recalibrate(tmp_path / "out", structures[:6])
+    assert Ensemble.load(tmp_path / "out").calibrations != Ensemble.load(run).calibrations
+
+
+def test_the_command(
+    run: Path,
+    structures: list[Atoms],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def call(*words: Any) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["hydragnn-flow", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
+    file = tmp_path / "mine.extxyz"
+    write(file, structures)
+    code, said = call("recalibrate", run, file)
+    assert code == 0, said
+    assert "energy: calibrated on 9 structures" in said
+    assert said.splitlines()[-1] == str(run / "ensemble" / FILE)
+    out = tmp_path / "out.csv"
+    code, said = call("predict", run, file, "-o", out, "--coverage", "0.5")
+    assert code == 0, said
+    assert "the 50 % interval" in said
+    code, said = call("predict", run, file, "-o", out, "--coverage", "0.99")
+    assert code == 2
+    assert "coverage = 0.99: needs 99 structures" in said
