@@ -23,7 +23,7 @@ _COLOURS = 96
 def main(run_directory: Path = Path("runs/quickstart")) -> None:
     """Write the picture."""
     run = read_run(run_directory)
-    parities = [_drawn(figures.parity(target)) for target in test_targets(run)]
+    parities = [_drawn(figures.parity(target)[0]) for target in test_targets(run)]
     half = [
         image.resize((_WIDTH // len(parities), _scaled(image, _WIDTH // len(parities))))
         for image in parities

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from hydragnn_flow.versions import versions
 
 CONFIG = "run.yaml"
 STARTED = "started"
+COMMANDS = "commands"
 
 
 class RunDirectory:
@@ -144,7 +147,12 @@ class RunDirectory:
         if self.has_begun and "search" in before:
             # A study that is lost is made anew from the earlier searches that it began with.
             values["search"]["warm_start"] = before["search"].get("warm_start", [])
-        about = {"versions": versions(values), STARTED: [*before.get(STARTED, []), time.time()]}
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        about = {
+            "versions": versions(values),
+            STARTED: [*before.get(STARTED, []), time.time()],
+            COMMANDS: [*before.get(COMMANDS, []), command],
+        }
         text = yaml.safe_dump({**values, **about}, sort_keys=False, allow_unicode=True)
         write_text(self.path / CONFIG, text)
         drop_torn_record(self.segments)
@@ -268,7 +276,7 @@ def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | Non
         return None
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(set(old) | set(new)):
-            if key == "" and name in ("versions", STARTED):
+            if key == "" and name in ("versions", STARTED, COMMANDS):
                 continue
             place = f"{key}.{name}" if key else name
             found = _first_difference(old.get(name), new.get(name), place, free)

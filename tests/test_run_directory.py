@@ -35,8 +35,9 @@ def result(number: int, **values: Any) -> SegmentResult:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A directory whose search has begun."""
+    monkeypatch.setattr("sys.argv", ["/usr/bin/hydragnn-flow", "run", "a b.yaml"])
     directory = RunDirectory(tmp_path / "runs" / "quickstart")
     directory.check(CONFIG)
     directory.record_start(CONFIG)
@@ -62,6 +63,7 @@ def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirecto
     values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
     versions, started = values.pop("versions"), values.pop("started")
     assert len(started) == 1
+    assert values.pop("commands") == ["hydragnn-flow run 'a b.yaml'"]
     assert RunConfig.model_validate(values) == CONFIG
     assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
 

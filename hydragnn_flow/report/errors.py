@@ -55,7 +55,10 @@ def error_rows(summary: Mapping[str, Any]) -> list[ErrorRow]:
     single = best_single(summary)
     against = [changed(target["change"][single]) for target in targets]
     # Percent stand in the first column, so that errors and changes need no more than 23 characters.
-    return [*rows, ErrorRow(f"against {_short(single)}, %", "", against, [False] * len(targets))]
+    return [
+        *rows,
+        ErrorRow(f"against {short_name(single)}, %", "", against, [False] * len(targets)),
+    ]
 
 
 def explained(summary: Mapping[str, Any]) -> list[str]:
@@ -66,7 +69,7 @@ def explained(summary: Mapping[str, Any]) -> list[str]:
     summary
         Content of `ensemble/ensemble.json`.
     """
-    single = _short(best_single(summary))
+    single = short_name(best_single(summary))
     first = f"against {single}: change of the error from it, the best single model by validation"
     return [f"{first} data, to the ensemble", *losses(summary)]
 
@@ -104,20 +107,23 @@ def model_name(summary: Mapping[str, Any], key: str) -> str:
     if key == ENSEMBLE:
         return f"ensemble of {len(summary['members'])}"
     trials = [of["trial"] for of in summary["members"] if str(of["member"]) == key]
-    return f"{_short(key)}, trial {trials[0]}" if trials else key
+    return f"{short_name(key)}, trial {trials[0]}" if trials else key
 
 
-def _short(key: str) -> str:
+def short_name(key: str) -> str:
+    """Name of a model of `errors`, without its trial."""
     return f"member {key}" if key.isdigit() else key
 
 
 def with_interval(estimate: Estimate) -> str:
     """An error and its interval; the error alone if there is none."""
-    value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
-    if value is None:
-        return ""
-    ends = "" if lo is None or hi is None else f" ({number(lo)}–{number(hi)})"
-    return number(value) + ends
+    value = estimate["value"]
+    return "" if value is None else number(value) + ends(estimate["lo"], estimate["hi"])
+
+
+def ends(lo: float | None, hi: float | None) -> str:
+    """Ends of an interval in brackets, after a space; empty if there is none."""
+    return "" if lo is None or hi is None else f" ({_end(lo)}{_between(lo, hi)}{_end(hi)})"
 
 
 def changed(estimate: Estimate) -> str:
@@ -125,5 +131,15 @@ def changed(estimate: Estimate) -> str:
     value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
     if value is None:
         return ""
-    ends = "" if lo is None or hi is None else f" ({signed(100 * lo)} to {signed(100 * hi)})"
-    return signed(100 * value) + ends
+    if lo is None or hi is None:
+        return signed(100 * value)
+    return f"{signed(100 * value)} ({signed(100 * lo)} to {signed(100 * hi)})"
+
+
+def _end(value: float) -> str:
+    return number(value).replace("-", "\N{MINUS SIGN}") if value < 0 else number(value)
+
+
+def _between(lo: float, hi: float) -> str:
+    """A dash, which would be taken for a sign beside one."""
+    return " to " if lo < 0 or hi < 0 else "\N{EN DASH}"

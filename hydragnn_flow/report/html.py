@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import base64
-import io
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
-from matplotlib.figure import Figure
 
 from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
-from hydragnn_flow.report.errors import explained, with_interval
+from hydragnn_flow.report.data_card import data_card
+from hydragnn_flow.report.errors import best_single, changed, ends, explained, short_name
+from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.measures import measures_frame
+from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run
-from hydragnn_flow.report.style import PIXELS_PER_INCH
 from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
+from hydragnn_flow.report.worst import worst_structures
 
 REPORT = "report.html"
+_TEMPLATE, _STYLE, _SCRIPT = "template.html.j2", "page.css", "page.js"
 MPNN_TYPE = "Architecture.mpnn_type"
-# Number of drawn elements above which a picture of pixels is smaller and opens faster.
-_MOST_SVG_ELEMENTS = 2000
 _MOST_TABLE_ROWS = 500
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure as the page embeds it."""
-
-    source: str
-    """``data:`` address."""
-    width: int
-    """Width in CSS pixels."""
-    text: str
-    """Description of the picture, for readers who cannot see it."""
 
 
 @dataclass(frozen=True)
@@ -81,48 +69,80 @@ def write_report(run_directory: Path) -> Path:
 
 def render(run: RunFiles) -> str:
     """The page as text."""
-    types = mpnn_types(run)
-    trial_types = {number: name for (kind, number), name in types.items() if kind == "trial"}
-    members = {member["trial"] for member in (run.ensemble or {}).get("members", ())}
     targets = test_targets(run)
     objective = run.config.search.objectives[0]
     coverage = run.ensemble["coverage"] if run.ensemble else run.config.ensemble.coverage
-    pictures: dict[str, Picture] = {}
-    own = _own(run)
-    if len(own):
-        drawn = figures.optimisation_history(own, trial_types, members)
-        text = f"Every trial's {objective_label(objective)} against its number"
-        pictures["history"] = embed(drawn, text)
-    found = figures.search_figures(run.study, run.trials, run.segments, run.config.rungs)
-    pictures |= {name: embed(drawn, text) for name, (drawn, text) in found.items()}
-    if run.segments:
-        drawn = figures.gcd_occupancy(run.segments, types)
-        pictures["occupancy"] = embed(drawn, "Bars of the segments each GCD ran over time")
-    if targets:
-        drawn = figures.coverage(targets, coverage)
-        pictures["coverage"] = embed(drawn, "Observed against expected coverage of intervals")
-    measures = (run.ensemble or {}).get("measures")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = resources.files("hydragnn_flow.report").joinpath("template.html.j2")
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    style, script, template = (_resource(name) for name in (_STYLE, _SCRIPT, _TEMPLATE))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    found = run.ensemble
+    n_atoms = None if run.nodes is None else run.nodes.groupby("graph_id").size()
+    measures = (found or {}).get("measures")
+    return environment.from_string(template).render(
         name=run.config.name,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        style=style,
+        script=script,
+        script_digest=digest,
         objective=objective_label(objective),
         missing=missing(run, targets),
         facts=facts(run),
         coverage=f"{coverage * 100:g} %",
-        accuracy=as_text(tables.errors_frame(run.ensemble)) if run.ensemble else None,
-        explained=explained(run.ensemble) if run.ensemble else [],
+        accuracy=as_text(tables.errors_frame(found)) if found else None,
+        explained=explained(found) if found else [],
         measures=as_text(measures_frame(measures)) if measures else None,
-        members=as_text(tables.members_table(run.ensemble)) if run.ensemble else None,
-        parities=[embed(figures.parity(t), f"Predicted against true {t.name}") for t in targets],
-        pictures=pictures,
-        trials=as_text(tables.trials_table(own)),
-        cost=cost(run),
+        members=as_text(tables.members_table(found)) if found else None,
+        worst=as_text(worst_structures(targets, run.graphs, n_atoms)),
+        pictures=pictures(run, targets, coverage),
+        trials=as_text(tables.trials_table(_own(run))),
+        failures=as_text(failures_table(run.segments)),
+        cost=as_text(tables.cost_table(run.segments)) if run.segments else None,
+        wall=f"{found['wall_seconds']:,.0f} s" if found else "",
+        data=data_card(run.manifest) if run.manifest else [],
+        commands=run.commands,
+        versions=run.versions,
+        directory=str(run.directory.resolve()),
+        columns=_columns(run),
         configuration=run.configuration,
     )
+
+
+def pictures(
+    run: RunFiles, targets: list[TargetValues], coverage: float
+) -> dict[str, list[Picture]]:
+    """The figures there is data for, by section."""
+    types = mpnn_types(run)
+    trial_types = {number: name for (kind, number), name in types.items() if kind == "trial"}
+    members = (run.ensemble or {}).get("members", [])
+    measures = (run.ensemble or {}).get("measures", {})
+    estimates = {name: of["measures"] for name, of in measures.items()}
+    found: dict[str, list[Picture]] = {}
+    for section, draw, text in (
+        ("parity", figures.parity, "Predicted against true"),
+        ("deviation", figures.deviation, "Absolute error against predicted deviation of"),
+    ):
+        for target in targets:
+            drawn, marks = draw(target, estimates.get(target.name))
+            found.setdefault(section, []).append(embed(drawn, f"{text} {target.name}", marks))
+    if targets:
+        drawn = figures.coverage(targets, coverage, estimates)
+        found["coverage"] = [embed(drawn, "Observed against expected coverage of intervals")]
+    own = _own(run)
+    if len(own):
+        chosen = {member["trial"] for member in members}
+        drawn, marks = figures.optimisation_history(own, trial_types, chosen)
+        label = objective_label(run.config.search.objectives[0])
+        found["history"] = [embed(drawn, f"Every trial's {label} against its number", marks)]
+    search = figures.search_figures(run.study, run.trials, run.segments, run.config.rungs)
+    found |= {name: [embed(drawn, text)] for name, (drawn, text) in search.items()}
+    if (curves := figures.member_curves(run.segments, members)) is not None:
+        found["members"] = [embed(curves, "Validation loss of the members against the epoch")]
+    if run.segments:
+        drawn = figures.gcd_occupancy(run.segments, types)
+        found["occupancy"] = [embed(drawn, "Bars of the segments each GCD ran over time")]
+    return found
 
 
 def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
@@ -189,49 +209,19 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         label = f"best {objective_label(objectives[0])} of a complete trial"
         found.append((label, number(best.iloc[0])))
     if run.ensemble is not None:
+        single = best_single(run.ensemble)
         for name, target in run.ensemble["errors"].items():
-            value = f"{with_interval(target['mae'][ENSEMBLE])} {target['unit']}"
-            found.append((f"ensemble MAE, {name}", value))
+            mae = target["mae"][ENSEMBLE]
+            label = f"ensemble MAE, {name}{ends(mae['lo'], mae['hi'])}"
+            if against := changed(target["change"][single]):
+                label += f"; {against} % against {short_name(single)}"
+            found.append((label, f"{number(mae['value'])} {target['unit']}"))
     return found
-
-
-def cost(run: RunFiles) -> str:
-    """Segments and time of the run, in one sentence; empty before the first segment ended."""
-    if not run.segments:
-        return ""
-    kinds = [segment.kind for segment in run.segments]
-    told = f"{kinds.count('trial')} segments of trials and {kinds.count('member')} of members"
-    if run.ensemble is not None:
-        wall, cpu = (number(run.ensemble[k]) for k in ("wall_seconds", "cpu_seconds"))
-        return f"{told}; {wall} s wall in all and {cpu} s CPU in these segments."
-    return f"{told} so far."
 
 
 def _own(run: RunFiles) -> pd.DataFrame:
     """The trials that the run's search has asked for itself."""
     return run.trials[run.trials["origin"] == ""]
-
-
-def embed(figure: Figure, text: str) -> Picture:
-    """A figure as a ``data:`` address: SVG, or PNG where it holds very many elements."""
-    file = io.BytesIO()
-    kind, name = "svg+xml", "svg"
-    if elements(figure) > _MOST_SVG_ELEMENTS:
-        kind = name = "png"
-    figure.savefig(file, format=name, dpi=2 * PIXELS_PER_INCH)
-    data = base64.b64encode(file.getvalue()).decode("ascii")
-    width = round(figure.get_figwidth() * PIXELS_PER_INCH)
-    return Picture(f"data:image/{kind};base64,{data}", width, text)
-
-
-def elements(figure: Figure) -> int:
-    """How many marks and line pieces a figure draws, roughly."""
-    count = 0
-    for axes in figure.axes:
-        count += len(axes.texts) + len(axes.patches) + len(axes.lines)
-        for collection in axes.collections:
-            count += max(len(collection.get_paths()), np.shape(collection.get_offsets())[0])
-    return count
 
 
 def as_text(table: pd.DataFrame) -> Cells:
@@ -244,3 +234,18 @@ def as_text(table: pd.DataFrame) -> Cells:
     ]
     numeric = [pd.api.types.is_numeric_dtype(table[column]) for column in table.columns]
     return Cells(columns, numeric, rows, len(table) - len(shown))
+
+
+def _columns(run: RunFiles) -> list[str]:
+    """Names of the predicted columns, less their endings."""
+    frames = [frame for frame in (run.graphs, run.nodes) if frame is not None]
+    return [
+        str(column).removesuffix("_mean")
+        for frame in frames
+        for column in frame.columns
+        if str(column).endswith("_mean")
+    ]
+
+
+def _resource(name: str) -> str:
+    return resources.files("hydragnn_flow.report").joinpath(name).read_text(encoding="utf-8")

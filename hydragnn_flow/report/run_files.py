@@ -12,10 +12,11 @@ import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.ensemble.summary import read_summary
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.ensemble.summary import FOLDER, read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.trials_frame import find_study, study_frame
-from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.run_directory import COMMANDS, RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
 
@@ -27,6 +28,12 @@ class RunFiles:
     config: RunConfig
     configuration: str
     """`run.yaml` as it is written."""
+    commands: list[str]
+    """Command lines of its drivers."""
+    versions: dict[str, str]
+    """Versions of the packages that matter, by name."""
+    manifest: dict[str, Any] | None
+    """That of the store; None until it is prepared."""
     study: optuna.Study
     """Without trials before the search begins."""
     trials: pd.DataFrame
@@ -69,6 +76,9 @@ def read_run(directory: Path) -> RunFiles:
         directory=directory,
         config=config,
         configuration=text,
+        commands=[str(command) for command in values.get(COMMANDS) or []],
+        versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
+        manifest=_read_manifest(directory),
         study=study,
         trials=study_frame(study, segments, objectives),
         segments=segments,
@@ -76,6 +86,12 @@ def read_run(directory: Path) -> RunFiles:
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
     )
+
+
+def _read_manifest(directory: Path) -> dict[str, Any] | None:
+    kept = (directory / FOLDER / "manifest.json", RunDirectory(directory).store / "manifest.json")
+    file = next((file for file in kept if file.exists()), None)
+    return None if file is None else read_json(file)
 
 
 def _read_table(path: Path) -> pd.DataFrame | None:

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hydragnn_flow.report.cost import cost_of, energy
 from hydragnn_flow.report.errors import error_rows, target_labels
 from hydragnn_flow.report.importance import FEW_TRIALS, MANY
 from hydragnn_flow.report.text import cell, number, objective_label, percent
 from hydragnn_flow.report.trials_frame import value_columns
+from hydragnn_flow.segment import SegmentResult
 
 BEST = 20
 """Trials the terminal shows."""
@@ -190,6 +192,32 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
         }
         for member in summary["members"]
     ]
+    return pd.DataFrame(rows)
+
+
+def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
+    """Cost of the trials, of the members, and of both, a row each."""
+    parts = [
+        ("trials", [s for s in segments if s.kind == "trial"]),
+        ("members", [s for s in segments if s.kind == "member"]),
+        ("together", list(segments)),
+    ]
+    rows = []
+    for name, own in parts:
+        cost = cost_of(own)
+        joules, epochs = cost["joules"], sum(len(s.history) for s in own)
+        rows.append(
+            {
+                "": name,
+                "segments": len(own),
+                "epochs": epochs,
+                "GCD-hours": cost["gcd_hours"],
+                "node-hours": cost["node_hours"],
+                "CPU-hours": cost["cpu_seconds"] / 3600,
+                "energy": "not counted" if joules is None else energy(joules, cost["uncounted"]),
+                "largest process [GiB]": cost["peak_memory_gib"],
+            }
+        )
     return pd.DataFrame(rows)
 
 

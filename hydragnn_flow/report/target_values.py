@@ -101,27 +101,6 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
     return found
 
 
-@dataclass(frozen=True)
-class Errors:
-    """How far predictions are from their references."""
-
-    mae: float
-    rmse: float
-    r2: float
-    """Coefficient of determination; NaN if all references are equal."""
-
-
-def errors_of(target: TargetValues) -> Errors:
-    """Mean absolute error, root mean square error, R²."""
-    squares = float(np.sum(target.errors**2))
-    spread = float(np.sum((target.reference - target.reference.mean()) ** 2))
-    return Errors(
-        mae=float(np.mean(np.abs(target.errors))),
-        rmse=float(np.sqrt(np.mean(target.errors**2))),
-        r2=1 - squares / spread if spread > 0 else float("nan"),
-    )
-
-
 def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
     """Fraction of references inside the Gaussian intervals mean ± z·std.
 
@@ -144,6 +123,31 @@ def interval_coverage(target: TargetValues) -> float:
     """Fraction of references inside the calibrated interval [lo, hi]."""
     inside = (target.lo <= target.reference) & (target.reference <= target.hi)
     return float(np.mean(inside))
+
+
+def binned(error: Floats, std: Floats, most: int = 10) -> tuple[Floats, Floats]:
+    """Root mean square of standard deviations and of errors, in bins of equally many values.
+
+    Parameters
+    ----------
+    error, std
+        Of each value; bins hold those of similar ``std``.
+    most
+        How many bins, with at least five values each.
+    """
+    order = np.argsort(std, kind="stable")
+    bins = np.array_split(order, max(1, min(most, len(order) // 5)))
+    roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
+    return np.array(roots[0]), np.array(roots[1])
+
+
+def telling(worth: Floats, most: int) -> NDArray[np.int64]:
+    """At most ``most`` positions: a third of them the worthiest, the others evenly spaced."""
+    if len(worth) <= most:
+        return np.arange(len(worth))
+    first = np.argsort(-worth, kind="stable")[: most // 3]
+    others = np.setdiff1d(np.arange(len(worth)), first)
+    return np.union1d(first, others[evenly(len(others), most - len(first))])
 
 
 def evenly(count: int, most: int) -> NDArray[np.int64]:

@@ -70,6 +70,27 @@ CONFIGURATION = {
     },
     "ensemble": {"size": 3, "epochs": 30, "coverage": 0.9},
     "versions": {"torch": "2.13.0", "optuna": "5.0.0"},
+    "commands": ["hydragnn-flow run 'a b.yaml' --site local"],
+}
+
+MANIFEST = {
+    "targets": {
+        "energy": {"level": "graph", "dim": 1, "unit": "eV"},
+        "forces": {"level": "node", "dim": 3, "unit": "eV/Å"},
+    },
+    "units": {"pos": "Å"},
+    "cutoff": 5.0,
+    "max_neighbours": None,
+    "elements": [28, 29],
+    "splits": {"trainset": {"graphs": 224, "atoms": 6940, "edges": 9}},
+    "statistics": {
+        "avg_num_neighbors": 39.4,
+        "targets": {"energy": {"mean": [4.6], "std": [4.61]}},
+    },
+    "provenance": {
+        "source": {"format": "emt_alloys", "elements": ["Cu", "Ni"]},
+        "division": {"duplicates": {"trainset": 2, "valset": 0}, "left_out": {}},
+    },
 }
 
 
@@ -287,6 +308,7 @@ class Made:
         }
         (self.directory / "ensemble").mkdir(exist_ok=True)
         (self.directory / "ensemble" / "ensemble.json").write_text(json.dumps(summary))
+        (self.directory / "ensemble" / "manifest.json").write_text(json.dumps(MANIFEST))
 
 
 class Sums:

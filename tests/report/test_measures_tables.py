@@ -51,8 +51,8 @@ def test_the_terminal_shows_each_target_and_fits() -> None:
 
 
 def test_the_page_shows_them_below_the_errors(finished: Made) -> None:
-    run = read_run(finished.directory)
-    assert "Spearman" not in render(run), "an ensemble of an earlier version has none"
+    # Without what is drawn from tables and segments, which takes seconds.
+    run = replace(read_run(finished.directory), graphs=None, nodes=None, segments=[])
     assert run.ensemble is not None
     page = render(replace(run, ensemble={**run.ensemble, "measures": TARGETS}))
     frame = measures_frame(TARGETS)

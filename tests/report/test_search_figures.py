@@ -16,8 +16,8 @@ from hydragnn_flow.report.figures.search import (
     rung_curves,
     search_figures,
 )
-from hydragnn_flow.report.html import elements, embed
 from hydragnn_flow.report.importance import parameter_importance
+from hydragnn_flow.report.pictures import elements, embed
 from hydragnn_flow.report.trials_frame import ranking, study_frame
 
 

@@ -9,11 +9,12 @@ from report_cases import predictions
 
 from hydragnn_flow.report.target_values import (
     TargetValues,
-    errors_of,
+    binned,
     evenly,
     gaussian_coverage,
     interval_coverage,
     targets_of,
+    telling,
 )
 
 
@@ -61,12 +62,22 @@ def test_energy_per_atom_divides_by_the_atoms_of_each_structure() -> None:
     assert interval_coverage(per_atom) == interval_coverage(energy)
 
 
-def test_errors() -> None:
-    reference, mean = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 3.0, 6.0])
-    errors = errors_of(values(reference, mean, np.ones(4)))
-    assert (errors.mae, errors.rmse) == (0.5, 1.0)
-    assert errors.r2 == pytest.approx(1 - 4 / 5)
-    assert np.isnan(errors_of(values(np.ones(4), mean, np.ones(4))).r2)
+def test_the_worthiest_are_always_among_those_drawn() -> None:
+    worth = np.random.default_rng(0).exponential(size=5000)
+    chosen = telling(worth, 300)
+    assert len(chosen) == len(set(chosen)) == 300
+    assert set(np.argsort(-worth)[:100]) <= set(chosen)
+    assert chosen[0] < 30 and chosen[-1] > 4970
+    assert list(telling(worth[:7], 300)) == list(range(7))
+
+
+def test_bins_of_errors_that_are_as_predicted() -> None:
+    random = np.random.default_rng(0)
+    std = random.uniform(0.5, 2, 40_000)
+    x, y = binned(random.normal(0, std), std)
+    assert len(x) == 10
+    np.testing.assert_allclose(y, x, rtol=0.05)
+    assert [len(of) for of in binned(np.ones(3), np.ones(3))] == [1, 1]
 
 
 def test_coverage_of_exact_gaussians_is_their_level() -> None:

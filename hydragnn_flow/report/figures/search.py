@@ -18,6 +18,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from hydragnn_flow.report.importance import FEW_TRIALS, FEWEST, MANY, parameter_importance
+from hydragnn_flow.report.pictures import Marks
 from hydragnn_flow.report.style import (
     BLUE,
     GREEN,
@@ -100,7 +101,7 @@ def search_figures(
 
 def optimisation_history(
     frame: pd.DataFrame, types: Mapping[int, str], members: Collection[int] = ()
-) -> Figure:
+) -> tuple[Figure, Marks]:
     """Value of every trial against its number, and the best so far.
 
     The best is that of the complete trials that kept their limits; the pruned trials' values are of
@@ -178,7 +179,9 @@ def optimisation_history(
     if len(chosen):
         keys.append(_key("in the ensemble", marker="o", ms=11, mfc="none", mec=INK, ls="none"))
     legend_above(figure, keys)
-    return figure
+    found = shown[known]
+    numbers = [f"trial {number}" for number in found["trial"]]
+    return figure, Marks(axes, found["trial"].to_numpy(), found["value"].to_numpy(), numbers)
 
 
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, float]]:

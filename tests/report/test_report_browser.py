@@ -1,0 +1,154 @@
+"""The page in a real browser: light and dark, on a phone and on A4, nothing fetched."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import PROGRAM, Tab, chromium
+from report_cases import Made
+
+from hydragnn_flow.report.html import write_report
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here: apt install chromium"),
+    pytest.mark.xdist_group("chromium"),
+]
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+# Width and height of each figure on the page, and whether its picture has pixels of its own.
+FIGURES = """
+Promise.all([...document.images].map(image => image.decode())).then(() =>
+  [...document.querySelectorAll("figure")].map(figure => {
+    const image = figure.querySelector("img"), box = figure.getBoundingClientRect();
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = 64;
+    const ink = canvas.getContext("2d");
+    ink.drawImage(image, 0, 0, 64, 64);
+    const shades = new Set(new Uint32Array(ink.getImageData(0, 0, 64, 64).data.buffer));
+    return [box.left, box.right, box.height, shades.size];
+  }))
+"""
+
+
+@pytest.fixture(scope="module")
+def page(finished: Made) -> Path:
+    return write_report(finished.directory)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme: str) -> None:
+    width, height = SIZES[size]
+    tab.open(page, width, height, prefers_color_scheme=scheme)
+    figures = tab.evaluate(FIGURES)
+    assert len(figures) == 10
+    for left, right, tall, shades in figures:
+        assert 0 <= left < right <= width and tall > 100
+        assert shades > 20, "a picture that is not one colour"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    red, green, blue = map(int, re.findall(r"\d+", tab.evaluate(
+        "getComputedStyle(document.body).backgroundColor")))  # fmt: skip
+    assert (red + green + blue < 200) == (scheme == "dark")
+
+
+def test_nothing_is_fetched(tab: Tab, page: Path) -> None:
+    tab.requests.clear()
+    tab.open(page, *SIZES["desktop"])
+    tab.evaluate(FIGURES)
+    assert tab.complaints == []
+    assert tab.requests[0] == page.resolve().as_uri()
+    assert len(tab.requests) > 1
+    assert all(address.startswith("data:image/") for address in tab.requests[1:])
+    # The page's own policy keeps even a script that got into it from asking.
+    tab.evaluate("fetch('http://example.com/').catch(() => 0)")
+    assert "Content Security Policy" in " ".join(tab.complaints)
+    tab.complaints.clear()
+
+
+def test_it_prints_on_a4(tab: Tab, page: Path) -> None:
+    tab.open(page, *SIZES["desktop"])
+    pdf = tab.printed()
+    pages = re.findall(rb"/MediaBox \[([\d. ]+)\]", pdf) or [
+        box
+        for stream in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL)
+        for box in re.findall(rb"/MediaBox \[([\d. ]+)\]", _inflated(stream))
+    ]
+    sizes = {tuple(round(float(of)) for of in box.split()[2:]) for box in pages}
+    assert sizes <= {(595, 842), (596, 842), (595, 841), (594, 842)} and len(sizes) == 1
+    assert 4 <= len(pages) <= 12
+    assert tab.evaluate("document.querySelector('details').open"), "the configuration is printed"
+
+
+def test_pointing_at_a_mark_says_what_it_is(tab: Tab, page: Path) -> None:
+    tab.open(page, *SIZES["desktop"])
+    told = tab.evaluate("""(() => {
+      const figure = document.querySelector("#history figure");
+      const [x, y, label] = JSON.parse(figure.dataset.marks)[3];
+      const box = figure.querySelector("img").getBoundingClientRect();
+      const clientX = box.left + x / 1000 * box.width, clientY = box.top + y / 1000 * box.height;
+      figure.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
+      const told = figure.querySelector(".tip").textContent;
+      figure.dispatchEvent(new PointerEvent("pointerleave"));
+      return [label, told, figure.querySelector(".tip").hidden];
+    })()""")
+    assert told[0] == "trial 3"
+    assert {"trial 3", "epochs"} <= {line.rpartition(" ")[0] or line for line in
+                                     told[1].splitlines()} | set(told[1].splitlines())  # fmt: skip
+    assert "mpnn_type" in told[1] and told[2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "holds"),
+    [
+        ("complete", lambda row: row["state"] == "complete"),
+        ("hidden_dim>=32 pna", lambda row: int(row['hidden_dim']) >= 32 and 'PNA' in row.values()),
+        ("mpnn_type=schnet", lambda row: row["mpnn_type"] == "SchNet"),
+        ("nothing like it", lambda row: False),
+    ],
+)  # fmt: skip
+def test_trials_are_filtered(tab: Tab, page: Path, asked: str, holds: object) -> None:
+    tab.open(page, *SIZES["desktop"])
+    headings, rows = tab.evaluate(f"""(() => {{
+      const input = document.querySelector("#trials input");
+      input.value = {asked!r};
+      input.dispatchEvent(new Event("input"));
+      const table = document.querySelector("#trials table");
+      const words = row => [...row.cells].map(cell => cell.textContent);
+      const rows = [...table.tBodies[0].rows];
+      return [words(table.tHead.rows[0]), rows.map(row => [...words(row), row.hidden])];
+    }})()""")
+    assert len(rows) == 16
+    for *cells, hidden in rows:
+        assert hidden != holds(dict(zip(headings, cells, strict=True)))
+
+
+def test_trials_are_sorted_with_gaps_last(tab: Tab, page: Path) -> None:
+    tab.open(page, *SIZES["desktop"])
+    gaussians = """(() => {
+      const table = document.querySelector("#trials table");
+      const headings = [...table.tHead.rows[0].cells];
+      const column = headings.findIndex(cell => cell.textContent === "num_gaussians");
+      headings[column].querySelector("button").click();
+      return [...table.tBodies[0].rows].map(row => row.cells[column].textContent);
+    })()"""
+    for sign in (1, -1):
+        cells = tab.evaluate(gaussians)
+        known = [int(cell) for cell in cells if cell]
+        assert known == sorted(known, key=lambda value: sign * value) and len(set(known)) > 1
+        assert cells[len(known) :] == [""] * (16 - len(known))
+
+
+def _inflated(stream: bytes) -> bytes:
+    try:
+        return zlib.decompress(stream)
+    except zlib.error:
+        return b""
