@@ -122,15 +122,20 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
     """Structures to draw from, and what deviations of draws are to be multiplied by.
 
     Deviations fall with the root of the number of structures: those of m out of n structures are
-    √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)).
+    √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)). Where few
+    structures have most values, some values of each stand for all.
     """
     n = counted.n_structures
     m = max(round(n * _MOST_VALUES / len(sample)), _LEAST_STRUCTURES)
-    if m >= n:
+    rng = np.random.default_rng(seed)
+    if m < n:
+        chosen = rng.choice(np.unique(sample.structure), m, replace=False)
+        sample = sample[np.isin(sample.structure, chosen)]
+    if len(sample) > 2 * _MOST_VALUES:
+        sample = sample[rng.random(len(sample)) < _MOST_VALUES / len(sample)]
+    elif m >= n:
         return counted, 1.0
-    numbers = np.unique(sample.structure)
-    chosen = np.random.default_rng(seed).choice(numbers, m, replace=False)
-    return _Counted(sample[np.isin(sample.structure, chosen)]), (m / n) ** 0.5
+    return _Counted(sample), min(m / n, 1.0) ** 0.5
 
 
 def _deviations(counted: _Counted, factor: float, seed: int) -> dict[str, Floats]:

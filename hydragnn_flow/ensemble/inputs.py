@@ -127,7 +127,10 @@ def check_structures(structures: object) -> Sequence[Atoms]:
 
 def current(atoms: Atoms) -> Found:
     """A structure, and what is said of it, without results of another that its calculator keeps."""
-    if atoms.calc is None or not atoms.calc.check_state(atoms):
+    calculator = atoms.calc
+    # ASE takes any that has the methods it calls.
+    tells = hasattr(calculator, "check_state") and hasattr(calculator, "results")
+    if calculator is None or (tells and not calculator.check_state(atoms)):
         return said_of(atoms)
     alone: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # without calculator
     return said_of(alone)

@@ -246,6 +246,9 @@ def test_results_of_another_structure_are_no_labels(
     with pytest.raises(InputError, match="though 1 of"):
         evaluate(ensemble, structures)
     assert next(iter(evaluate(ensemble, structures[-1]))) == "energy"
+    structures[0].calc = object()  # ASE takes any that has the methods it calls
+    with pytest.raises(InputError, match="no structure has a label of energy, forces"):
+        evaluate(ensemble, structures[0])
 
 
 def broken(change: Callable[[list[Atoms]], None]) -> Callable[[list[Atoms]], list[Atoms]]:

@@ -224,6 +224,19 @@ def test_a_large_sample_has_the_interval_of_a_part_of_it(monkeypatch: pytest.Mon
         assert widths[1] == pytest.approx(widths[0], rel=0.3), name
 
 
+def test_some_values_of_large_structures_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few structures none may be left out, however many values they have."""
+    sample = drawn(structures=30, values=160)
+    monkeypatch.setattr(bootstrap, "_DRAWS", 200)
+    whole = measure(sample)
+    monkeypatch.setattr(bootstrap, "_MOST_VALUES", len(sample) // 4)
+    some = measure(sample)
+    for name in ("mae", "rmse", "nll", "spearman", "retention", "coverage_90"):
+        assert some[name].value == whole[name].value
+        widths = [found[name].hi - found[name].lo for found in (whole, some)]
+        assert widths[0] != widths[1] == pytest.approx(widths[0], rel=0.3), name
+
+
 def test_where_all_draws_agree_the_rule_of_three_bounds() -> None:
     n = 30
     reference = np.linspace(0, 1, n)
