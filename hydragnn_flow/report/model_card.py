@@ -12,6 +12,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.measures import measures_frame
@@ -50,7 +51,7 @@ def model_card(run_directory: Path, name: str) -> str:
         ("Training data", _data(manifest)),
         ("Errors on the test split", _errors(summary)),
         ("Limits", _limits(manifest, summary)),
-        ("Members", _members(summary, networks)),
+        ("Members", _members(folder, summary, networks)),
         ("Versions", _versions(run)),
     )
     n = len(summary["members"])
@@ -139,8 +140,9 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
 def _limits(manifest: Manifest, summary: Mapping[str, Any]) -> Iterator[str]:
     known = set(manifest.elements) - manifest.unseen
     yield (
-        f"* Structures with elements other than {_symbols(known)} are not predicted. Everything "
-        f"else is predicted, however far it is from the training data."
+        f"* Structures with elements other than {_symbols(known)} are not predicted. All others "
+        f"are, however far they are from the training data; the column `flagged` marks those "
+        f"that are unlike them, and `note` says in what."
     )
     yield (
         f"* The {number(100 * summary['coverage'])} % intervals hold for structures like those "
@@ -152,7 +154,7 @@ def _limits(manifest: Manifest, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _members(
-    summary: Mapping[str, Any], networks: Mapping[int, Mapping[str, Any]]
+    folder: Path, summary: Mapping[str, Any], networks: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[str]:
     rows = []
     for row in summary["members"]:
@@ -161,12 +163,16 @@ def _members(
         network = (str(shape.get("mpnn_type")), size)
         rows.append((str(row["member"]), str(row["trial"]), *network, f"{row['weight']:.3f}"))
     yield from _table(("member", "trial", "type", "layers × width", "weight"), rows)
-    known = summary.get("calibrated_on") or {}
-    if known:
-        split = _SPLITS.get(known["split"], known["split"])
-        yield ""
-        yield f"Weights and error bars were fitted on {known['structures']:,} structures: the "
-        yield f"{split} split."
+    known = summary["calibrated_on"]
+    split = _SPLITS.get(known["split"], known["split"])
+    yield ""
+    yield f"Weights and error bars were fitted on {known['structures']:,} structures: the "
+    yield f"{split} split."
+    if (folder / CALIBRATION).exists():
+        counts = read_json(folder / CALIBRATION)["content"]["calibrated_on"]["structures"]
+        again = ", ".join(f"{name} on {count:,}" for name, count in counts.items())
+        yield f"Later, error bars were fitted to other labelled structures: {again}. The errors"
+        yield "above are those before."
 
 
 def _versions(run: Mapping[str, Any]) -> list[str]:
