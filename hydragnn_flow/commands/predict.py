@@ -92,7 +92,9 @@ def predict(
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.predictions_files import write_predictions
     from hydragnn_flow.report.progress import CampaignView
+    from hydragnn_flow.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     with using(*out, run_dir, structures):
         ensemble = Ensemble.load(run_dir, without=without or ())
         if coverage is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.evaluation import evaluate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.members import member_folder
+    from hydragnn_flow.ensemble.predictions_files import write_predictions
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.recalibration import recalibrate
     from hydragnn_flow.ensemble.selection import select_top
@@ -36,6 +37,7 @@ else:
             "recalibrate": "recalibration",
             "select_structures": "acquisition",
             "select_top": "selection",
+            "write_predictions": "predictions_files",
         },
     )
 
@@ -54,4 +56,5 @@ __all__ = [
     "recalibrate",
     "select_structures",
     "select_top",
+    "write_predictions",
 ]

@@ -20,8 +20,8 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.batching import Budget
 
-BUDGET = Budget(atoms=2048, edges=65_536)
-"""What a batch may hold of structures to predict."""
+BUDGET = Budget(atoms=2048, edges=32_768)
+"""What a batch may hold of structures to predict; twice as much was not faster, a quarter slower."""
 
 
 @dataclass(frozen=True)

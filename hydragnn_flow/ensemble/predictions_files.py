@@ -46,9 +46,19 @@ class PredictionFiles:
     paths
         Files to write, each with one of the :data:`SUFFIXES`. A table of atoms goes to a second
         file, ``NAME_nodes``; extended XYZ holds both.
+
+    Raises
+    ------
+    InputError
+        If a file has another suffix, or is in no directory.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            if path.suffix not in SUFFIXES:
+                raise InputError(f"{path}: must end in {' or '.join(SUFFIXES)}")
+            if not path.absolute().parent.is_dir():
+                raise InputError(f"{path}: there is no directory {path.parent}; make it first")
         self.written: list[Path] = []
         """The files, once they are complete."""
         self._paths = paths

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import runpy
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -16,7 +21,9 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble import predicting, records
+from hydragnn_flow.data.sources.ase_files import each_structure
+from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.ensemble import predicting, records, structure_files
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
 from hydragnn_flow.errors import InputError
 
@@ -113,6 +120,69 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> 
         1 / 0  # noqa: B018
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
     assert out.read_text() == "old"
+
+
+def test_files_that_cannot_be_written_are_refused_first(
+    tmp_path: Path, ensemble: Ensemble
+) -> None:
+    for name, says in {"out.txt": "must end in .csv or", "none/out.csv": "no directory"}.items():
+        with pytest.raises(InputError, match=rf"{name}: .*{says}"):
+            write_predictions(ensemble, tmp_path / "none.xyz", [tmp_path / name])
+
+
+def test_structures_are_let_go_once_they_are_written(
+    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not grow with their number."""
+    small_chunks(monkeypatch, 4)
+    ase.io.write(tmp_path / "many.extxyz", [crystal(seed) for seed in range(40)])
+    alive: weakref.WeakSet[Atoms] = weakref.WeakSet()
+    rows: weakref.WeakSet[pd.DataFrame] = weakref.WeakSet()
+    most: list[tuple[int, int]] = []
+
+    def watched(file: Path) -> Iterator[Found]:
+        for found in each_structure(file):
+            alive.add(found.atoms)
+            yield found
+
+    def added(files: PredictionFiles, *new: Any) -> None:
+        rows.add(new[0].graphs)
+        gc.collect()
+        most.append((len(alive), len(rows)))
+        return add(files, *new)
+
+    add = PredictionFiles.add
+    monkeypatch.setattr(PredictionFiles, "add", added)
+    monkeypatch.setattr(structure_files, "each_structure", watched)
+    outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
+    write_predictions(ensemble, tmp_path / "many.extxyz", outs)
+    assert len(most) == 10
+    assert max(structures for structures, _ in most) <= 2 * 4 + 1
+    assert max(tables for _, tables in most) <= 2
+    assert len(pd.read_csv(outs[0])) == 40
+
+
+def test_the_workflow_writes_what_python_predicts(
+    alloy_store: GraphStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = untrained_ensemble(tmp_path / "run", alloy_store)
+    ase.io.write(tmp_path / "some.extxyz", [crystal(0), Atoms("Al"), crystal(1)])
+    out = tmp_path / "out.parquet"
+    script = Path(__file__).parents[2] / "workflows" / "predict.py"
+    words = [str(script), str(run), str(tmp_path / "some.extxyz"), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    runpy.run_path(str(script), run_name="__main__")
+    assert "3 structures, 1 without a prediction" in capsys.readouterr().out
+    expected = Ensemble.load(run).predict(tmp_path / "some.extxyz").graphs
+    pd.testing.assert_frame_equal(pd.read_parquet(out), expected, check_dtype=False)
+    monkeypatch.setattr("sys.argv", [*words[:2], "none.xyz"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: none.xyz: does not exist")
 
 
 def test_labels_that_come_late_have_their_column(

@@ -189,12 +189,17 @@ def test_the_command_writes_the_columns_and_says_what_it_skipped(
 ) -> None:
     out = tmp_path / "out.csv"
     words = ["hydragnn-flow", "predict", str(run), str(folder), "-o", str(out)]
+    words += ["-o", str(out.with_suffix(".extxyz"))]
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as end:
         cli.main()
     said = capsys.readouterr().out
     assert end.value.code == 0, said
     assert "labels.csv" in said and "truncated.cif holds no structures" in said
+    assert "1 of 6 structures have no prediction; see `note`" in said
+    assert [line for line in said.splitlines() if line.startswith(str(tmp_path / "out"))] == [
+        str(tmp_path / name) for name in ("out.csv", "out_nodes.csv", "out.extxyz")
+    ]
     for table in (pd.read_csv(out), pd.read_csv(out.with_name("out_nodes.csv"))):
         assert list(dict.fromkeys(table["file"])) == list(dict.fromkeys(FILES))
         assert list(table)[:4] == ["graph_id", "file", "frame", "formula"]
