@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="by torch's name, such as cuda")
     options = parser.parse_args()
     try:
-        predict(options.run, options.structures, [Path(name) for name in options.out], options.device)
+        predict(
+            options.run, options.structures, [Path(name) for name in options.out], options.device
+        )
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
 

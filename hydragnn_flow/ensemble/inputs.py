@@ -21,7 +21,7 @@ from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.batching import Budget
 
 BUDGET = Budget(atoms=2048, edges=32_768)
-"""What a batch may hold of structures to predict; twice as much was not faster, a quarter slower."""
+"""What a batch may hold of structures to predict: more was no faster, a quarter was slower."""
 
 
 @dataclass(frozen=True)

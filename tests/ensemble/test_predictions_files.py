@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import runpy
 import weakref
 from collections.abc import Iterator
@@ -122,9 +121,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> 
     assert out.read_text() == "old"
 
 
-def test_files_that_cannot_be_written_are_refused_first(
-    tmp_path: Path, ensemble: Ensemble
-) -> None:
+def test_files_that_cannot_be_written_are_refused_first(tmp_path: Path, ensemble: Ensemble) -> None:
     for name, says in {"out.txt": "must end in .csv or", "none/out.csv": "no directory"}.items():
         with pytest.raises(InputError, match=rf"{name}: .*{says}"):
             write_predictions(ensemble, tmp_path / "none.xyz", [tmp_path / name])
@@ -135,20 +132,19 @@ def test_structures_are_let_go_once_they_are_written(
 ) -> None:
     """Memory does not grow with their number."""
     small_chunks(monkeypatch, 4)
-    ase.io.write(tmp_path / "many.extxyz", [crystal(seed) for seed in range(40)])
-    alive: weakref.WeakSet[Atoms] = weakref.WeakSet()
-    rows: weakref.WeakSet[pd.DataFrame] = weakref.WeakSet()
-    most: list[tuple[int, int]] = []
+    ase.io.write(tmp_path / "many.extxyz", [crystal(seed) for seed in range(20)])
+    seen: dict[str, list[weakref.ref[Any]]] = {"structures": [], "tables": []}
+    most = dict.fromkeys(seen, 0)
 
     def watched(file: Path) -> Iterator[Found]:
         for found in each_structure(file):
-            alive.add(found.atoms)
+            seen["structures"].append(weakref.ref(found.atoms))
             yield found
 
     def added(files: PredictionFiles, *new: Any) -> None:
-        rows.add(new[0].graphs)
-        gc.collect()
-        most.append((len(alive), len(rows)))
+        seen["tables"].append(weakref.ref(new[0].graphs))
+        for what, things in seen.items():
+            most[what] = max(most[what], sum(thing() is not None for thing in things))
         return add(files, *new)
 
     add = PredictionFiles.add
@@ -156,10 +152,9 @@ def test_structures_are_let_go_once_they_are_written(
     monkeypatch.setattr(structure_files, "each_structure", watched)
     outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
     write_predictions(ensemble, tmp_path / "many.extxyz", outs)
-    assert len(most) == 10
-    assert max(structures for structures, _ in most) <= 2 * 4 + 1
-    assert max(tables for _, tables in most) <= 2
-    assert len(pd.read_csv(outs[0])) == 40
+    assert {what: len(things) for what, things in seen.items()} == {"structures": 20, "tables": 5}
+    assert most["structures"] <= 2 * 4 + 1 and most["tables"] <= 2
+    assert len(pd.read_csv(outs[0])) == 20
 
 
 def test_the_workflow_writes_what_python_predicts(
