@@ -47,7 +47,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 STRANGE = Atoms("Al"), Atoms(), Atoms("Cu2", [[0, 0, 0], [0, 0, np.nan]])
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(
     kinds=st.lists(st.integers(-3, 5), min_size=1, max_size=7),
     size=st.integers(1, 4),
