@@ -61,6 +61,9 @@ def init(
         say("edges       leave out near neighbours: forces are no gradient (truncated_neighbours)")
     if config.others:
         say(f"not learnt  {', '.join(label.name for label in config.others)}")
+    if finding.partial:
+        some = (f"{key} ({n} of {finding.looked_at})" for key, n in finding.partial.items())
+        say(f"incomplete  {', '.join(some)}")
     if finding.skipped:
         say(f"not used    {', '.join(finding.skipped)}")
     say(f"search      {config.trials} trials, then {config.members} members, on {gcds} devices")

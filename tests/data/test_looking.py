@@ -133,6 +133,15 @@ def cif_text_and_more(folder: Path) -> None:
     write_extxyz(folder / "a.xyz", frames(1))
 
 
+def incomplete(folder: Path) -> None:
+    structures = frames(3)
+    for atoms in structures:
+        atoms.calc = None
+    structures[0].info["gap"] = 1.5
+    structures[2].info["gap"] = 2.5
+    write_extxyz(folder / "a.xyz", structures)
+
+
 def broken(folder: Path) -> None:
     (folder / "a.xyz").write_text("2\nPbc='F F F'\nCu 0 0 0\n")
 
@@ -148,6 +157,7 @@ def broken(folder: Path) -> None:
         (by_hand, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
         (two_columns, r"columns of different names \(cif, structure\); rename one"),
         (cif_text_and_more, r"several formats \(extxyz: 1, csv: 1\)"),
+        (incomplete, r"only 2 of 3 structures looked at have a label 'gap', .* leave out"),
         (broken, r"a\.xyz"),
     ],
 )
@@ -170,7 +180,7 @@ def test_structures_that_a_table_names_are_no_second_format(tmp_path: Path) -> N
 
 def labels_of(values: list[dict[str, Any]]) -> list[str]:
     structures = [Found(bulk("Cu", cubic=True), one) for one in values]
-    return [f"{label.name} {label.level} {label.unit}" for label in find_labels(structures)]
+    return [f"{label.name} {label.level} {label.unit}" for label in find_labels(structures)[0]]
 
 
 def test_what_is_no_label() -> None:
@@ -191,11 +201,13 @@ def test_what_is_no_label() -> None:
         }
         for i in range(4)
     ]
+    structures = [Found(bulk("Cu"), one) for one in values]
+    assert find_labels(structures)[1] == {"some": 3, "strange": 3}
     assert labels_of(values) == ["gap graph eV", "mag node ", "target__1 graph ", "E graph eV/atom"]
 
 
 @given(st.text(min_size=1))
 def test_every_label_gets_a_name_that_a_target_may_have(key: str) -> None:
-    for label in find_labels([Found(bulk("Cu"), {key: 1.5})]):
+    for label in find_labels([Found(bulk("Cu"), {key: 1.5})])[0]:
         assert label.key == key
         good_names({label.name: TargetConfig(unit=label.unit)})

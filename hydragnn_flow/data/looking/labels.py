@@ -45,26 +45,36 @@ class Label:
     """Empty if the files do not tell."""
 
 
-def find_labels(structures: Sequence[Found]) -> list[Label]:
-    """Quantities that could be learnt: those that every structure has, in the order of the files.
+def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int]]:
+    """Quantities that could be learnt, in the order of the files.
 
     Numbers of one shape count, others than names and counters: whole numbers that grow by one from
     each structure to the next.
+
+    Returns
+    -------
+    labels
+        Those that every structure has.
+    partial
+        Keys of others, and how many structures have them.
     """
-    found = []
-    for key in structures[0].values:
+    found, partial = [], {}
+    for key in dict.fromkeys(key for one in structures for key in one.values):
         if key.lower() in _NO_LABELS or key.lower().endswith("_id"):
             continue
-        known = [_label(one, key) for one in structures]
-        values = [value for value in known if value is not None]
-        if len(values) < len(known) or _is_counter(values):
+        values = [value for one in structures if (value := _label(one, key)) is not None]
+        if not values or _is_counter(values):
             continue
         of_atoms = {value.ndim == 2 for value in values}
         dims = {value.shape[-1] for value in values}
-        if len(of_atoms) == 1 and len(dims) == 1 and (dim := dims.pop()) <= _LARGEST_VECTOR:
-            level: Level = "node" if of_atoms.pop() else "graph"
-            found.append(Label(_name(key), key, level, dim, _unit(key)))
-    return found
+        if len(of_atoms) > 1 or len(dims) > 1 or (dim := dims.pop()) > _LARGEST_VECTOR:
+            continue
+        if len(values) < len(structures):
+            partial[key] = len(values)
+            continue
+        level: Level = "node" if of_atoms.pop() else "graph"
+        found.append(Label(_name(key), key, level, dim, _unit(key)))
+    return found, partial
 
 
 def _label(one: Found, key: str) -> NDArray[np.float64] | None:

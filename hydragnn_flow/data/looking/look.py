@@ -44,6 +44,8 @@ class Finding:
     labels: list[Label]
     skipped: list[str] = field(default_factory=list)
     """Names of files that are not used."""
+    partial: dict[str, int] = field(default_factory=dict)
+    """Keys that only some structures have, and how many."""
     longest_edge: float | None = None
     """Length of the longest edge, where graphs bring their edges."""
     edges_are_cut: bool = False
@@ -78,7 +80,13 @@ def look(directory: Path) -> Finding:
     structures = list(_first(reader, by_role["train"]))
     if not structures:
         raise InputError(f"{directory}: its files hold no structures; give some that do")
-    labels = find_labels(structures)
+    labels, partial = find_labels(structures)
+    if not labels and partial:
+        key = max(partial, key=lambda key: partial[key])
+        raise InputError(
+            f"{directory}: only {partial[key]} of {len(structures)} structures looked at have a "
+            f"label {key!r}, and no label is in all; leave out the structures without"
+        )
     if not labels:
         raise InputError(
             f"{directory}: its structures have no labels that can be learnt ({files.used}); add a "
@@ -96,6 +104,7 @@ def look(directory: Path) -> Finding:
         (min(numbers), float(np.mean(numbers)), max(numbers)),
         labels,
         files.skipped,
+        partial,
     )
 
 
@@ -155,9 +164,9 @@ def _look_at_store(files: Files) -> Finding:
             for name, target in manifest.targets.items()
         ],
         files.skipped,
-        longest,
-        cut,
-        [0] if manifest.node_features[:1] == ["atomic_number"] else columns,
+        longest_edge=longest,
+        edges_are_cut=cut,
+        node_features=[0] if manifest.node_features[:1] == ["atomic_number"] else columns,
     )
 
 
