@@ -7,9 +7,7 @@ from typing import Any
 
 from ase.data import chemical_symbols
 
-from hydragnn_flow.report.text import number
-
-_SPLITS = {"trainset": "training", "valset": "validation", "testset": "test"}
+from hydragnn_flow.report.text import SPLITS, number
 
 
 def data_card(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -24,7 +22,7 @@ def data_card(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     card = [("source", _words(manifest["provenance"].get("source", {})))]
     for name, size in manifest["splits"].items():
         counts = ", ".join(f"{size[key]:,} {key}" for key in ("graphs", "atoms", "edges"))
-        card.append((f"{_SPLITS.get(name, name)} split", counts.replace("graphs", "structures", 1)))
+        card.append((f"{SPLITS.get(name, name)} split", counts.replace("graphs", "structures", 1)))
     card.append(("division", _words(manifest["provenance"].get("split", {}))))
     for name, target in manifest["targets"].items():
         of = "structure" if target["level"] == "graph" else "atom"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydragnn_flow.ensemble.summary import ENSEMBLE
-from hydragnn_flow.report.text import number, signed
+from hydragnn_flow.report.text import SPLITS, number, signed
 
 Estimate = Mapping[str, float | None]
 
@@ -93,6 +93,34 @@ def losses(summary: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"{name}: the ensemble errs more than {model_name(summary, key)}, "
             f"{number(errors[ENSEMBLE])} against {number(errors[key])} {target['unit']}{by}"
+        )
+    return sentences
+
+
+def made_of(summary: Mapping[str, Any]) -> list[str]:
+    """How members are combined, why, and the structures that decided it, in sentences.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    sentences = []
+    if "aggregation" in summary:
+        ways = {
+            "weighted": "the weighted mean",
+            "uniform": "the plain mean",
+            "median": "the median",
+        }
+        sentences.append(f"The ensemble is {ways[summary['aggregation']]} of its members.")
+    if len(scores := summary.get("aggregation_scores") or {}) > 1:
+        told = ", ".join(f"{way} {number(score)}" for way, score in scores.items())
+        sentences.append(f"Ways to combine them, by the criterion on structures left out: {told}.")
+    if fitted := summary.get("calibrated_on"):
+        split = SPLITS.get(fitted["split"], fitted["split"])
+        sentences.append(
+            f"Weights and error bars are fitted on the {fitted['structures']:,} structures of the "
+            f"{split} split."
         )
     return sentences
 

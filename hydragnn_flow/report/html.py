@@ -16,7 +16,7 @@ from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
 from hydragnn_flow.report.data_card import data_card
-from hydragnn_flow.report.errors import best_single, changed, ends, explained, short_name
+from hydragnn_flow.report.errors import best_single, changed, ends, explained, made_of, short_name
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
@@ -24,7 +24,7 @@ from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
-from hydragnn_flow.report.worst import worst_structures
+from hydragnn_flow.report.worst import flagged_sentence, worst_structures
 
 REPORT = "report.html"
 _TEMPLATE, _STYLE, _SCRIPT = "template.html.j2", "page.css", "page.js"
@@ -92,10 +92,12 @@ def render(run: RunFiles) -> str:
         coverage=f"{coverage * 100:g} %",
         accuracy=as_text(tables.errors_frame(found)) if found else None,
         explained=explained(found) if found else [],
+        made_of=made_of(found) if found else [],
         measures=as_text(measures_frame(measures)) if measures else None,
         members=as_text(tables.members_table(found)) if found else None,
         worst=as_text(worst_structures(targets, run.graphs, n_atoms)),
         pictures=pictures(run, targets, coverage),
+        flagged=flagged_sentence(run.graphs),
         trials=as_text(tables.trials_table(_own(run))),
         failures=as_text(failures_table(run.segments)),
         cost=as_text(tables.cost_table(run.segments)) if run.segments else None,

@@ -16,15 +16,8 @@ from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.measures import measures_frame
-from hydragnn_flow.report.text import number
+from hydragnn_flow.report.text import SPLITS, number
 from hydragnn_flow.run_directory import CONFIG
-
-_SPLITS = {
-    "trainset": "training",
-    "valset": "validation",
-    "calibrationset": "calibration",
-    "testset": "test",
-}
 
 
 def model_card(run_directory: Path, name: str) -> str:
@@ -105,7 +98,7 @@ def _of_each(level: str) -> str:
 
 def _data(manifest: Manifest) -> Iterator[str]:
     rows = [
-        (_SPLITS.get(name, name), f"{size.graphs:,}", f"{size.atoms:,}")
+        (SPLITS.get(name, name), f"{size.graphs:,}", f"{size.atoms:,}")
         for name, size in manifest.splits.items()
     ]
     yield from _table(("split", "structures", "atoms"), rows)
@@ -164,7 +157,7 @@ def _members(
         rows.append((str(row["member"]), str(row["trial"]), *network, f"{row['weight']:.3f}"))
     yield from _table(("member", "trial", "type", "layers × width", "weight"), rows)
     known = summary["calibrated_on"]
-    split = _SPLITS.get(known["split"], known["split"])
+    split = SPLITS.get(known["split"], known["split"])
     yield ""
     yield f"Weights and error bars were fitted on {known['structures']:,} structures: the "
     yield f"{split} split."

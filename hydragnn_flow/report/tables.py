@@ -172,8 +172,20 @@ def errors_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+_OF_MEMBERS = {
+    "member": "member",
+    "trial": "trial",
+    "choice": "chosen because",
+    "weight": "weight",
+    "criterion": "criterion",
+    "best_val_error": "validation error",
+    "seconds": "seconds",
+}
+
+
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """The ensemble's members: trial, weight, loss, GCDs, seconds, and why one was cut short.
+    """The ensemble's members: trial, why it was chosen, weight, criterion, GCDs, seconds, and why
+    one was not trained to its end.
 
     Parameters
     ----------
@@ -182,17 +194,14 @@ def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
     """
     rows = [
         {
-            "member": member["member"],
-            "trial": member["trial"],
-            "weight": member["weight"],
-            "best validation loss": member["best_val_loss"],
+            **{told: member[key] for key, told in _OF_MEMBERS.items() if key in member},
             "GCDs": ", ".join(str(gcd) for gcd in member["gcds"]),
-            "seconds": member["seconds"],
-            "reason": member.get("reason", ""),
+            "cut short": member.get("reason", ""),
         }
         for member in summary["members"]
     ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table if any(table["cut short"]) else table.drop(columns="cut short")
 
 
 def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:

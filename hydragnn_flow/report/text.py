@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hydragnn_flow.search import TrialRecord
 
+SPLITS = {
+    "trainset": "training",
+    "valset": "validation",
+    "calibrationset": "calibration",
+    "testset": "test",
+}
+"""Splits of a store in words."""
+
 
 def number(value: float) -> str:
     """Three significant digits, whole numbers and thousands in full; empty for NaN."""

@@ -63,6 +63,20 @@ def worst_structures(
     return pd.DataFrame(rows)
 
 
+def flagged_sentence(graphs: pd.DataFrame | None) -> str:
+    """How many test structures have what the training data have not; empty if that is not known."""
+    if graphs is None or "flagged" not in graphs:
+        return ""
+    flagged, notes = graphs[graphs["flagged"].astype(bool)], ""
+    if "note" in graphs and len(flagged):
+        counts = flagged["note"].value_counts()
+        notes = ": " + "; ".join(f"{note} ({n:,})" for note, n in counts.head(3).items())
+    return (
+        f"{len(flagged):,} of {len(graphs):,} test structures are flagged, because the training "
+        f"data have nothing like them{notes}."
+    )
+
+
 def _about(graphs: pd.DataFrame | None, structure: int) -> dict[str, str]:
     if graphs is None:
         return {}

@@ -14,7 +14,7 @@ from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.tables import cost_table
 from hydragnn_flow.report.target_values import targets_of
-from hydragnn_flow.report.worst import WORST, worst_structures
+from hydragnn_flow.report.worst import WORST, flagged_sentence, worst_structures
 from hydragnn_flow.segment import SegmentResult
 
 
@@ -41,6 +41,18 @@ def test_the_worst_structures_are_those_with_the_largest_errors() -> None:
     assert (forces["structure"], forces["largest"]) == (str(of_forces), pytest.approx(30.0))
     assert forces["atoms"] == n_atoms[of_forces]
     assert worst_structures([], None, None).empty
+
+
+def test_flagged_structures_are_counted_with_their_notes() -> None:
+    graphs, _ = predictions(np.random.default_rng(0), graphs=20)
+    assert flagged_sentence(graphs) == flagged_sentence(None) == ""
+    graphs["note"], graphs["flagged"] = "", False
+    assert flagged_sentence(graphs).endswith("nothing like them.")
+    graphs.loc[3:5, "flagged"], graphs.loc[3:5, "note"] = True, ["far", "near", "far"]
+    assert flagged_sentence(graphs) == (
+        "3 of 20 test structures are flagged, because the training data have nothing like them: "
+        "far (2); near (1)."
+    )
 
 
 def test_failures_of_like_reasons_are_together() -> None:

@@ -15,7 +15,7 @@ from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.report.closing import closing_table
-from hydragnn_flow.report.errors import losses
+from hydragnn_flow.report.errors import losses, made_of
 from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.report.tables import errors_frame, members_table, trials_table
 from hydragnn_flow.report.text import cell, number
@@ -165,7 +165,28 @@ def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
         f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}" in told
     )
     assert told.count("not trained to its end") == 1
-    assert list(members_table(summary)["reason"]) == ["", short["reason"], ""]
+    assert list(members_table(summary)["cut short"]) == ["", short["reason"], ""]
+
+
+def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons(
+    finished: Made,
+) -> None:
+    summary = summary_of(finished)
+    assert made_of(summary) == []
+    for k, member in enumerate(summary["members"]):
+        member |= {"choice": f"added {k}", "criterion": 0.5 + k}
+    summary["aggregation"] = "median"
+    summary["aggregation_scores"] = {"weighted": 0.25, "median": 0.125}
+    summary["calibrated_on"] = {"split": "calibrationset", "structures": 1048}
+    assert made_of(summary) == [
+        "The ensemble is the median of its members.",
+        "Ways to combine them, by the criterion on structures left out: weighted 0.250, median "
+        "0.125.",
+        "Weights and error bars are fitted on the 1,048 structures of the calibration split.",
+    ]
+    table = members_table(summary)
+    assert list(table["chosen because"]) == ["added 0", "added 1", "added 2"]
+    assert list(table["criterion"]) == [0.5, 1.5, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,5 @@ def _curve(segments: Sequence[SegmentResult], kind: str, number: int) -> Any:
     found: dict[int, float] = {}
     for segment in segments:
         if (segment.kind, segment.number) == (kind, number):
-            found.update({int(e): loss for e, _, loss in segment.history if np.isfinite(loss)})
+            found.update({int(e): loss for e, *_, loss in segment.history if np.isfinite(loss)})
     return np.array(sorted(found.items()), dtype=float).reshape(-1, 2)

@@ -45,6 +45,7 @@ from hydragnn_flow.segment import SegmentResult
 # More lines than this hide each other; the best are always among those drawn.
 _MOST_LINES, _SURE = 600, 100
 _MOST_BARS = 20
+_MOST_MARKS = 1000
 _STRONG = (BLUE, ORANGE, GREEN, PURPLE, RED)
 # Colour says which message-passing type, shape how the trial ended: marker, size [pt²], filled.
 _MARKS = {
@@ -179,7 +180,7 @@ def optimisation_history(
     if len(chosen):
         keys.append(_key("in the ensemble", marker="o", ms=11, mfc="none", mec=INK, ls="none"))
     legend_above(figure, keys)
-    found = shown[known]
+    found = shown[known].nsmallest(_MOST_MARKS, "value").sort_index()
     numbers = [f"trial {number}" for number in found["trial"]]
     return figure, Marks(axes, found["trial"].to_numpy(), found["value"].to_numpy(), numbers)
 
