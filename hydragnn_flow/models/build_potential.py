@@ -9,7 +9,7 @@ from hydragnn_flow.models.embedding import ATOMIC_NUMBER
 from hydragnn_flow.models.head_layers import HeadContext
 from hydragnn_flow.models.heads import BranchedHeads
 from hydragnn_flow.models.model import Encoder
-from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.potential import PotentialModel, PotentialNoise
 from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
 from hydragnn_flow.models.units import is_slope
 
@@ -40,7 +40,24 @@ def build_potential(
         statistics.element_energies or {},
         list(manifest.node_features).index(ATOMIC_NUMBER),
         _has_stress(architecture, manifest),
+        _noise(config, manifest, context),
     )
+
+
+def _noise(
+    config: NetworkConfig, manifest: Manifest, context: HeadContext
+) -> PotentialNoise | None:
+    """Heads of the noise of what is trained on, where a likelihood is."""
+    if config.Training.loss_function_type != "GaussianNLLLoss":
+        return None
+    architecture, statistics = config.Architecture, manifest.statistics
+    scales = {}
+    if architecture.energy_weight > 0 or architecture.energy_peratom_weight > 0:
+        scales["energy"] = statistics.energy_per_atom_std or 1.0
+    if architecture.force_weight > 0:
+        scales["forces"] = statistics.forces_rms or 1.0
+    heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
+    return PotentialNoise(BranchedHeads(heads, [1] * len(scales), context), scales)
 
 
 def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:

@@ -133,10 +133,12 @@ class Rescale(nn.Module):
         if not self.noise:
             return {self.name: raw * std + mean}
         value, noise = raw.chunk(2, dim=1)
-        return {
-            self.name: value * std + mean,
-            self.name + NOISE_SUFFIX: (functional.softplus(noise) + _LEAST_NOISE) * std,
-        }
+        return {self.name: value * std + mean, self.name + NOISE_SUFFIX: deviations(noise) * std}
+
+
+def deviations(raw: Tensor) -> Tensor:
+    """Standard deviations of noise, in units of the target's spread, from outputs of any sign."""
+    return functional.softplus(raw) + _LEAST_NOISE
 
 
 class Heads(nn.Module):

@@ -5,15 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import pack_exact, unpack_exact
-from hydragnn_flow.models.geometry import GraphBatch, sum_by
-from hydragnn_flow.models.heads import BranchedHeads
+from hydragnn_flow.models.geometry import Geometry, GraphBatch, sum_by
+from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
 from hydragnn_flow.models.model import Encoder, HydraModel
 from hydragnn_flow.models.stress import STRESS, stress_of
+
+
+class PotentialNoise(nn.Module):
+    """Standard deviations of the noise of energies and forces, from the features of atoms.
+
+    The noise of an energy is that of independent atoms, ``√Σ σ²``. That of a force has one
+    deviation for its three components, so it does not depend on the frame. The features come
+    without their gradient: the noise learns from what energies and forces are learnt by.
+
+    Parameters
+    ----------
+    heads
+        One number for each target, which acts on each atom.
+    scales
+        Deviation of an output of about one by target, `energy` [eV] or `forces` [eV/Å].
+    """
+
+    def __init__(self, heads: BranchedHeads, scales: Mapping[str, float]) -> None:
+        super().__init__()
+        self.heads = heads
+        self.scales = dict(scales)
+
+    def forward(
+        self, nodes: Tensor, geometry: Geometry, branch: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Deviations of `energy` [n_graphs, 1] in eV, float64, and `forces` [n_atoms, 3]."""
+        found = {}
+        outputs = self.heads(nodes.detach(), geometry, branch)
+        for (target, scale), raw in zip(self.scales.items(), outputs, strict=True):
+            deviation = deviations(raw.to(nodes.dtype)) * scale
+            if target == "energy":
+                variances = sum_by(deviation.double().square(), geometry.graph, geometry.n_graphs)
+                deviation = variances.sqrt()
+            else:
+                deviation = deviation.expand(-1, 3)
+            found[target + NOISE_SUFFIX] = deviation
+        return found
 
 
 class PotentialModel(HydraModel):
@@ -40,6 +77,8 @@ class PotentialModel(HydraModel):
         Column of the node features that holds the atomic number.
     stress
         Whether to give the stress too, for which the graphs must have the key ``cell``.
+    noise
+        Heads of the noise of energies and forces, where it is learnt.
     """
 
     scale: Tensor
@@ -53,11 +92,13 @@ class PotentialModel(HydraModel):
         element_energies: Mapping[int, float],
         number_column: int,
         stress: bool = False,
+        noise: PotentialNoise | None = None,
     ) -> None:
         super().__init__(encoder)
         self.atomic_energy = atomic_energy
         self.number_column = number_column
         self.stress = stress
+        self.noise = noise
         self.register_buffer("scale", pack_exact([scale]))
         energies = [element_energies.get(number, 0.0) for number in range(N_ELEMENTS)]
         self.register_buffer("element_energies", pack_exact(energies))
@@ -72,7 +113,8 @@ class PotentialModel(HydraModel):
         """Energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
         On request ``stress`` [n_graphs, 6] in eV/Å³, in Voigt's order and with ASE's sign:
-        see :func:`~hydragnn_flow.models.stress.stress_of`.
+        see :func:`~hydragnn_flow.models.stress.stress_of`. With noise also its standard
+        deviations, as of :class:`PotentialNoise`.
 
         While training, gradients flow through all. In evaluation mode, or where the caller has
         switched gradients off, all come detached. ``torch.inference_mode`` is not supported: it
@@ -94,8 +136,10 @@ class PotentialModel(HydraModel):
                 raw.sum(), geometry.vectors, create_graph=differentiable
             )
             interaction = sum_by(raw, geometry.graph, geometry.n_graphs)
+            noise = {} if self.noise is None else self.noise(nodes, geometry, branch)
         if not differentiable:
             interaction = interaction.detach()
+            noise = {name: values.detach() for name, values in noise.items()}
         scale = unpack_exact(self.scale)
         gradient = gradient * scale.to(gradient.dtype)
         forces = sum_by(gradient, geometry.sender, geometry.n_atoms).index_add(
@@ -104,6 +148,7 @@ class PotentialModel(HydraModel):
         outputs = {
             "energy": interaction.double() * scale + self.references(batch),
             "forces": forces,
+            **noise,
         }
         if self.stress:
             cell: Tensor = batch.cell  # type: ignore[attr-defined]  # a key that build_model saw

@@ -93,6 +93,8 @@ class Loss:
             unit = scale.to(residual.dtype)
             if self.is_likelihood:
                 deviation = outputs[term.target + NOISE_SUFFIX].to(residual.dtype)
+                if term.per_atom:
+                    deviation = deviation / atoms_per_graph(batch, deviation)
                 beta = 0.0 if judging else self._beta
                 values = gaussian_nll(residual / unit, deviation / unit, beta)
             else:

@@ -62,10 +62,12 @@ def test_what_does_not_fit_is_refused(
         assert words in message
 
 
-def test_a_variance_does_not_fit_a_potential(network: dict[str, Any]) -> None:
+def test_a_variance_does_not_fit_a_stress(network: dict[str, Any]) -> None:
     values = copy.deepcopy(network)
     values["NeuralNetwork"]["Training"]["loss_function_type"] = "GaussianNLLLoss"
-    with pytest.raises(InputError, match=r"GaussianNLLLoss.*nothing of the forces; write 'mse'"):
+    load_network(values)
+    values["NeuralNetwork"]["Architecture"]["stress_weight"] = 0.1
+    with pytest.raises(InputError, match=r"GaussianNLLLoss.*set stress_weight to 0, or write"):
         load_network(values)
 
 

@@ -16,7 +16,7 @@ from calibration_cases import calibrated
 from campaign_cases import CONFIG
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow import Ensemble
+from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
@@ -148,6 +148,31 @@ def test_the_table_has_both_parts_of_the_deviation(run: Path) -> None:
     summary = json.loads((run / FOLDER / "ensemble.json").read_text())
     told = summary["test"]["energy"]["aleatoric_std"]
     assert told == pytest.approx(graphs["energy_aleatoric_std"].mean())
+
+
+def test_potentials_have_noise_of_energies_and_forces(
+    alloy_store: GraphStore, tmp_path: Path
+) -> None:
+    network = network_with(Training__loss_function_type="GaussianNLLLoss", Training__nll_beta=0.5)
+    finish(tmp_path, alloy_store, network, members=2)
+    ensemble = Ensemble.load(tmp_path)
+    tables = ensemble.predict(alloy_store, split="testset")
+    assert tables.nodes is not None
+    for table, name in ((tables.graphs, "energy"), (tables.nodes, "forces_x")):
+        noise = table[f"{name}_aleatoric_std"]
+        assert (noise > 0).all() and noise.std() > 0
+        np.testing.assert_allclose(
+            table[f"{name}_std"], np.hypot(table[f"{name}_epistemic_std"], noise)
+        )
+    for axis in "yz":
+        pd.testing.assert_series_equal(
+            tables.nodes[f"forces_{axis}_aleatoric_std"], noise, check_names=False
+        )
+    atoms = bulk("Cu", cubic=True)
+    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.get_potential_energy()
+    row = ensemble.predict(atoms).graphs.iloc[0]
+    assert atoms.calc.results["energy_std"] == pytest.approx(row["energy_std"], rel=1e-5)
 
 
 def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore) -> None:

@@ -13,7 +13,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, PotentialModel, build_model, network_cost
+from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, build_model, network_cost
 from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, network
 
 Make = Callable[..., HydraModel]
@@ -283,11 +283,3 @@ def test_noise_that_depends_on_the_structure_is_found(of_four: Manifest) -> None
     assert np.corrcoef(found, true_noise)[0, 1] > 0.9
     for value in (0.25, 0.75):
         assert found[share == value].mean() == pytest.approx(0.05 + 0.6 * value, rel=0.35)
-
-
-def test_a_potential_has_no_noise(manifest: Manifest) -> None:
-    values = network("SchNet")
-    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
-    with pytest.raises(InputError, match="GaussianNLLLoss"):
-        build_model(values, manifest)
-    assert isinstance(build_model(network("SchNet"), manifest), PotentialModel)

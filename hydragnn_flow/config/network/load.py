@@ -136,11 +136,14 @@ class NetworkConfig(Section):
     @model_validator(mode="after")
     def _loss_of_a_potential(self) -> NetworkConfig:
         loss: str = self.Training.loss_function_type
-        if self.Architecture.enable_interatomic_potential and loss == "GaussianNLLLoss":
+        architecture = self.Architecture
+        if not architecture.enable_interatomic_potential or loss != "GaussianNLLLoss":
+            return self
+        if architecture.stress_weight > 0:
             raise ValueError(
                 "Training.loss_function_type = 'GaussianNLLLoss' does not fit "
-                "Architecture.enable_interatomic_potential: a variance of the energy says nothing "
-                "of the forces; write 'mse', 'mae' or 'smooth_l1'"
+                "Architecture.stress_weight: atoms have noise of energies and forces, not of the "
+                "stress; set stress_weight to 0, or write 'mse', 'mae' or 'smooth_l1'"
             )
         return self
 

@@ -138,8 +138,8 @@ class Training(Section):
         "mse"
     )
     """Loss of residuals, which are divided by a scale of the training split. ``rmse`` is the root
-    of a step's mean square. With ``GaussianNLLLoss`` heads predict a variance as well. ``huber`` is
-    not among HydraGNN's losses."""
+    of a step's mean square. With ``GaussianNLLLoss`` heads predict a variance as well; those of a
+    potential predict that of energies and forces. ``huber`` is not among HydraGNN's losses."""
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` changes from quadratic to linear."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
