@@ -190,6 +190,10 @@ def _tell_doubts(
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
         found = predicted[name]
+        lost = int((np.isfinite(reference) > np.isfinite(found.mean)).any(axis=1).sum())
+        if lost:
+            rows = "structures" if len(reference) == len(n_atoms) else "atoms"
+            say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
         if (doubt := doubt_of(found.mean, reference)) is not None:
             say(
                 f"labels of {name} {doubt}: are they in {unit}, with the sign of the training data?"
@@ -197,6 +201,12 @@ def _tell_doubts(
             continue
         extensive = ensemble.manifest.is_extensive(name)
         size = n_atoms[:, None] if extensive else 1
+        if extensive and seem_per_atom(found.mean, reference, n_atoms[:, None]):
+            say(
+                f"labels of {name} follow the predictions divided by the number of atoms: multiply "
+                f"them by it"
+            )
+            continue
         values = (found.mean / size, found.std / size, reference / size)
         if (offset := offset_of(*values)) is not None:
             each = " per atom" if extensive else ""
@@ -227,6 +237,21 @@ def doubt_of(predicted: Floats, reference: Floats) -> str | None:
         return None
     signed = math.copysign(factor, correlation)
     return f"are about {signed:.3g} times the predictions (correlation {correlation:.2f})"
+
+
+def seem_per_atom(predicted: Floats, reference: Floats, n_atoms: NDArray[np.int64]) -> bool:
+    """Whether labels are much nearer to predictions if they are multiplied by numbers of atoms.
+
+    Parameters
+    ----------
+    predicted, reference, n_atoms
+        Values of an extensive target, and sizes of the structures, in the same order.
+    """
+    known = np.isfinite(predicted) & np.isfinite(reference)
+    if known.sum() < _LEAST_VALUES:
+        return False
+    as_given, as_sums = (np.abs(reference * k - predicted)[known] for k in (1, n_atoms))
+    return bool(_FACTOR * np.median(as_sums) < np.median(as_given))
 
 
 def offset_of(predicted: Floats, std: Floats, reference: Floats) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import ase.db
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from ase import Atoms
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -234,6 +237,34 @@ def test_labels_with_another_zero_are_doubted(ensemble: Ensemble, structures: li
     assert offset_of(zeros, 0.2 * ones, ones) is None, "five error bars are no other zero"
     assert offset_of(zeros, 0.05 * ones, np.linspace(-1, 3, 20)) is None, "errors of a model"
     assert offset_of(zeros[:9], 0.05 * ones[:9], ones[:9]) is None, "too few"
+
+
+def test_energies_per_atom_are_doubted(ensemble: Ensemble, structures: list[Atoms]) -> None:
+    said: list[str] = []
+    some = [atoms * (1, 1, k) for atoms in structures for k in (1, 2, 3)]
+    graphs = ensemble.predict(some).graphs
+    assert graphs is not None
+    for atoms, energy in zip(some, graphs["energy_mean"], strict=True):
+        atoms.info["energy"] = 1.05 * energy / len(atoms)
+    evaluate(ensemble, some, say=said.append)
+    [doubt] = [line for line in said if line.startswith("labels of energy")]
+    assert doubt.endswith(
+        "follow the predictions divided by the number of atoms: multiply them by it"
+    )
+
+
+def test_what_is_not_predicted_is_told(ensemble: Ensemble, structures: list[Atoms]) -> None:
+    """A network that knows nothing of an element that some of the structures have."""
+    said: list[str] = []
+    counts = Counter(int(z) for atoms in structures for z in set(atoms.numbers))
+    [(element, k), *_] = [pair for pair in counts.items() if pair[1] < len(structures)]
+    models = copy.deepcopy(ensemble.models)
+    with torch.no_grad():
+        for model in models:
+            dict(model.named_parameters())["encoder.embedding.elements.weight"][element] = np.nan
+    found = evaluate(dataclasses.replace(ensemble, models=models), structures, say=said.append)
+    assert f"energy of {k} structures is not finite in the prediction and does not count" in said
+    assert found["energy"].structures == len(structures) - k
 
 
 def test_results_of_another_structure_are_no_labels(
