@@ -16,8 +16,8 @@ from PIL import Image
 
 from hydragnn_flow.report.style import PIXELS_PER_INCH
 
-# Number of drawn elements above which a picture of pixels is smaller and opens faster.
-_MOST_SVG_ELEMENTS = 1000
+# Drawn elements, and bytes, above which a picture of pixels is smaller and opens faster.
+_MOST_SVG_ELEMENTS, _MOST_SVG_BYTES = 1000, 150_000
 _COLOURS = 64
 
 
@@ -46,20 +46,26 @@ class Picture:
 
 
 def embed(figure: Figure, text: str, marks: Marks | None = None) -> Picture:
-    """A figure as a ``data:`` address: SVG, or PNG where it holds very many elements."""
-    file = io.BytesIO()
+    """A figure as a ``data:`` address: SVG, or PNG where that would be large or slow to show."""
+    kind, content = "svg+xml", b""
     if elements(figure) <= _MOST_SVG_ELEMENTS:
-        kind = "svg+xml"
+        file = io.BytesIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
-    else:
-        kind, drawn = "png", io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=2 * PIXELS_PER_INCH)
-        # With a palette it is a third of the size.
-        few = Image.open(drawn).convert("RGB").quantize(_COLOURS, Image.Quantize.FASTOCTREE)
-        few.save(file, "png", optimize=True)
-    data = base64.b64encode(file.getvalue()).decode("ascii")
+        content = file.getvalue()
+    if not content or len(content) > _MOST_SVG_BYTES:
+        kind, content = "png", _png(figure)
+    data = base64.b64encode(content).decode("ascii")
     width = round(figure.get_figwidth() * PIXELS_PER_INCH)
     return Picture(f"data:image/{kind};base64,{data}", width, text, _places(figure, marks))
+
+
+def _png(figure: Figure) -> bytes:
+    """PNG with a palette, which is a third of the size."""
+    drawn, file = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=2 * PIXELS_PER_INCH)
+    few = Image.open(drawn).convert("RGB").quantize(_COLOURS, Image.Quantize.FASTOCTREE)
+    few.save(file, "png", optimize=True)
+    return file.getvalue()
 
 
 def elements(figure: Figure) -> int:

@@ -60,7 +60,8 @@ def worst_structures(
                     **_about(graphs, structure),
                 }
             )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.drop(columns=[name for name in table if (table[name] == "").all()])
 
 
 def flagged_sentence(graphs: pd.DataFrame | None) -> str:
@@ -72,8 +73,8 @@ def flagged_sentence(graphs: pd.DataFrame | None) -> str:
         counts = flagged["note"].value_counts()
         notes = ": " + "; ".join(f"{note} ({n:,})" for note, n in counts.head(3).items())
     return (
-        f"{len(flagged):,} of {len(graphs):,} test structures are flagged, because the training "
-        f"data have nothing like them{notes}."
+        f"{len(flagged):,} of {len(graphs):,} test structures are flagged as unlike the training "
+        f"data{notes}."
     )
 
 

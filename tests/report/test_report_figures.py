@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 from report_cases import Made, predictions
 
 from hydragnn_flow.config.network import MPNN_TYPES
@@ -15,7 +16,7 @@ from hydragnn_flow.report import figures
 from hydragnn_flow.report.html import mpnn_types
 from hydragnn_flow.report.pictures import elements, embed
 from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.report.style import colours
+from hydragnn_flow.report.style import colours, new_figure
 from hydragnn_flow.report.target_values import targets_of
 
 
@@ -109,6 +110,16 @@ def test_parity_says_units_and_draws_small_tables_as_vectors() -> None:
         "MAE 0.125 (0.100–0.150), R² 0.500 (−0.250 to 1)\n20 values in 20 structures"
     )
     assert embed(figure, "").source.startswith("data:image/svg+xml;base64,")
+
+
+def test_a_drawing_of_few_but_long_lines_becomes_pixels() -> None:
+    figure = new_figure(5.0, 3.0)
+    axes = figure.add_subplot()
+    lines = np.random.default_rng(0).random((40, 400, 2))
+    axes.add_collection(LineCollection(list(lines)))
+    assert elements(figure) < 1000
+    picture = embed(figure, "")
+    assert picture.source.startswith("data:image/png;base64,") and len(picture.source) < 200_000
 
 
 def test_marks_are_where_the_picture_shows_them() -> None:

@@ -25,14 +25,14 @@ def segment(**known: Any) -> SegmentResult:
 
 def test_the_worst_structures_are_those_with_the_largest_errors() -> None:
     graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
-    graphs["formula"] = [f"Cu{n}" for n in range(20)]
+    graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
     worst, of_forces = graphs["graph_id"][7], graphs["graph_id"][3]
     graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0
     atom = nodes.index[nodes["graph_id"] == of_forces][2]
     nodes.loc[atom, "forces_z_mean"] = nodes["forces_z"][atom] - 30.0
     n_atoms = nodes.groupby("graph_id").size()
     table = worst_structures([*targets_of(graphs), *targets_of(nodes)], graphs, n_atoms)
-    assert len(table) == 2 * WORST
+    assert len(table) == 2 * WORST and "note" not in table
     energy, forces = (table[table["target"] == name].iloc[0] for name in
                       ("energy [eV]", "forces [eV/Å]"))  # fmt: skip
     assert (energy["structure"], energy["formula"]) == (str(worst), "Cu7")
@@ -47,11 +47,10 @@ def test_flagged_structures_are_counted_with_their_notes() -> None:
     graphs, _ = predictions(np.random.default_rng(0), graphs=20)
     assert flagged_sentence(graphs) == flagged_sentence(None) == ""
     graphs["note"], graphs["flagged"] = "", False
-    assert flagged_sentence(graphs).endswith("nothing like them.")
+    assert flagged_sentence(graphs).endswith("unlike the training data.")
     graphs.loc[3:5, "flagged"], graphs.loc[3:5, "note"] = True, ["far", "near", "far"]
     assert flagged_sentence(graphs) == (
-        "3 of 20 test structures are flagged, because the training data have nothing like them: "
-        "far (2); near (1)."
+        "3 of 20 test structures are flagged as unlike the training data: far (2); near (1)."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.bootstrap import interval_names
@@ -145,6 +145,10 @@ def deviation(target: TargetValues, measures: Measures | None = None) -> tuple[F
     axes.set(xscale="log", yscale="log")
     value_axis(axes, "x", std[drawn])
     value_axis(axes, "y", shown[drawn])
+    for axis, values in ((axes.xaxis, std[drawn]), (axes.yaxis, shown[drawn])):
+        if values.max() <= 5 * values.min():
+            axis.set_major_locator(MaxNLocator(5))
+            axis.set_minor_locator(NullLocator())
     axes.set(xlim=ends, ylim=(floor / 1.3, shown[drawn].max() * 1.6))
     axes.set_xlabel(f"predicted deviation of {_with_unit(target)}")
     axes.set_ylabel(f"|error| of {_with_unit(target)}")
