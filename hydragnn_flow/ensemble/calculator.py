@@ -143,7 +143,7 @@ class EnsembleCalculator(Calculator):
 
     def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
         """ASE's results and ours from every member's outputs, which are in the data's units."""
-        predicted = self.ensemble.distributions(members, np.array([n_atoms]))
+        predicted = self.ensemble.distributions(members, np.array([n_atoms]), None)
         results: dict[str, Any] = {}
         for name in _PROPERTIES:
             committee = self._factor * _of_one(name, members[name])

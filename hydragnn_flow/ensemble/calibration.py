@@ -16,11 +16,13 @@ from hydragnn_flow.ensemble.uncertainty import (
     Floats,
     combine,
     combine_noise,
+    group_of,
     size_of,
 )
 from hydragnn_flow.models import NOISE_SUFFIX
 
-# Large vectors have other errors than small ones: groups by norm, each of enough structures.
+# Large vectors have other errors than small ones, and elements from each other: groups, each of
+# enough structures.
 _GROUPS = 4
 _ENOUGH = 2
 
@@ -34,6 +36,7 @@ def calibrate_targets(
     manifest: Manifest,
     coverage: float,
     median: bool = False,
+    numbers: NDArray[np.int64] | None = None,
 ) -> dict[str, Calibration]:
     """Calibrate all targets that have labels.
 
@@ -53,12 +56,15 @@ def calibrate_targets(
         Fraction of true values that intervals will have to hold most often.
     median
         Whether the members are combined by their median.
+    numbers
+        Atomic numbers, where nodes are atoms.
     """
     calibrations = {}
     for name, reference in references.items():
-        numbers = np.arange(len(n_atoms))
         per_graph = manifest.targets[name].level == "graph"
-        structure = numbers if per_graph else np.repeat(numbers, n_atoms)
+        structure = np.arange(len(n_atoms))
+        if not per_graph:
+            structure = np.repeat(structure, n_atoms)
         mean, spread = np.empty(reference.shape), np.empty(reference.shape)
         noise = members.get(name + NOISE_SUFFIX)
         together = None if noise is None else np.empty(reference.shape)
@@ -77,6 +83,7 @@ def calibrate_targets(
             per_atom=manifest.is_extensive(name),
             atoms=n_atoms.astype(float)[:, None] if per_graph else None,
             noise=together,
+            numbers=None if per_graph else numbers,
         )
         if found is not None:
             calibrations[name] = found
@@ -93,6 +100,7 @@ def calibrate(
     per_atom: bool = False,
     atoms: Floats | None = None,
     noise: Floats | None = None,
+    numbers: NDArray[np.int64] | None = None,
 ) -> Calibration | None:
     """Calibrate a target; None if no value is known.
 
@@ -117,6 +125,8 @@ def calibrate(
         Number of atoms ``[n, 1]``; needed where ``per_atom``.
     noise
         Standard deviation of the noise that the members predict ``[n, d]``, where they do.
+    numbers
+        Atomic number of each row ``[n]``, for targets of atoms.
     """
     size = np.broadcast_to(size_of(per_atom, atoms, noise), mean.shape)
     known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
@@ -124,7 +134,15 @@ def calibrate(
         return None
     reference, mean, spread, size = (a[known] for a in (reference, mean, spread, size))
     structure, fold = structure[known], fold[known]
-    norms, group = _by_norm(mean, structure, coverage)
+    enough = _ENOUGH * needed_for_coverage(coverage)
+    norms: tuple[float, ...] = ()
+    elements: tuple[int, ...] = ()
+    numbers = None if numbers is None else numbers[known]
+    if mean.shape[1] == 3:
+        norms = _norms_between(mean, structure, enough)
+    elif numbers is not None:
+        elements = _elements_with(numbers, structure, enough)
+    group = group_of(mean, numbers, norms, elements)
     deviations, scores = [], []
     for components in _calibrated_together(mean.shape[1]):
         error = np.abs(reference - mean)[:, components]
@@ -132,10 +150,12 @@ def calibrate(
             error, spread[:, components], size[:, components], structure, fold
         )
         deviations.append(deviation)
-        rows = [group == g for g in range(len(norms) + 1)]
+        rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
+        if len(np.unique(structure[rows[-1]])) < enough:  # of rare elements too few are known
+            rows[-1] = np.ones(len(group), bool)
         of_values = np.repeat(structure[:, None], len(components), axis=1)
         scores.append(tuple(Scores.of(found[r].ravel(), of_values[r].ravel()) for r in rows))
-    return Calibration(tuple(deviations), tuple(scores), norms, per_atom)
+    return Calibration(tuple(deviations), tuple(scores), norms, per_atom, elements)
 
 
 def _calibrated_together(dim: int) -> Iterator[list[int]]:
@@ -146,19 +166,25 @@ def _calibrated_together(dim: int) -> Iterator[list[int]]:
         yield from ([component] for component in range(dim))
 
 
-def _by_norm(
-    mean: Floats, structure: NDArray[np.int64], coverage: float
-) -> tuple[tuple[float, ...], NDArray[np.int64]]:
-    """Norms between groups of vectors, and the group of each, ``[n]``; other targets have one."""
-    if mean.shape[1] == 3:
-        norm = np.linalg.norm(mean, axis=1)
-        for groups in range(_GROUPS, 1, -1):
-            edges = np.quantile(norm, np.arange(1, groups) / groups)
-            group = np.searchsorted(edges, norm)
-            sizes = [len(np.unique(structure[group == g])) for g in range(groups)]
-            if min(sizes) >= _ENOUGH * needed_for_coverage(coverage):
-                return tuple(edges.tolist()), group
-    return (), np.zeros(len(mean), np.int64)
+def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> tuple[float, ...]:
+    """Norms between groups of vectors that have enough structures each, rising."""
+    norm = np.linalg.norm(mean, axis=1)
+    for groups in range(_GROUPS, 1, -1):
+        edges = np.quantile(norm, np.arange(1, groups) / groups)
+        group = np.searchsorted(edges, norm)
+        if min(len(np.unique(structure[group == g])) for g in range(groups)) >= enough:
+            return tuple(edges.tolist())
+    return ()
+
+
+def _elements_with(
+    numbers: NDArray[np.int64], structure: NDArray[np.int64], enough: int
+) -> tuple[int, ...]:
+    """Elements that are in enough structures, rising; none where all have the same."""
+    found = [int(z) for z in np.unique(numbers)]
+    return tuple(
+        z for z in found if len(found) > 1 and len(np.unique(structure[numbers == z])) >= enough
+    )
 
 
 def _cross_fitted(

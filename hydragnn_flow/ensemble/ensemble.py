@@ -36,7 +36,7 @@ from hydragnn_flow.ensemble.inputs import (
     check_structures,
     graph_batches,
 )
-from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.labels import labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_name
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, joined
@@ -380,7 +380,7 @@ class Ensemble:
             about,
             n_atoms,
             self.manifest.targets,
-            self.distributions(predictions, n_atoms),
+            self.distributions(predictions, n_atoms, numbers_of(splits, self.manifest)),
             self.references(splits, predictions, labels),
             self.coverage,
             self.by_number(predictions) if members else None,
@@ -415,9 +415,22 @@ class Ensemble:
         }
 
     def distributions(
-        self, members: dict[str, Floats], n_atoms: NDArray[np.int64]
+        self,
+        members: dict[str, Floats],
+        n_atoms: NDArray[np.int64],
+        numbers: NDArray[np.int64] | None,
     ) -> dict[str, Distribution]:
-        """Combine members' predictions with the ensemble's weights and calibration."""
+        """Combine members' predictions with the ensemble's weights and calibration.
+
+        Parameters
+        ----------
+        members
+            Output -> ``[n_members, n, d]``.
+        n_atoms
+            Of each structure.
+        numbers
+            Atomic numbers of all structures; None if nodes are no atoms.
+        """
         atoms = n_atoms.astype(float)[:, None]
         return {
             name: distribution(
@@ -428,6 +441,7 @@ class Ensemble:
                 members.get(name + NOISE_SUFFIX),
                 self.aggregation == "median",
                 coverage=self.coverage,
+                numbers=None if self.manifest.targets[name].level == "graph" else numbers,
             )
             for name, calibration in self.calibrations.items()
         }

@@ -14,7 +14,12 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.ensemble import Ensemble, structure_names
 from hydragnn_flow.ensemble.inputs import check_structures, current
-from hydragnn_flow.ensemble.labels import in_components, keys_of_label, labels_in_files
+from hydragnn_flow.ensemble.labels import (
+    in_components,
+    keys_of_label,
+    labels_in_files,
+    numbers_of,
+)
 from hydragnn_flow.ensemble.structure_files import read_path
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
@@ -29,7 +34,7 @@ _BEYOND = 10.0
 _LEAST_VALUES = 10
 
 Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
-_Labelled = tuple[dict[str, Floats], dict[str, Floats], NDArray[np.int64]]
+_Labelled = tuple[dict[str, Floats], dict[str, Floats], NDArray[np.int64], NDArray[np.int64] | None]
 
 
 def evaluate(
@@ -71,8 +76,10 @@ def evaluate(
         If there is nothing to predict, no target has labels, only some structures have one, or a
         label is not what the ensemble predicts.
     """
-    members, references, n_atoms = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
-    predicted = ensemble.distributions(members, n_atoms)
+    members, references, n_atoms, numbers = predict_labelled(
+        ensemble, data, split=split, keys=keys, say=say
+    )
+    predicted = ensemble.distributions(members, n_atoms, numbers)
     return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
 
 
@@ -90,8 +97,9 @@ def predict_labelled(
 
     Returns
     -------
-    members, references, n_atoms
-        The members' predictions; true values of targets, ``[n, d]``; atoms of each structure.
+    members, references, n_atoms, numbers
+        The members' predictions; true values of targets, ``[n, d]``; atoms of each structure; their
+        atomic numbers, None if nodes are no atoms.
 
     Raises
     ------
@@ -144,7 +152,8 @@ def _of_store(
         names = ", ".join(one.name for one in splits)
         say(f"splits that count together: {names}; choose one with split (--split)")
     n_atoms = np.concatenate([one.n_atoms for one in splits])
-    return members, ensemble.references(splits, members, labelled), n_atoms
+    references = ensemble.references(splits, members, labelled)
+    return members, references, n_atoms, numbers_of(splits, ensemble.manifest)
 
 
 def _of_structures(
@@ -176,7 +185,7 @@ def _of_structures(
     n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
     for name, label in references.items():
         references[name] = in_components(label, name, members[name].shape[2])
-    return members, references, n_atoms
+    return members, references, n_atoms, np.concatenate([one.numbers for one in atoms])
 
 
 def _tell_doubts(
@@ -184,9 +193,10 @@ def _tell_doubts(
     members: dict[str, Floats],
     references: Mapping[str, Floats],
     n_atoms: NDArray[np.int64],
+    numbers: NDArray[np.int64] | None,
     say: Callable[[str], None],
 ) -> None:
-    predicted = ensemble.distributions(members, n_atoms)
+    predicted = ensemble.distributions(members, n_atoms, numbers)
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
         found = predicted[name]

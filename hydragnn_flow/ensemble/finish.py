@@ -18,11 +18,11 @@ from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.folds import calibration_split, folds
-from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.labels import labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
-from hydragnn_flow.ensemble.uncertainty import Floats, measured_coverage
+from hydragnn_flow.ensemble.uncertainty import Distribution, Floats, measured_coverage
 from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.criterion import Criterion
@@ -107,6 +107,7 @@ def finish_ensemble(
         store.manifest,
         coverage,
         combined.aggregation == "median",
+        numbers_of([split], store.manifest),
     )
     deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
     applicability = Applicability.of(store["trainset"], store.manifest, deviations)
@@ -128,7 +129,9 @@ def finish_ensemble(
     predictions = _predictions(folder, members, models, by, test)
     tables = ensemble.tables([test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
-    distributions = ensemble.distributions(predictions, test.n_atoms)
+    distributions = ensemble.distributions(
+        predictions, test.n_atoms, numbers_of([test], store.manifest)
+    )
     references = ensemble.references([test], predictions, calibrations)
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):
@@ -145,7 +148,7 @@ def finish_ensemble(
         "best_member": members[best].member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
         "calibration": {name: value.to_dict() for name, value in calibrations.items()},
-        "test": _test(ensemble, test, predictions, best),
+        "test": _test(ensemble, test, predictions, distributions, best),
         "measures": {
             name: found.to_dict()
             for name, found in measure_targets(
@@ -179,12 +182,16 @@ def _predictions(
 
 
 def _test(
-    ensemble: Ensemble, test: GraphSplit, members: dict[str, Floats], best: int
+    ensemble: Ensemble,
+    test: GraphSplit,
+    members: dict[str, Floats],
+    distributions: dict[str, Distribution],
+    best: int,
 ) -> dict[str, dict[str, Any]]:
     """Errors of the best single member and of the ensemble, and how many intervals hold."""
     results: dict[str, dict[str, Any]] = {}
     atoms = test.n_atoms.astype(float)[:, None]
-    for name, predicted in ensemble.distributions(members, test.n_atoms).items():
+    for name, predicted in distributions.items():
         target = ensemble.manifest.targets[name]
         reference = labels_of(test, name, predicted.mean.shape[1])
         errors = {

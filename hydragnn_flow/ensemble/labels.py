@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphSplit, Manifest, Target
 from hydragnn_flow.data.sources.labels import shaped
@@ -21,6 +22,18 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 def labels_of(split: GraphSplit, target: str, dim: int) -> Floats:
     """True values of a target for a split, [n, dim]."""
     return in_components(split.target(target), target, dim)
+
+
+def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.int64] | None:
+    """Atomic numbers of the nodes of splits, one behind the other; None if they are no atoms."""
+    if not atoms_of(manifest):
+        return None
+    return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
+
+
+def atoms_of(manifest: Manifest) -> bool:
+    """Whether the first node feature is the atomic number."""
+    return manifest.node_features[:1] == ["atomic_number"]
 
 
 def in_components(values: Floats, target: str, dim: int) -> Floats:

@@ -18,7 +18,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
-from hydragnn_flow.ensemble.labels import in_components, keys_of_label, label_if_known
+from hydragnn_flow.ensemble.labels import atoms_of, in_components, keys_of_label, label_if_known
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
 from hydragnn_flow.ensemble.records import CHUNK, Record, chunks, columns_of, fault_of
 from hydragnn_flow.ensemble.structure_files import Files, Progress, open_path
@@ -85,7 +85,8 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
         structures, [fault_of(record) for record in records]
     )
     n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
-    predicted = ensemble.distributions(predictions, n_atoms)
+    numbers = np.concatenate([atoms.numbers for atoms in structures])
+    predicted = ensemble.distributions(predictions, n_atoms, numbers)
     references, doubts = _labels(ensemble, records, predicted)
     missing = _missing(ensemble, predicted, n_atoms)
     notes = [
@@ -120,10 +121,13 @@ def _of_store(
             labels: dict[str, list[Floats]] = {name: [] for name in labelled}
             said: list[str] = []
             batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
-            batches = _keeping(labels, batches, store)
+            numbers: list[NDArray[np.int64]] = []
+            batches = _keeping(labels, numbers, batches, store)
             predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
             n_atoms = one.n_atoms[start:stop]
-            predicted = ensemble.distributions(predictions, n_atoms)
+            predicted = ensemble.distributions(
+                predictions, n_atoms, np.concatenate(numbers) if numbers else None
+            )
             unlike = ensemble.remarks(said, predictions, n_atoms)
             about = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
             tables = build_tables(
@@ -145,10 +149,15 @@ def _of_store(
 
 
 def _keeping(
-    labels: Mapping[str, list[Floats]], batches: Iterable[Batch], store: GraphStore
+    labels: Mapping[str, list[Floats]],
+    numbers: list[NDArray[np.int64]],
+    batches: Iterable[Batch],
+    store: GraphStore,
 ) -> Iterator[Batch]:
-    """The batches, and a copy of their labels."""
+    """The batches, and a copy of their labels and of the atomic numbers."""
     for batch in batches:
+        if atoms_of(store.manifest):
+            numbers.append(batch.x[:, 0].numpy().astype(np.int64))
         for name, found in labels.items():
             found.append(target_array(batch[name].numpy(), store.manifest.targets[name]))
         yield batch

@@ -54,7 +54,9 @@ def recalibrate(
         :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
     """
     ensemble = Ensemble.load(path)
-    members, references, n_atoms = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    members, references, n_atoms, numbers = predict_labelled(
+        ensemble, data, split=split, keys=keys, say=say
+    )
     fold = folds(len(n_atoms))
     found = calibrate_targets(
         members,
@@ -65,6 +67,7 @@ def recalibrate(
         ensemble.manifest,
         ensemble.coverage,
         ensemble.aggregation == "median",
+        numbers,
     )
     counts = {name: found[name].structures if name in found else 0 for name in references}
     needed = needed_for_coverage(ensemble.coverage)

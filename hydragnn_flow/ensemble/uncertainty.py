@@ -27,26 +27,38 @@ class Calibration:
     deviations: tuple[Deviation, ...]
     """One per component, or one for all of a vector."""
     scores: tuple[tuple[Scores, ...], ...]
-    """By component as ``deviations``, then by the norm of a vector's mean."""
+    """By component as ``deviations``, then by group: a vector's by its norm, those of other
+    targets of atoms by element."""
     norms: tuple[float, ...]
     """Norms of the mean that divide vectors into groups, rising; one less than groups."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
+    elements: tuple[int, ...] = ()
+    """Atomic numbers that have a group each, rising; the last group is for all others."""
 
     @property
     def structures(self) -> int:
         """Least number of structures that an interval relies on."""
         return min(scores.structures for groups in self.scores for scores in groups)
 
-    def quantiles(self, mean: Floats, coverage: float) -> Floats:
-        """Half widths of intervals in standard deviations, for means ``[n, d]``.
+    def quantiles(
+        self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
+    ) -> Floats:
+        """Half widths of intervals in standard deviations, ``[n, d]``.
 
         They are infinite where the calibration had too few structures.
+
+        Parameters
+        ----------
+        mean
+            Predictions ``[n, d]``.
+        coverage
+            Fraction of true values that the intervals are to hold.
+        numbers
+            Atomic number of each row ``[n]``, if it is an atom's.
         """
         table = np.array([[one.quantile(coverage) for one in groups] for groups in self.scores])
-        group = np.zeros(len(mean), np.int64)
-        if self.norms:
-            group = np.searchsorted(self.norms, np.linalg.norm(mean, axis=1))
+        group = group_of(mean, numbers, self.norms, self.elements)
         return np.asarray(table.T[group] * np.ones(mean.shape))
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
@@ -91,6 +103,7 @@ class Calibration:
             ),
             tuple(values["norms"]),
             values["per_atom"],
+            tuple(values["elements"]),
         )
 
 
@@ -111,10 +124,12 @@ class Distribution:
     calibration: Calibration
     aleatoric_std: Floats | None = None
     """Calibrated noise that the heads predict, where they do."""
+    numbers: NDArray[np.int64] | None = None
+    """Atomic number of each row, if the calibration asks for them."""
 
     def interval(self, coverage: float) -> tuple[Floats, Floats]:
         """Ends of the interval that is to hold another fraction of true values."""
-        half = self.calibration.quantiles(self.mean, coverage) * self.std
+        half = self.calibration.quantiles(self.mean, coverage, self.numbers) * self.std
         return self.mean - half, self.mean + half
 
 
@@ -161,6 +176,7 @@ def distribution(
     median: bool = False,
     *,
     coverage: float,
+    numbers: NDArray[np.int64] | None = None,
 ) -> Distribution:
     """Mean, standard deviations and interval of a target.
 
@@ -180,16 +196,33 @@ def distribution(
         As of :func:`combine`.
     coverage
         Fraction of true values that the interval is to hold.
+    numbers
+        Atomic numbers ``[n]`` of targets of atoms.
     """
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
     epistemic, shared = calibration.parts(spread, size_of(calibration.per_atom, atoms, together))
     std = np.asarray(np.hypot(epistemic, shared))
-    half = calibration.quantiles(mean, coverage) * std
+    half = calibration.quantiles(mean, coverage, numbers) * std
     aleatoric = None if noise is None else shared
     return Distribution(
-        mean, spread, epistemic, std, mean - half, mean + half, calibration, aleatoric
+        mean, spread, epistemic, std, mean - half, mean + half, calibration, aleatoric, numbers
     )
+
+
+def group_of(
+    mean: Floats,
+    numbers: NDArray[np.int64] | None,
+    norms: tuple[float, ...],
+    elements: tuple[int, ...],
+) -> NDArray[np.int64]:
+    """Group of each row, ``[n]``: by norm, by element, or one for all."""
+    if norms:
+        return np.asarray(np.searchsorted(norms, np.linalg.norm(mean, axis=1)))
+    if not elements or numbers is None:
+        return np.full(len(mean), len(elements))
+    place = np.minimum(np.searchsorted(elements, numbers), len(elements) - 1)
+    return np.asarray(np.where(np.asarray(elements)[place] == numbers, place, len(elements)))
 
 
 def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:

@@ -148,6 +148,34 @@ def test_components_of_a_spectrum_are_calibrated_each_alone() -> None:
     np.testing.assert_allclose(std / factor, 1.0, rtol=0.15)
 
 
+def test_values_of_atoms_are_held_by_element() -> None:
+    """Charges that are ten times as uncertain on one element, which the members do not know."""
+    rng = np.random.default_rng(3)
+    structure = np.repeat(np.arange(40), 8)
+    numbers = np.tile([8, 8, 8, 26, 26, 8, 26, 8], 40)
+    numbers[:8] = 79
+    wide = np.where(numbers == 26, 1.0, 0.1)[:, None]
+    residuals, spread = wide * rng.normal(size=(320, 1)), np.ones((320, 1))
+    found = calibrate(
+        residuals, 0 * spread, spread, structure, folds(40)[structure], 0.9, numbers=numbers
+    )
+    assert found is not None and found.elements == (8, 26)
+    mean = np.zeros((4, 1))
+    oxygen, iron, rare, new = found.quantiles(mean, 0.9, np.array([8, 26, 79, 1]))[:, 0]
+    assert iron / oxygen == pytest.approx(10, rel=0.4)
+    assert oxygen < rare == new < iron, "by all atoms, as there is one structure of such"
+    assert found.quantiles(mean, 0.9).tolist() == [[rare]] * 4
+    members = np.zeros((5, 320, 1)) + np.array([-1, -1, 0, 1, 1])[:, None, None]
+    predicted = distribution(members, EQUAL, found, None, coverage=0.9, numbers=numbers)
+    half = predicted.interval(0.9)[1]
+    np.testing.assert_array_equal(half, predicted.hi)
+    for element in (8, 26):
+        there = numbers == element
+        assert np.mean(np.abs(residuals) <= half, where=there[:, None]) == pytest.approx(
+            0.9, abs=0.03
+        )
+
+
 def test_what_is_not_known_is_left_out() -> None:
     """The stress of a molecule, and labels of no structure at all."""
     rng = np.random.default_rng(2)

@@ -11,6 +11,7 @@ import numpy as np
 import optuna
 import pandas as pd
 import yaml
+from calibration_cases import plain
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.comparison import compare_models
@@ -282,8 +283,8 @@ class Made:
             "members": members,
             "best_member": 1,
             "calibration": {
-                "energy": {"scale": 1.3, "quantile": 1.7},
-                "forces": {"scale": 1.2, "quantile": 1.6},
+                "energy": plain(1.3, 0.01, 1.7, per_atom=True).to_dict(),
+                "forces": plain(1.2, 0.01, 1.6).to_dict(),
             },
             "test": {
                 "energy": {
