@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.io import write
+from calibration_cases import plain
 from ensemble_cases import untrained_ensemble
 from segment_cases import NETWORK
 
@@ -21,6 +23,8 @@ from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store
 from hydragnn_flow.ensemble import inputs
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
+from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.stress import VOIGT
 
 CUTOFF = 4.0
 
@@ -326,6 +330,32 @@ def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -
     plain = ensemble.predict([unlabelled])
     assert plain.nodes is not None
     assert not {"energy", "energy_error", "forces_x"} & {*plain.graphs, *plain.nodes}
+
+
+def test_a_stress_needs_three_periodic_directions(ensemble: Ensemble) -> None:
+    """Its label may have six components where the training data have nine."""
+    target = Target(level="graph", dim=9, unit="eV/Å^3")
+    models = copy.deepcopy(ensemble.models)
+    for model in models:
+        assert isinstance(model, PotentialModel)
+        model.stress = True
+    targets = {**ensemble.manifest.targets, "stress": target}
+    other = replace(
+        ensemble,
+        models=models,
+        calibrations={**ensemble.calibrations, "stress": plain(1.0, 0.1, 1.0)},
+        manifest=ensemble.manifest.model_copy(update={"targets": targets}),
+    )
+    labelled, slab = rattled(), rattled(seed=1)
+    labelled.info["stress"] = np.arange(6.0)
+    slab.pbc = [True, True, False]
+    graphs = other.predict([labelled, slab]).graphs
+    found = graphs[[f"stress_{axes}" for axes in VOIGT]].to_numpy()
+    np.testing.assert_array_equal(found, [np.arange(6.0), np.full(6, np.nan)])
+    assert graphs["stress_xx_mean"].isna().tolist() == [False, True]
+    assert graphs["energy_mean"].notna().all()
+    assert "no stress, as it is not periodic in three directions" in graphs["note"][1]
+    assert "no stress" not in graphs["note"][0]
 
 
 def test_the_ids_of_structures_are_kept(ensemble: Ensemble) -> None:
