@@ -18,11 +18,13 @@ import ase.io
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
+from ensemble_cases import untrained_ensemble
 from ensemble_quality.outcome import area_of_perfect
 from model_accuracy.outcome import Outcome
 from model_accuracy.trainings import Trainings
 from search_race.quality import QUICK_SETTING
 
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.measures import COVERAGES, coverage_needed, miscalibration_area
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -185,6 +187,21 @@ def test_ensemble(shared_data: Path, tmp_path: Path) -> None:
     forces = figures["details"][1]
     assert sum(held for held, _ in forces["held_by_size"]) == forces["held"]
     assert sum(values for _, values in forces["held_by_size"]) == forces["values"]
+
+
+def test_applicability(alloy_store: GraphStore, tmp_path: Path) -> None:
+    directory = untrained_ensemble(tmp_path / "run", alloy_store)
+    (directory / "store.gs").symlink_to(alloy_store.path)
+    printed, table, figures = run(
+        "applicability.py", directory, "--quick", "--json", tmp_path / "figures.json"
+    )
+    assert table[0][1] == "run" and "Too little was measured" in printed
+    (found,) = figures["details"]
+    assert found["test"] == len(alloy_store["testset"]) >= found["test_flagged"]
+    assert found["outside"] == 15
+    assert 0.6 * found["outside"] <= found["flagged"] <= found["held"]
+    assert sum(found["missed"].values()) == found["outside"] - found["held"]
+    assert not {"new element", "cluster of 1"} & set(found["missed"])
 
 
 @pytest.mark.parametrize("structures", [25, 48])
