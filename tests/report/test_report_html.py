@@ -209,6 +209,7 @@ def test_text_of_users_is_escaped(searching: Made) -> None:
 def test_the_page_is_replaced_whole_or_not_at_all(
     searching: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(html, "render", lambda run: f"<!DOCTYPE html>{run.config.name}")
     path = searching.directory / "report.html"
     path.write_text("the old page")
     reader = path.open()
