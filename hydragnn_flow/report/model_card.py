@@ -112,9 +112,16 @@ def _data(manifest: Manifest) -> Iterator[str]:
     origin = manifest.provenance
     for words, key in (("source", "source"), ("division into splits", "split")):
         if origin.get(key):
-            yield f"* {words}: `{json.dumps(origin[key], ensure_ascii=False)}`"
+            yield f"* {words}: `{json.dumps(_given(origin[key]), ensure_ascii=False)}`"
     if "seed" in origin:
         yield f"* seed: {origin['seed']}"
+
+
+def _given(values: Any) -> Any:
+    """Values without keys that have none."""
+    if not isinstance(values, dict):
+        return values
+    return {key: _given(value) for key, value in values.items() if value is not None}
 
 
 def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
