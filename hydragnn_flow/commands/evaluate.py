@@ -39,7 +39,8 @@ Labelled = Annotated[
     Path,
     typer.Argument(
         help="Labelled structures: a file ASE reads, a directory of such files, a GraphStore, "
-        "or a .bp of HydraGNN's. Labels are in the units of the training data.",
+        "a .bp of HydraGNN's, or a table (.csv) like that of the training data. Labels are in the "
+        "units of the training data.",
         metavar="LABELLED_DATA",
         show_default=False,
         callback=existing_data,

@@ -38,8 +38,8 @@ def predict(
     structures: Annotated[
         Path,
         typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a .bp of "
-            "HydraGNN's.",
+            help="Structures: a file ASE reads, a directory of such, a GraphStore, a .bp of "
+            "HydraGNN's, or a table (.csv) like that of the training data.",
             metavar="STRUCTURES",
             show_default=False,
             callback=existing_data,

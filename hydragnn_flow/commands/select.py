@@ -32,7 +32,8 @@ def select(
     structures: Annotated[
         Path,
         typer.Argument(
-            help="Structures: a file ASE reads, or a directory of such.",
+            help="Structures: a file ASE reads, a directory of such, or a table (.csv) like that "
+            "of the training data.",
             metavar="STRUCTURES",
             show_default=False,
             callback=existing_data,

@@ -153,8 +153,8 @@ class Ensemble:
         ----------
         structures
             ASE structures, periodic or not; a path of a file that ASE reads, of a directory of such
-            files, or of a GraphStore; or an open GraphStore. Labels that they have are shown beside
-            the predictions, with the errors.
+            files, of a GraphStore, or of a table (.csv) if the training data were one; or an open
+            GraphStore. Labels that they have are shown beside the predictions, with the errors.
         split
             Name of the split of a GraphStore to predict; all of them, in the order of the store, if
             None.

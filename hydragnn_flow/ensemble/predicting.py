@@ -61,7 +61,9 @@ def predict_chunks(
     Parameters and errors are those of :meth:`Ensemble.predict`, whose result is all chunks joined.
     ``progress`` is told how far the input is read.
     """
-    opened = open_path(Path(data), split) if isinstance(data, (str, Path)) else data
+    opened: Predictable | Files = data
+    if isinstance(data, (str, Path)):
+        opened = open_path(Path(data), ensemble.manifest, split)
     ensemble = _on_device(ensemble, device)
     if isinstance(opened, GraphStore):
         yield from _of_store(ensemble, opened, split, members, progress)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ase import Atoms
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
+from hydragnn_flow.data.sources.csv_tables import each_row
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
@@ -38,10 +39,13 @@ class Files:
     ----------
     path
         File or directory.
+    column
+        Column of the structures, if the file is a table as the training data were.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, column: str | None = None) -> None:
         self._path = path
+        self._column = column
 
     def records(
         self,
@@ -65,8 +69,11 @@ class Files:
         if self._path.is_dir():
             yield from self._of_directory(say, progress)
             return
-        total = count_structures(self._path)
-        for number, found in enumerate(each_structure(self._path)):
+        if self._column is None:
+            total, structures = count_structures(self._path), each_structure(self._path)
+        else:
+            total, structures = None, each_row(self._path, self._column)
+        for number, found in enumerate(structures):
             progress(number, total)
             yield Record(found, self._path.name, number)
 
@@ -116,13 +123,16 @@ class _PassedOver:
                 yield f"and {n - _NAMED} more"
 
 
-def open_path(path: Path, split: str | None = None) -> GraphStore | Files:
+def open_path(path: Path, trained_on: Manifest, split: str | None = None) -> GraphStore | Files:
     """What there is at a path to predict.
 
     Parameters
     ----------
     path
-        A file ASE reads, a directory of such files, or a GraphStore.
+        A file ASE reads, a directory of such files, a GraphStore, or a table of structures if the
+        training data were one.
+    trained_on
+        Manifest of the store the members were trained on.
     split
         Of a GraphStore.
 
@@ -137,7 +147,9 @@ def open_path(path: Path, split: str | None = None) -> GraphStore | Files:
         return GraphStore.open(path, mode="random")
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
-    return Files(path)
+    source = trained_on.provenance.get("source", {})
+    is_table = path.suffix == ".csv" and source.get("format") == "csv"
+    return Files(path, source["structure"] if is_table else None)
 
 
 @dataclass
@@ -217,7 +229,7 @@ def read_path(
     InputError
         As :func:`open_path` and :meth:`Structures.of`.
     """
-    opened = open_path(path, split)
+    opened = open_path(path, ensemble.manifest, split)
     if isinstance(opened, GraphStore):
         return opened
     return Structures.of(path, opened, ensemble, say)

@@ -137,6 +137,56 @@ def test_all_ways_to_the_same_data_give_the_same_measures(
     same(evaluate(ensemble, file, keys=KEYS), expected)
 
 
+@pytest.fixture
+def of_tables(ensemble: Ensemble) -> Ensemble:
+    """As trained on a table."""
+    targets = {"energy": {"unit": "eV", "key": "E"}}
+    source = {"format": "csv", "train": "x.csv", "structure": "cif", "targets": targets}
+    manifest = ensemble.manifest.model_copy(update={"provenance": {"source": source}})
+    return dataclasses.replace(ensemble, manifest=manifest)
+
+
+def test_tables_are_read_as_in_training(
+    of_tables: Ensemble, structures: list[Atoms], tmp_path: Path
+) -> None:
+    """The structures as CIF text, or as names of files."""
+    expected = evaluate(of_tables, structures, say=lambda line: None)["energy"]
+    texts, names = [], []
+    for number, atoms in enumerate(structures):
+        names.append(f"{number}.cif")
+        write(tmp_path / names[-1], atoms)
+        texts.append((tmp_path / names[-1]).read_text())
+    energies = [atoms.get_potential_energy() for atoms in structures]
+    for cells in (texts, names):
+        table = pd.DataFrame({"material_id": list("abcde"), "cif": cells, "E": energies})
+        table.to_csv(tmp_path / "new.csv", index=False)
+        found = evaluate(of_tables, tmp_path / "new.csv", say=lambda line: None)
+        mae = found["energy"].measures["mae"].value
+        assert mae == pytest.approx(expected.measures["mae"].value, rel=1e-4)
+        graphs = of_tables.predict(tmp_path / "new.csv").graphs
+        assert graphs is not None
+        assert list(graphs["id"]) == list("abcde") and list(graphs["frame"]) == [0, 1, 2, 3, 4]
+        np.testing.assert_allclose(graphs["energy"], energies)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("name,E\na,1\n", r"new\.csv: structure 0 has no column 'cif', where the training data"),
+        ("cif,E\n,1\n", r"new\.csv: structure 0 has an empty cell 'cif'"),
+        ("cif,E\nnone.cif,1\n", r"structure 0 cannot be read \(.*none\.cif.*\); correct or rem"),
+        ("cif,E\n", r"new\.csv holds no structures; give a file that does"),
+        ("cif,cif\n", r"new\.csv has two columns 'cif'; rename or remove one"),
+    ],
+)
+def test_tables_without_structures_are_refused(
+    of_tables: Ensemble, tmp_path: Path, table: str, says: str
+) -> None:
+    (tmp_path / "new.csv").write_text(table)
+    with pytest.raises(InputError, match=says):
+        evaluate(of_tables, tmp_path / "new.csv")
+
+
 def test_labels_have_the_keys_of_training_unless_others_are_given(
     ensemble: Ensemble, structures: list[Atoms]
 ) -> None:

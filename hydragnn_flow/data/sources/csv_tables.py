@@ -16,6 +16,7 @@ from hydragnn_flow.data.sources.structures import (
     StructuresSection,
     cut,
     lookup,
+    reason,
 )
 from hydragnn_flow.errors import InputError
 
@@ -69,14 +70,56 @@ class CsvTables(StructureSource):
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         for origin, row in islice(_rows(file), start, stop):
-            text = lookup(row, self._column, origin, "structure", "structure")
-            path = self._path(row, file)
-            yield Found(from_cif(text) if path is None else from_file(path), row)
+            cell = lookup(row, self._column, origin, "structure", "structure")
+            yield _found(cell, row, file)
 
     def _path(self, row: dict[str, str | None], file: Path) -> Path | None:
-        """The file of a row's structure; None if the cell is a CIF, which has several lines."""
-        cell = row.get(self._column)
-        return None if cell is None or "\n" in cell else file.parent / cell
+        return _path(row.get(self._column), file)
+
+
+def each_row(file: Path, column: str) -> Iterator[Found]:
+    """The structures of a table, to be predicted, with all cells of their rows.
+
+    Parameters
+    ----------
+    file
+        The table.
+    column
+        Column of the structures, as that of the training data was.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table, or a row has no structure that can be read.
+    """
+    empty = True
+    for origin, row in _rows(file):
+        empty = False
+        cell = row.get(column)
+        if cell is None:
+            told = "an empty cell" if column in row else "no column"
+            raise InputError(
+                f"{origin} has {told} {column!r}, where the training data have structures; fill in "
+                f"or rename it, or remove the row"
+            )
+        try:
+            yield _found(cell, row, file)
+        except Exception as error:  # parsers raise whatever their lines run into
+            raise InputError(
+                f"{origin} cannot be read ({reason(error)}); correct or remove the row"
+            ) from None
+    if empty:
+        raise InputError(f"{file} holds no structures; give a file that does")
+
+
+def _found(cell: str, row: dict[str, str | None], file: Path) -> Found:
+    path = _path(cell, file)
+    return Found(from_cif(cell) if path is None else from_file(path), row)
+
+
+def _path(cell: str | None, file: Path) -> Path | None:
+    """The file of a row's structure; None if the cell is a CIF, which has several lines."""
+    return None if cell is None or "\n" in cell else file.parent / cell
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
