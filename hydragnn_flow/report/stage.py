@@ -17,8 +17,6 @@ from hydragnn_flow.search.records import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 
 Phase = Literal["preparation", "search", "members", "calibration", "finished"]
-# Ends after which a member is not trained again.
-_ENDS = ("ok", "diverged")
 _PER_ATOM = "_mae_per_atom"
 
 
@@ -38,7 +36,9 @@ class Stage:
     begun: dict[int, float]
     """Number of each member whose training has begun -> when, as Unix time [s]."""
     trained: list[int]
-    """Numbers of the members that have ended."""
+    """Numbers of the members that are trained to their end."""
+    failed: list[int]
+    """Numbers of the members that diverged, and are not trained again."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -54,10 +54,11 @@ class Stage:
         if self.phase == "search":
             return f"search: {self.ended:,} of {_planned(self.planned_trials)} trials have ended"
         if self.phase == "members":
-            training = len(self.begun.keys() - set(self.trained))
+            training = len(self.begun.keys() - {*self.trained, *self.failed})
             return (
                 f"members: {len(self.trained)} of {_planned(self.planned_members)} are trained, "
                 f"{training} in training"
+                + (f", {len(self.failed)} diverged" if self.failed else "")
             )
         if self.phase == "calibration":
             return f"calibration and test: all {self.planned_members} members are trained"
@@ -71,7 +72,8 @@ def stage_of(run_directory: Path) -> Stage:
     trials, results = read_trials(directory.path), list(directory.results())
     size = _integer(values, "ensemble", "size")
     ends = {r.number: r.status for r in results if r.kind == "member"}
-    trained = sorted(number for number, status in ends.items() if status in _ENDS)
+    trained = sorted(number for number, status in ends.items() if status == "ok")
+    failed = sorted(number for number, status in ends.items() if status == "diverged")
     begun = _begun(directory.ensemble / "members")
     planned = _integer(values, "search", "trials")
     over = planned and len(trials) >= planned and all(t.state != "running" for t in trials)
@@ -93,6 +95,7 @@ def stage_of(run_directory: Path) -> Stage:
         float(starts[-1]) if isinstance(starts, list) and starts else 0.0,
         begun,
         trained,
+        failed,
     )
 
 

@@ -179,6 +179,10 @@ def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Pa
     lines = (made.directory / "segments.jsonl").read_text().splitlines(keepends=True)
     (made.directory / "segments.jsonl").write_text("".join(lines[:-2]))
     assert "phase: members: 1 of 3 are trained, 1 in training" in shown(made.directory)
+    diverged = {**json.loads(lines[-3]), "number": 1, "status": "diverged"}
+    with (made.directory / "segments.jsonl").open("a") as file:
+        file.write(json.dumps(diverged) + "\n")
+    assert "phase: members: 1 of 3 are trained, 0 in training, 1 diverged" in shown(made.directory)
     (made.directory / "segments.jsonl").write_text("".join(lines))
     assert "phase: calibration and test: all 3 members are trained" in shown(made.directory)
 
@@ -222,7 +226,7 @@ def test_the_end_is_predicted_from_the_rate_so_far() -> None:
     ]
     trials = [TrialRecord(n, "complete", {}, float(n)) for n in range(4)]
     running = [TrialRecord(n, "running", {}, None) for n in (4, 5)]
-    stage = Stage("search", [*trials, *running], results, 10, 2, 16, 1000.0, {}, [])
+    stage = Stage("search", [*trials, *running], results, 10, 2, 16, 1000.0, {}, [], [])
     assert predicted_end(stage, 1120.0) == 1120 + 6 * 60 / 2 + 2 * 100 / 2
     assert predicted_end(replace(stage, trials=trials[:2]), 1120.0) is None  # too few to tell
     members = replace(stage, phase="members", trials=trials, begun={0: 1300.0, 1: 1310.0})
