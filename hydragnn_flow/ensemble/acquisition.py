@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from ase import Atoms
 
+from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.inputs import BUDGET, StructureGraphs, check_structures, graph_batches
-from hydragnn_flow.ensemble.uncertainty import Floats, combine
+from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.models import HydraModel
@@ -115,9 +116,8 @@ def disagreement(
 ) -> Floats:
     """Disagreement of the members about each structure, ``[n]``; the mean of all is 1.
 
-    For each target it is the standard deviation between members: per atom for extensive targets,
-    of the atom where it is largest for node targets. Components are added in squares. Each target
-    is divided by its mean over all structures, and targets are averaged.
+    The deviation of each target, as of :func:`deviations_of`, is divided by its mean over all
+    structures, and targets are averaged.
 
     Parameters
     ----------
@@ -130,13 +130,9 @@ def disagreement(
     """
     sizes = np.array(n_atoms)
     of_targets = []
+    found = deviations_of(members, ensemble.weights, ensemble.manifest, sizes)
     for name in ensemble.calibrations:
-        _, spread = combine(members[name], ensemble.weights)
-        deviation = np.sqrt(np.square(spread).sum(axis=1))
-        if ensemble.manifest.targets[name].level == "node":
-            deviation = np.maximum.reduceat(deviation, np.cumsum(sizes) - sizes)
-        elif ensemble.manifest.is_extensive(name):
-            deviation = deviation / sizes
+        deviation = found[name]
         known = np.isfinite(deviation)  # there is no stress where a cell is not periodic
         mean = deviation[known].mean() if known.any() else 0.0
         if mean > 0:
