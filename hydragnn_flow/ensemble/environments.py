@@ -46,6 +46,8 @@ class Environments:
     """Of the edges [Å], [n_edges]."""
     volumes: Floats
     """Volume of each structure [Å³], [n]; NaN if it is not periodic in three directions."""
+    finite: NDArray[np.bool_]
+    """Whether each structure is periodic in no direction, [n]."""
 
     @classmethod
     def of(cls, batch: Batch) -> Environments:
@@ -55,6 +57,8 @@ class Environments:
         vectors = positions[receiver] - positions[sender] + batch.edge_shifts.cpu().numpy()
         graph = batch.batch.cpu().numpy()
         n = int(batch.num_graphs)
+        known = "pbc" in batch and "cell" in batch
+        periodic = batch.pbc.cpu().numpy().reshape(n, 3) != 0 if known else np.zeros((n, 3), bool)
         numbers = batch.x[:, 0].cpu().numpy().astype(np.int64)
         return cls(
             np.where((numbers > 0) & (numbers < _ELEMENTS), numbers, 0),
@@ -63,7 +67,8 @@ class Environments:
             sender,
             receiver,
             np.linalg.norm(vectors, axis=1),
-            _volumes(batch, n),
+            np.where(periodic.all(axis=1), _volumes(batch, n), np.nan),
+            np.asarray(~periodic.any(axis=1)),
         )
 
     @cached_property
@@ -158,7 +163,7 @@ class Usual:
             "most": extreme(np.fmax, more, one.graph, n),
             "neighbours": np.bincount(one.graph, more, n) / one.n_atoms,
             "volume": np.log(one.volumes / one.n_atoms / usual_volume),
-            "atoms": np.where(np.isnan(one.volumes), one.n_atoms, np.nan),
+            "atoms": np.where(one.finite, one.n_atoms, np.nan),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -248,8 +253,7 @@ def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
 
 
 def _volumes(batch: Batch, n: int) -> Floats:
-    if "pbc" not in batch or "cell" not in batch:
+    if "cell" not in batch:
         return np.full(n, np.nan)
-    periodic = batch.pbc.cpu().numpy().reshape(n, -1).astype(bool).all(axis=1)
     cells = batch.cell.cpu().numpy().astype(np.float64).reshape(n, 3, 3)
-    return np.where(periodic, np.abs(np.linalg.det(cells)), np.nan)
+    return np.asarray(np.abs(np.linalg.det(cells)))

@@ -157,6 +157,18 @@ def test_molecules_have_a_size_and_a_composition_but_no_volume() -> None:
     assert "the number of atoms is 8" in of_radical
 
 
+def test_periodic_structures_may_be_repeated() -> None:
+    rng = np.random.default_rng(0)
+
+    def slab() -> Atoms:
+        atoms: Atoms = fcc111("Cu", (1, 1, 4), vacuum=6.0)  # periodic in two directions
+        atoms.rattle(0.02, rng=rng)
+        return atoms
+
+    known = Applicability.of(_Split([slab() for _ in range(40)]), _manifest(), {})  # type: ignore[arg-type]
+    assert notes(known, slab(), slab() * (3, 2, 1)) == ["", ""]
+
+
 def test_what_was_found_survives_its_file(
     known: Applicability, alloys: list[Atoms], tmp_path: Path
 ) -> None:
