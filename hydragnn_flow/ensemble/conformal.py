@@ -22,10 +22,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Scores:
-    """Absolute errors divided by standard deviations, and the fraction that each holds.
-
-    Parameters are in order of size.
-    """
+    """Absolute errors divided by standard deviations, rising, and the fraction that each holds."""
 
     score: tuple[float, ...]
     held: tuple[float, ...]
