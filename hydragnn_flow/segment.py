@@ -22,7 +22,7 @@ Kind = Literal["trial", "member"]
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
-VERSION = 3
+VERSION = 4
 """Version of a line of `segments.jsonl`."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
@@ -114,13 +114,15 @@ class TrainingOutcome:
     reason: str = ""
     from_step: int = 0
     """Steps of the epoch after ``from_epoch`` that an earlier segment had taken."""
+    best_val_error: float | None = None
+    """Smallest criterion so far, of a member since it left its trial; what a rung judges by."""
     best_val_loss: float | None = None
-    """Smallest validation loss so far; what a rung judges by."""
+    """Validation loss of the same weights."""
     best_epoch: int | None = None
     history: list[list[float]] = field(default_factory=list)
-    """[epoch, training loss, validation loss] of each epoch of the segment."""
+    """[epoch, training loss, validation loss, criterion] of each epoch of the segment."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Mean absolute errors on the validation split at the best epoch, in the data's units."""
+    """Errors of the same weights on the validation split, in the data's units."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0

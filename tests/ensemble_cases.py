@@ -25,10 +25,12 @@ def untrained_ensemble(run: Path, store: GraphStore, members: int = 2) -> Path:
         folder = member_folder(run / FOLDER, k)
         write_network(folder, NETWORK)
         torch.manual_seed(k)
-        progress = {"best_epoch": 1 + k, "best_val_loss": 1.0 - 0.1 * k}
+        progress = {"best_epoch": 1 + k, "best_val_error": 1.0 - 0.1 * k}
         weights = build_model(NETWORK, store).state_dict()
         save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
-        drawn.append(Member(k, 10 + k, 1.0 - 0.1 * k, ["0"], 1.0, 1.0, "diverged" if k else ""))
+        drawn.append(
+            Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, "diverged" if k else "")
+        )
     asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
     config = RunConfig.model_validate({**CONFIG, "ensemble": asked})
     finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})

@@ -194,7 +194,7 @@ def test_a_copied_run_directory_still_predicts(finished: Path, tmp_path: Path) -
 
 def test_looking_commands(finished: Path) -> None:
     for arguments, expected in (
-        (["status", finished], "validation loss"),
+        (["status", finished], "validation error"),
         (["report", finished], "report.html"),
         (["store", "info", finished / "store.gs"], "trainset"),
         (["store", "check", finished / "store.gs"], "sound"),

@@ -278,24 +278,25 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
         assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
 
 
-@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("version", [3, 5])
 def test_a_record_of_another_version_is_refused(directory: RunDirectory, version: int) -> None:
     directory.record([result(0, version=version)])
     message = refusal(lambda: list(directory.results()))
-    assert f"version {version}, this package reads 3" in message
+    assert f"version {version}, this package reads 4" in message
 
 
 def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
     directory.segments.write_text(
         '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
-        '"ok", "reason": "", "from_step": 0, "best_val_loss": 0.12, "best_epoch": 8, "history": '
-        '[[9, 0.2, 0.12]], "metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": '
-        '3.2, "cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
+        '"ok", "reason": "", "from_step": 0, "best_val_error": 0.1, "best_val_loss": 0.12, '
+        '"best_epoch": 8, "history": [[9, 0.2, 0.12, 0.1]], '
+        '"metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": 3.2, '
+        '"cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
         '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
         '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], "bundle": "b17", '
         '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
         '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
-        '"version": 3}\n'
+        '"version": 4}\n'
     )
     (segment,) = directory.results()
     assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)

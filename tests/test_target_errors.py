@@ -16,6 +16,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.config.network import write_network
+from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.errors import InputError
@@ -104,10 +105,10 @@ def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore
         folder = member_folder(tmp_path / FOLDER, k)
         write_network(folder, NETWORK)
         torch.manual_seed(k)
-        progress = {"best_epoch": 1, "best_val_loss": 1.0}
+        progress = {"best_epoch": 1, "best_val_error": 1.0}
         weights = build_model(NETWORK, store).state_dict()
         save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
-        members.append(Member(k, k, 1.0, ["0"], 1.0, 1.0))
+        members.append(Member(k, k, 1.0, 1.0, ["0"], 1.0, 1.0))
     totals = {"wall_seconds": 1.0, "cpu_seconds": 1.0}
     summary = finish_ensemble(tmp_path, config, store, members, totals)
     expected = errors(store, "testset", member_folder(tmp_path / FOLDER, summary["best_member"]))
@@ -147,21 +148,30 @@ def test_a_search_does_not_begin_with_trials_judged_by_another_error(
     directory = RunDirectory(tmp_path / "earlier")
     directory.path.mkdir()
 
-    def check(earlier: Path, name: str, **metrics: float) -> None:
+    def check(
+        earlier: Path, objective: str, criterion: CriterionName = "mae", **metrics: float
+    ) -> None:
         directory.segments.unlink(missing_ok=True)
         result = SegmentResult.of(segment, outcome)
         directory.record([replace(result, metrics={**result.metrics, **metrics})])
-        values = {"trials": 2, "objectives": [f"val.{name}"], "warm_start": [str(earlier)]}
+        values = {"trials": 2, "objectives": [objective], "warm_start": [str(earlier)]}
         space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
         config = SearchConfig.model_validate({**values, "space": space})
-        check_earlier_errors(config, store.manifest)
+        check_earlier_errors(config, store.manifest, criterion)
 
     for name in ("gap", "energy"):
-        check(directory.path, name)
-    check(directory.path, "energy", gap_mae_per_atom=0.01)
+        check(directory.path, f"val.{name}")
+    check(directory.path, "val_error")
+    check(directory.path, "val.energy", gap_mae_per_atom=0.01)
     with pytest.raises(InputError, match=r"/earlier were judged by the error of gap per atom"):
-        check(directory.path, "gap", gap_mae_per_atom=0.01)
-    check(directory.segments, "gap", gap_mae_per_atom=0.01)  # a journal by itself
+        check(directory.path, "val.gap", gap_mae_per_atom=0.01)
+    check(directory.segments, "val.gap", gap_mae_per_atom=0.01)  # a journal by itself
+    with pytest.raises(InputError, match=r"error of gap per atom"):
+        check(directory.path, "val_error", gap_mae_per_atom=0.01)
+    with pytest.raises(InputError, match=r"criterion = mae, those of this run are by rmse"):
+        check(directory.path, "val_error", "rmse")
+    check(directory.path, "val_error", "rmse", gap_rmse=0.01)
+    check(directory.path, "val.gap", "rmse")
     outcome = replace(outcome, metrics={"energy_mae": 0.1})
     with pytest.raises(InputError, match=r"error of energy of a structure, .* by that per atom"):
-        check(directory.path, "energy")
+        check(directory.path, "val.energy")

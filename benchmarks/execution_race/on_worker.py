@@ -54,9 +54,11 @@ def end_at_once(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
             from_epoch=spec.after_epoch,
             to_epoch=spec.until_epoch,
             status="ok",
-            best_val_loss=loss,
+            best_val_error=loss,
             best_epoch=spec.until_epoch,
-            history=[[e + 1.0, loss, loss] for e in range(spec.after_epoch, spec.until_epoch)],
+            history=[
+                [e, loss, loss, loss] for e in range(spec.after_epoch + 1, spec.until_epoch + 1)
+            ],
             seconds=600.0,
             started=now,
             ended=now,

@@ -191,12 +191,18 @@ class MemberPhase:
             source = self.context.directory.trial(trial.number) / FILE
             self.context.ledger.write(lambda: copy_file(source, folder / FILE))
         mine = self._of("member", member)
-        losses = [result.best_val_loss for result in [*self._of("trial", member), last]]
-        value = [loss for loss in losses if loss is not None][-1]
+        # Its trial's, where it has ended before its first epoch did.
+        judged = [
+            (result.best_val_error, result.best_val_loss)
+            for result in [*self._of("trial", member), last]
+            if result.best_val_error is not None and result.best_val_loss is not None
+        ]
+        error, loss = judged[-1]
         return Member(
             member=member,
             trial=trial.number,
-            best_val_loss=value,
+            best_val_error=error,
+            best_val_loss=loss,
             gcds=last.gcds,
             seconds=sum(r.seconds for r in mine),
             cpu_seconds=sum(r.cpu_seconds for r in mine),

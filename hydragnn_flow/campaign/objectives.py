@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.run import CriterionName
+from hydragnn_flow.config.search import CRITERION
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
@@ -31,18 +33,22 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
         If joules are asked for and no counter reported them where the last segment ran.
     """
     curve = [row for result in results for row in result.history if result.status == "ok"]
+    judged = 2 if config.objectives[0] == "val_loss" else 3
     limits = config.constraints
     return Outcome(
         objectives=tuple(_value(name, results, curve) for name in config.objectives),
         excess={name: _value(name, results, curve) - limit for name, limit in limits.items()},
-        curve=curve,
+        curve=[(row[0], row[judged]) for row in curve],
     )
 
 
-def check_earlier_errors(config: SearchConfig, manifest: Manifest) -> None:
+def check_earlier_errors(
+    config: SearchConfig, manifest: Manifest, criterion: CriterionName
+) -> None:
     """Refuse to begin with trials of another run that were judged by another error.
 
-    The error of a target is one per atom where the target is extensive, and only there.
+    The error of a target is one per atom where the target is extensive, and only there. Root mean
+    squares are measured only where they are the criterion.
 
     Raises
     ------
@@ -53,8 +59,17 @@ def check_earlier_errors(config: SearchConfig, manifest: Manifest) -> None:
         measured = set[str]()
         with suppress(InputError):  # of a journal alone nothing is known
             measured.update(*(result.metrics for result in RunDirectory(path).results()))
-        for objective in config.objectives:
-            target = objective.removeprefix(_ON_VALIDATION)
+        judged = [name.removeprefix(_ON_VALIDATION) for name in config.objectives]
+        if CRITERION in judged and measured:
+            judged += manifest.targets
+            squared = any(name.endswith(("_rmse", "_rmse_per_atom")) for name in measured)
+            if squared != (criterion == "rmse"):
+                raise InputError(
+                    f"search.warm_start: the trials of {path} were judged by ensemble.criterion = "
+                    f"{'rmse' if squared else 'mae'}, those of this run are by {criterion}; remove "
+                    f"it, or give both the same"
+                )
+        for target in judged:
             if f"{target}_mae" not in measured:
                 continue
             was_per_atom = f"{target}_mae_per_atom" in measured
@@ -70,6 +85,9 @@ def check_earlier_errors(config: SearchConfig, manifest: Manifest) -> None:
 
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
     last = results[-1]
+    if name == CRITERION:
+        assert last.best_val_error is not None  # it went well
+        return last.best_val_error
     if name == "val_loss":
         assert last.best_val_loss is not None  # it went well
         return last.best_val_loss

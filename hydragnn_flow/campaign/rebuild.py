@@ -179,7 +179,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
             trial = search.record(number)
             if trial.state != "running":
                 continue
-            if result.status == "ok" and result.best_val_loss is not None:
+            if result.status == "ok" and result.best_val_error is not None:
                 try:
                     outcome = outcome_of(config.search, so_far[number])
                 except InputError as error:

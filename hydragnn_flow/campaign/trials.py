@@ -43,7 +43,7 @@ class TrialPhase:
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
-        check_earlier_errors(config.search, context.store.manifest)
+        check_earlier_errors(config.search, context.store.manifest, config.ensemble.criterion)
         remade = rebuild_study(context.directory, config, context.history)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
@@ -207,7 +207,7 @@ class TrialPhase:
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
         number, rung, config = task.spec.number, task.spec.rung, self.context.config
-        if result.status == "ok" and result.best_val_loss is not None:
+        if result.status == "ok" and result.best_val_error is not None:
             self._succeeded = True
             if self._report(number, rung, self._results[number]) == "goes_on":
                 self._queue(self.search.record(number), rung + 1)
@@ -283,7 +283,7 @@ class TrialPhase:
     def _take_up_trial(self, trial: TrialRecord) -> None:
         history, rung = self._results[trial.number], 0
         for position, result in enumerate(history, start=1):
-            if result.status == "ok" and result.best_val_loss is not None:
+            if result.status == "ok" and result.best_val_error is not None:
                 if self._report(trial.number, result.rung, history[:position]) != "goes_on":
                     return
                 rung = result.rung + 1

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     SamplerName = str
 else:
     SamplerName = Literal[tuple(SAMPLERS)]
+CRITERION = "val_error"
 LOSSES = ("val_loss", "train_loss")
 COSTS = ("seconds", "joules")
 MOST_OBJECTIVES = 3
@@ -31,7 +32,8 @@ class Patience(Section):
     epochs: int = Field(ge=1)
     """Epochs without improvement before a trial stops."""
     min_delta: float = Field(default=0.0, ge=0)
-    """Smallest decrease of the validation loss that counts as improvement."""
+    """Smallest decrease of the criterion that counts as improvement; of the validation loss where
+    that is the first objective."""
 
 
 class LearningCurve(Section):
@@ -72,12 +74,14 @@ class SearchConfig(Section):
     spread evenly, continues with a Gaussian process, and uses ``batched_tpe`` where no proposal of
     the process is ready. ``auto`` is ``batched_tpe`` beyond 2,000 trials (those of ``warm_start``
     included), with several objectives, and with constraints."""
-    objectives: tuple[str, ...] = ("val_loss",)
-    """Quantities to minimise, at most three: ``val_loss``, ``train_loss``, ``val.TARGET``,
-    ``seconds``, ``joules``. ``val.TARGET`` is the mean absolute validation error of one target, per
-    atom if the target is a sum over atoms, as a total energy is. With several objectives rungs
-    judge by the first, which must be a loss or an error, and the result is a Pareto front. If
-    neither loss is an objective, the space may vary the loss and its weights."""
+    objectives: tuple[str, ...] = (CRITERION,)
+    """Quantities to minimise, at most three: ``val_error``, ``val_loss``, ``train_loss``,
+    ``val.TARGET``, ``seconds``, ``joules``. ``val_error`` is the error of all targets on the
+    validation split as ``ensemble.criterion`` says, ``val_loss`` the loss there. ``val.TARGET`` is
+    the mean absolute validation error of one target, per atom if the target is a sum over atoms, as
+    a total energy is. With several objectives rungs judge by the first, which must be a loss or an
+    error, and the result is a Pareto front. If neither loss is an objective, the space may vary the
+    loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
     can be limited too. The sampler avoids configurations that would exceed a limit."""
@@ -128,7 +132,7 @@ class SearchConfig(Section):
     def _few_known_objectives(cls, objectives: tuple[str, ...]) -> tuple[str, ...]:
         if not 1 <= len(objectives) <= MOST_OBJECTIVES:
             raise ValueError(f"must be one to {MOST_OBJECTIVES} objectives, got {len(objectives)}")
-        known = (*LOSSES, *COSTS)
+        known = (CRITERION, *LOSSES, *COSTS)
         for i, name in enumerate(objectives):
             if name not in known and not re.fullmatch(r"val\.\w+", name):
                 hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, val.TARGET"
@@ -138,7 +142,7 @@ class SearchConfig(Section):
         if objectives[0] in COSTS:
             raise ValueError(
                 f"the first is {objectives[0]!r}, but rungs judge by the first; begin with an "
-                f"error, as val_loss"
+                f"error, as {CRITERION}"
             )
         return objectives
 
@@ -194,10 +198,10 @@ class SearchConfig(Section):
                 f"pruner knows one objective, as Optuna's do, but there are "
                 f"{len(self.objectives)}; remove it, rungs judge by the first"
             )
-        if self.learning_curve is not None and self.objectives[0] != "val_loss":
+        if self.learning_curve is not None and self.objectives[0] not in (CRITERION, "val_loss"):
             raise ValueError(
-                f"learning_curve predicts val_loss, but the first objective is "
-                f"{self.objectives[0]!r}; remove it, or put val_loss first"
+                f"learning_curve predicts {CRITERION} or val_loss, but the first objective is "
+                f"{self.objectives[0]!r}; remove it, or put one of those first"
             )
         return self
 

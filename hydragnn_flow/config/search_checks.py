@@ -10,7 +10,7 @@ from typing import Any
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, both, did_you_mean, needed
 from hydragnn_flow.config.network import Architecture, NetworkConfig, Optimizer, Training
-from hydragnn_flow.config.search import LOSSES, SearchConfig
+from hydragnn_flow.config.search import CRITERION, LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 
 Space = Mapping[str, Parameter]
@@ -81,8 +81,10 @@ def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
         if name in _FIXED_BY_THE_LOSS and loss is not None:
             raise ValueError(
                 f"search.space.{name}: trials could not be compared by {loss}; remove it, or "
-                f"write val.TARGET among search.objectives instead"
+                f"write {CRITERION} among search.objectives instead"
             )
+    if CRITERION in search.objectives:
+        _check_judged_alike(search.space, network)
     check_space(search.space, network_with)
     for i, values in enumerate(search.enqueue):
         try:
@@ -214,6 +216,24 @@ def _outputs(network: NetworkConfig) -> list[str]:
         "stress": architecture.stress_weight,
     }
     return [name for name, weight in weights.items() if weight > 0]
+
+
+def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
+    """Refuse weights of which some leave out a target, whose trials are judged by the others."""
+    for name in space:
+        key = name.removeprefix("Architecture.")
+        if name not in _FIXED_BY_THE_LOSS or not key.endswith("_weight"):
+            continue
+        outputs = []
+        for value in space[name].examples():
+            if isinstance(value, (int, float)):
+                architecture = network.Architecture.model_copy(update={key: value})
+                outputs.append(_outputs(network.model_copy(update={"Architecture": architecture})))
+        if any(names != outputs[0] for names in outputs):
+            raise ValueError(
+                f"search.space.{name}: trials without a target could not be compared with others "
+                f"by {CRITERION}; give weights above 0 only"
+            )
 
 
 def _differ(networks: Sequence[NetworkConfig]) -> bool:

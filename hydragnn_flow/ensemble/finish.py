@@ -37,6 +37,8 @@ class Member:
 
     member: int
     trial: int
+    best_val_error: float
+    """The criterion on the validation split."""
     best_val_loss: float
     gcds: list[str]
     seconds: float

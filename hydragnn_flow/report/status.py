@@ -54,7 +54,7 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
 def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
     epochs = {r.number: r.to_epoch for r in stage.results if r.kind == "trial" and r.status == "ok"}
     states = ", ".join(f"{n} {state}" for state, n in sorted(stage.counts.items())) or "none yet"
-    objective = objective_label((objectives_of(run_directory) or ["val_loss"])[0])
+    objective = objective_label((objectives_of(run_directory) or ["val_error"])[0])
     planned = f" of {stage.planned_trials:,} planned" if stage.planned_trials else ""
     title = f"trials{planned}: {states}"
     table = Table("trial", "state", objective, "epochs", title=title, title_justify="left")

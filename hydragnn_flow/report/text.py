@@ -46,6 +46,7 @@ def signed(value: float) -> str:
 def objective_label(name: str) -> str:
     """An objective of `search.objectives` in words."""
     words = {
+        "val_error": "validation error",
         "val_loss": "validation loss",
         "train_loss": "training loss",
         "seconds": "training time [s]",

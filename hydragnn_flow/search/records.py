@@ -63,7 +63,8 @@ class Outcome:
     excess
         By how much each constrained quantity is above its limit; at most zero if it is kept.
     curve
-        [epoch, training loss, validation loss] of every epoch so far.
+        (epoch, criterion) of every epoch so far, or the validation loss where that is the first
+        objective.
     """
 
     objectives: tuple[float, ...]

@@ -108,7 +108,7 @@ class SamplerSuite:
     def test_several_objectives(
         self, tmp_path: Path, sampler: str | dict[str, Any], objectives: int
     ) -> None:
-        names = ["val_loss", "seconds", "joules"][:objectives]
+        names = ["val_error", "seconds", "joules"][:objectives]
         with self.search(tmp_path, sampler, objectives=names, rungs="none") as search:
             assert {trial.state for trial in _run(search, 14)} == {"complete", "failed"}
 

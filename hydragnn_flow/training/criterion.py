@@ -86,13 +86,13 @@ class Criterion:
         return float(np.mean(np.power(ratios, self.power)) ** (1 / self.power))
 
     def of_predictions(
-        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: Floats
+        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: NDArray[Any]
     ) -> Floats:
         """The criterion of each candidate, ``[k]``; parameters as of :meth:`residuals`."""
         return self.of_residuals(*self.residuals(predictions, labels, n_atoms))
 
     def residuals(
-        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: Floats
+        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: NDArray[Any]
     ) -> tuple[Floats, Floats]:
         """Residuals of candidates on all targets, laid flat, and the share of each.
 

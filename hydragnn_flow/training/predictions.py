@@ -36,7 +36,7 @@ def made_by(progress: Mapping[str, Any]) -> str:
     progress
         Of the checkpoint.
     """
-    return f"epoch {progress['best_epoch']}, loss {float(progress['best_val_loss']).hex()}"
+    return f"epoch {progress['best_epoch']}, error {float(progress['best_val_error']).hex()}"
 
 
 def save_predictions(
@@ -71,7 +71,8 @@ def save_predictions(
     OSError
         If the disk is full or out of reach for long.
     """
-    content: dict[str, NDArray[Any]] = {_MADE_BY: np.array(by)}
+    # With the names of all that follows: a damaged directory may hide a part.
+    content: dict[str, NDArray[Any]] = {_MADE_BY: np.array([by, *predictions])}
     for name, values in predictions.items():
         content[name] = values.astype(np.float32) if len(values) > len(split) else values
 
@@ -92,9 +93,9 @@ def load_predictions(folder: Path, split: str, by: str) -> dict[str, NDArray[np.
     """Predictions kept by :func:`save_predictions`; None if there are none by these weights."""
     try:
         with np.load(folder / FILES[split], allow_pickle=False) as file:
-            if str(file[_MADE_BY]) != by:
+            kept, *names = file[_MADE_BY].tolist()
+            if kept != by:
                 return None
-            names = [name for name in file.files if name != _MADE_BY]
             return {name: file[name].astype(np.float64) for name in names}
     except Exception:  # what is damaged makes them raise whatever they stumble over
         return None
@@ -104,7 +105,7 @@ def are_kept(folder: Path, split: str, by: str) -> bool:
     """Whether there are predictions of just these weights; whether they are whole is not read."""
     try:
         with np.load(folder / FILES[split], allow_pickle=False) as file:
-            return str(file[_MADE_BY]) == by
+            return str(file[_MADE_BY][0]) == by
     except Exception:
         return False
 

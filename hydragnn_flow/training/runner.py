@@ -141,6 +141,7 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
     if progress.best_epoch:
         outcome = replace(
             outcome,
+            best_val_error=progress.best_val_error,
             best_val_loss=progress.best_val_loss,
             best_epoch=progress.best_epoch,
             metrics=progress.metrics,

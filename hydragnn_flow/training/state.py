@@ -18,14 +18,25 @@ class Progress:
     """Steps taken in the epoch after those."""
     losses: float = 0.0
     """Sum of the losses of these steps."""
+    best_val_error: float = float("inf")
+    """Smallest criterion; of a member, since it left its trial."""
     best_val_loss: float = float("inf")
+    """Validation loss of the same weights."""
     best_epoch: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    """Validation errors at the best epoch."""
+    """Validation errors of the same weights."""
     history: list[list[float]] = field(default_factory=list)
-    """[epoch, training loss, validation loss] of every epoch."""
+    """[epoch, training loss, validation loss, criterion] of every epoch."""
     patient_since: int = 0
     """Epoch before which early stopping does not count: where a member left its trial."""
+    ended: int = 0
+    """Epoch at which a member's training ended and its last weights were judged as they are."""
+
+    def leave_trial(self) -> None:
+        """Begin a member's own training: its trial's best weights are no candidate any more."""
+        self.patient_since = self.epoch
+        self.best_val_error = self.best_val_loss = float("inf")
+        self.best_epoch, self.metrics = 0, {}
 
 
 class Spent(NamedTuple):

@@ -159,6 +159,7 @@ class Trainer:
                     self._outputs = outputs
                 if not self.is_finished and monitor.save_is_due(within_epoch=False):
                     self._save(monitor)
+            self._judge_last_weights(monitor)
         except Stopped:
             self._end(monitor)
             raise
@@ -239,8 +240,9 @@ class Trainer:
         split: GraphSplit,
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
+        model: nn.Module | None = None,
     ) -> tuple[float, dict[str, float]]:
-        """Loss and errors of the averaged weights on a split.
+        """Loss and errors on a split.
 
         In the precision of the weights, as every later prediction is, autocast or not.
 
@@ -252,8 +254,10 @@ class Trainer:
             Called before each batch; what it raises ends the evaluation.
         keep
             Takes the outputs of this rank.
+        model
+            Ready to predict; that of the averaged weights if not given.
         """
-        model = self.average.model()
+        model = model or self.average.model()
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms = len(self.loss.terms)
         sums = torch.zeros(n_terms + len(self.metrics), dtype=torch.float64, device=self.device)
@@ -318,7 +322,8 @@ class Trainer:
             self.progress = Progress(**state["progress"])
             set_random_state(state["random"], self.device)
             if begins:
-                self.progress.patient_since = self.progress.epoch
+                if self.progress.epoch < self.spec.until_epoch:
+                    self.progress.leave_trial()
                 self._unsaved = True
             else:
                 self.spent_before = Spent(*state["spent"])
@@ -400,18 +405,44 @@ class Trainer:
     def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
         """Record an epoch; returns whether its weights are the best so far."""
         progress = self.progress
-        if not math.isfinite(val_loss):
+        error = self.criterion.of_metrics(metrics)
+        if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
         progress.step, progress.losses = 0, 0.0
-        progress.history.append([progress.epoch, train_loss, val_loss])
+        progress.history.append([progress.epoch, train_loss, val_loss, error])
         self.schedule.observe(val_loss)
         self._unsaved = True
-        if val_loss >= progress.best_val_loss:
+        return self._compare(self.average.model(), val_loss, error, metrics)
+
+    def _judge_last_weights(self, monitor: TrainingMonitor) -> None:
+        """Let a member's last weights, without averaging, compete with the best averaged ones."""
+        progress = self.progress
+        if self.spec.kind != "member" or progress.ended == progress.epoch:
+            return
+        if self.average.decay:
+            start, outputs = time.monotonic(), Outputs()
+            model = self.model.eval()
+            val_loss, metrics = self.evaluate(
+                self.val, lambda: self._check_stop(monitor), outputs, model
+            )
+            monitor.evaluated(time.monotonic() - start)
+            error = self.criterion.of_metrics(metrics)
+            if self._compare(model, val_loss, error, metrics):
+                self._outputs = outputs
+        progress.ended = progress.epoch
+        self._unsaved = True
+
+    def _compare(
+        self, model: nn.Module, val_loss: float, error: float, metrics: dict[str, float]
+    ) -> bool:
+        """Keep a model's weights if they are the best so far; returns whether they are."""
+        progress = self.progress
+        if not error < progress.best_val_error:
             return False
-        progress.best_val_loss, progress.best_epoch = val_loss, progress.epoch
-        progress.metrics = metrics
-        self.best = _copy(self.average.model().state_dict())
+        progress.best_val_error, progress.best_val_loss = error, val_loss
+        progress.best_epoch, progress.metrics = progress.epoch, metrics
+        self.best = _copy(model.state_dict())
         return True
 
 

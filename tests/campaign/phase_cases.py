@@ -71,6 +71,7 @@ def well(spec: SegmentSpec) -> SegmentResult:
         status="ok",
         from_epoch=spec.after_epoch,
         to_epoch=spec.until_epoch,
+        best_val_error=1.0 + spec.number,
         best_val_loss=1.0 + spec.number,
         best_epoch=spec.until_epoch,
         seconds=1.0,

@@ -48,7 +48,7 @@ def test_the_life_of_a_trial_is_told(
     assert any(": 2 micro-batches a step, for " in line for line in said(decisions, "trial 3:"))
     verdicts = said(decisions, "trial 0,")
     assert verdicts[0] == (
-        "trial 0, rung 0: goes on by the rule 'stopping': val_loss = 1 after 2 epochs"
+        "trial 0, rung 0: goes on by the rule 'stopping': val_error = 1 after 2 epochs"
     )
     assert re.match(r"trial 0, rung \d: complete by", verdicts[-1])
     stopped = [trial.number for trial in trials if trial.state == "pruned"]

@@ -56,7 +56,7 @@ def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too
     def machine(spec: SegmentSpec) -> SegmentResult:
         return replace(well(spec), seconds=seconds if spec.number == 1 else 1.0)
 
-    settings = {"objectives": ["val_loss", "seconds"], "rungs": "none"}
+    settings = {"objectives": ["val_error", "seconds"], "rungs": "none"}
     context = campaign(**settings)
     run(context, machine)
     known = [(trial.state, trial.reason) for trial in read_trials(context.directory.path)]

@@ -88,7 +88,7 @@ class Driver:
             result = self.end(trial, rung, status="diverged", reason="loss is NaN")
             self.search.fail(trial.number, f"{result.status}: {result.reason}")
         else:
-            result = self.end(trial, rung, status="ok", best_val_loss=self.die.random())
+            result = self.end(trial, rung, status="ok", best_val_error=self.die.random())
             outcome = outcome_of(self.config.search, self.results[trial.number])
             if self.search.report(trial.number, rung, outcome) == "goes_on":
                 self.flying.append((trial, rung + 1))
@@ -132,7 +132,7 @@ RULES: dict[str, dict[str, Any]] = {
     "stopping": {},
     "hyperband": {"rungs": "hyperband"},
     "none": {"rungs": "none"},
-    "constrained": {"constraints": {"seconds": 0.8}, "objectives": ["val_loss", "seconds"]},
+    "constrained": {"constraints": {"seconds": 0.8}, "objectives": ["val_error", "seconds"]},
 }
 
 

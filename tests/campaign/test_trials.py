@@ -227,7 +227,7 @@ def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:
             done_epochs=0,
         ).spec
     )
-    phase.context.directory.record([replace(result, best_val_loss=5.0)])
+    phase.context.directory.record([replace(result, best_val_error=5.0)])
     again = TrialPhase(campaign())
     assert again.search.records[0].state == "running"
     ready = [task for task in again._ready if task.spec.number == 0]

@@ -234,7 +234,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*SPACE, "Architecture.max_ell"), {"int": [1, 3]}, ("max_ell: changes nothing",)),
     ((*SPACE, "Architecture.pe_dim"), {"int": [1, 3]}, ("pe_dim: changes nothing",)),
     ((*SPACE, "Architecture.global_attn_engine"), {"choices": ["", "SGFormer"]}, ("'GPS'",)),
-    ((*SPACE, "Architecture.force_weight"), {"float": [1, 9]}, ("trials could not be compared",)),
+    ((*SPACE, "Architecture.force_weight"), {"choices": [0, 9]}, ("trials without a target",)),
     ((*SPACE, "Architecture.hidden_dim.x"), {"int": [1, 3]}, ("does not lead into a mapping",)),
     # sections that do not fit each other
     (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 16")),

@@ -121,7 +121,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     ((*SEARCH, "objectives"), "val_loss", ("search.objectives: must be a list",)),
     ((*SEARCH, "objectives"), [], ("search.objectives: must be one to 3",)),
     ((*SEARCH, "objectives"), ["val_los"], ("search.objectives", "did you mean 'val_loss'")),
-    ((*SEARCH, "objectives"), ["val_loss", "zzz"], ("objectives", "known are val_loss", "TARGET")),
+    ((*SEARCH, "objectives"), ["val_loss", "zzz"], ("objectives", "known are val_error", "TARGET")),
     ((*SEARCH, "objectives"), ["val_loss", "val_loss"], ("is given twice; remove one",)),
     ((*SEARCH, "objectives"), ["seconds", "val_loss"], ("'seconds'", "rungs judge by the first")),
     (
@@ -176,7 +176,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     (
         SEARCH,
         {"objectives": ["val.forces"], "learning_curve": {}},
-        ("learning_curve predicts val_loss", "put val_loss first"),
+        ("learning_curve predicts val_error or val_loss", "put one of those first"),
     ),
     ((*SEARCH, "failures"), {"diverged": "resize"}, ("search.failures.diverged", "'record'")),
     ((*SEARCH, "failures"), {"oom": "retry"}, ("search.failures", "'oom'")),
@@ -262,9 +262,11 @@ def test_weights_may_vary_where_no_loss_is_compared(
 ) -> None:
     weight = "Architecture.force_weight"
     values = change(quickstart, (*SPACE, weight), {"float": [1.0, 100.0], "log": True})
+    assert weight in load_config(write(values)).search.space
+    values = change(values, ("search", "objectives"), ["val_loss"])
     said = refusal(write(values))
     assert f"search.space.{weight}: trials could not be compared by val_loss" in said
-    assert "val.TARGET" in said
+    assert "write val_error among search.objectives" in said
     values = change(values, ("search", "objectives"), ["val.forces", "val.energy"])
     assert weight in load_config(write(values)).search.space
 

@@ -116,7 +116,7 @@ def finish(
         write_network(folder, network)
         result = run_segment(make_spec(folder, store, 3, network=network, seed=k))
         assert result.status == "ok"
-        trained.append(Member(k, k, result.best_val_loss, ["0"], 1.0, 1.0))
+        trained.append(Member(k, k, result.best_val_error, result.best_val_loss, ["0"], 1.0, 1.0))
     config = RunConfig.model_validate({**CONFIG, "network": network, **config_keys})
     finish_ensemble(directory, config, store, trained, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
 

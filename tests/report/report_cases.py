@@ -18,6 +18,7 @@ from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.summary import VERSION
 from hydragnn_flow.report.cost import cost_of
 from hydragnn_flow.search import JOURNAL
+from hydragnn_flow.segment import VERSION as SEGMENT_VERSION
 from hydragnn_flow.segment import SegmentResult
 
 RUNGS = (3, 9, 20)
@@ -131,7 +132,7 @@ class Made:
                     "member": member,
                     "trial": trial,
                     "weight": 1 / 3,
-                    "best_val_loss": self.losses[trial] * 0.8,
+                    "best_val_error": self.losses[trial] * 0.8,
                     "gcds": gcds,
                     "seconds": seconds,
                     "reason": "diverged: training loss is nan in epoch 24" if member == 1 else "",
@@ -162,7 +163,7 @@ class Made:
         done = 0
         for rung, until in enumerate(RUNGS):
             self._place("trial", number, done, until, rung, (until - done) * speed, floor)
-            self.losses[number] = self.segments[-1]["best_val_loss"]
+            self.losses[number] = self.segments[-1]["best_val_error"]
             trial.report(self.losses[number], until)
             done = until
             better = sum(loss < self.losses[number] for loss in self.losses.values())
@@ -208,10 +209,10 @@ class Made:
             loss = (
                 floor * (1 + 9 * math.exp(-epoch / 4)) * float(np.exp(self.random.normal(0, 0.06)))
             )
-            history.append([epoch, loss * 0.9, loss])
+            history.append([epoch, loss * 0.9, loss, loss])
         self.segments.append(
             {
-                "version": 3,
+                "version": SEGMENT_VERSION,
                 "kind": kind,
                 "number": number,
                 "from_epoch": begin,
@@ -219,7 +220,7 @@ class Made:
                 "rung": rung,
                 "status": status,
                 "reason": reason,
-                "best_val_loss": min(loss for _, _, loss in history),
+                "best_val_error": min(error for *_, error in history),
                 "history": history,
                 "metrics": {"energy_mae": 0.1, "forces_mae": 0.05},
                 "seconds": seconds,

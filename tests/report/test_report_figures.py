@@ -24,7 +24,7 @@ def trials(states: Sequence[str], values: Sequence[float | None]) -> pd.DataFram
     """The columns that the history reads."""
     columns = {"trial": range(len(states)), "state": states}
     frame = pd.DataFrame({**columns, "value": pd.Series(values, dtype="float64")})
-    frame.attrs["objectives"] = ["val_loss"]
+    frame.attrs["objectives"] = ["val_error"]
     return frame
 
 

@@ -157,7 +157,7 @@ def test_values_are_named_by_the_objective(tmp_path: Path) -> None:
     assert "best val.forces of a complete trial" in page
     assert "val.forces</th>" in page
     assert "One mark per trial at\nits val.forces;\nlower is better." in page
-    assert "validation loss" not in re.sub('alt="[^"]*"', "", page)  # but the curves are of it
+    assert "validation error" not in re.sub('alt="[^"]*"', "", page)  # but the curves are of it
 
 
 def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> 
         trial.report(value, 20)
         made._study.tell(trial, value)
     facts = dict(html.facts(read_run(made.directory)))
-    assert facts["best validation loss of a complete trial"] == "1.00e-07"
+    assert facts["best validation error of a complete trial"] == "1.00e-07"
 
 
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:

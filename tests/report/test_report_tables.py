@@ -34,10 +34,10 @@ def printed(table: object, width: int = 120) -> str:
 
 def test_trials_best_first_failed_last(finished: Made) -> None:
     table = trials_table(read_run(finished.directory).trials)
-    assert list(table.columns)[:4] == ["trial", "state", "validation loss", "mpnn_type"]
+    assert list(table.columns)[:4] == ["trial", "state", "validation error", "mpnn_type"]
     assert list(table.columns)[-3:] == ["epochs", "seconds", "reason"]
     assert {"hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
-    losses = table["validation loss"].dropna()
+    losses = table["validation error"].dropna()
     assert losses.is_monotonic_increasing and len(losses) == 15
     last = table.iloc[-1]
     assert (last["trial"], last["state"], last["epochs"]) == (5, "failed", 1)

@@ -65,7 +65,7 @@ def test_a_failed_trial_is_never_the_best() -> None:
             "value": [0.01, 0.3, 0.2, None],
         }
     )
-    frame.attrs["objectives"] = ["val_loss"]
+    frame.attrs["objectives"] = ["val_error"]
     assert list(best_first(frame)["trial"]) == [2, 1, 0, 3]
 
 

@@ -23,7 +23,7 @@ from hydragnn_flow.report.trials_frame import ranking, study_frame
 
 def frame_of(count: int, objectives: int = 1) -> pd.DataFrame:
     study, segments = made_study(count, objectives)
-    return study_frame(study, segments, ["val_loss", "seconds"][:objectives])
+    return study_frame(study, segments, ["val_error", "seconds"][:objectives])
 
 
 def keys(figure: Figure) -> set[str]:
@@ -65,7 +65,7 @@ def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
     assert [line.get_xdata()[0] for line in dashed] == list(RUNGS)
     best = frame.loc[ranking(frame).index[:5], "trial"]
     for line, number in zip((a, b, c, d, e), best, strict=True):
-        assert line.get_ydata()[-1] == segments[number].history[-1][2]
+        assert line.get_ydata()[-1] == segments[number].history[-1][-1]
         assert line.get_linewidth() > 2
     drawn = dict.fromkeys(("failed", "pruned", "running", "waiting", "complete"), 0)
     for state, lines in zip(drawn, figure.axes[0].collections, strict=True):

@@ -92,11 +92,11 @@ def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory:
     rows = [line for line in shown(run_directory).splitlines() if "│" in line]
     assert [row.split("│")[3].strip() for row in rows] == ["0.25", "0.5", "0.125"]
     assert "complete, beyond a limit" in rows[2]
-    assert "validation loss" in shown(run_directory)
+    assert "validation error" in shown(run_directory)
     search = {**CONFIGURATION["search"], "objectives": ["val.forces"]}
     (run_directory / "run.yaml").write_text(json.dumps({**CONFIGURATION, "search": search}))
     text = shown(run_directory)
-    assert "val.forces" in text and "validation loss" not in text
+    assert "val.forces" in text and "validation error" not in text
 
 
 def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_directory: Path) -> None:

@@ -17,7 +17,7 @@ from hydragnn_flow.report.trials_frame import ranking, study_frame, trials_frame
 
 def test_a_row_per_trial_with_its_parameters_and_values() -> None:
     study, segments = made_study(60)
-    frame = study_frame(study, segments, ["val_loss"])
+    frame = study_frame(study, segments, ["val_error"])
     assert list(frame["trial"]) == list(range(60))
     for trial, row in zip(study.trials, frame.to_dict("records"), strict=True):
         assert row["value"] == trial.value
@@ -26,7 +26,7 @@ def test_a_row_per_trial_with_its_parameters_and_values() -> None:
         assert pd.isna(row[RADIAL]) == (RADIAL not in trial.params)
         assert RUNGS[row["rung"]] == row["epochs"] == max(trial.intermediate_values)
     assert str(frame[RADIAL].dtype) == "Int64"  # a gap does not make integers floats
-    assert frame.attrs["objectives"] == ["val_loss"]
+    assert frame.attrs["objectives"] == ["val_error"]
     assert frame.attrs["units"] == {"seconds": "s", "joules": "J"}
     assert frame.attrs["parameters"][RATE] == {"low": 1e-5, "high": 1e-2, "log": True}
     assert frame.attrs["parameters"][TYPE] == {"choices": ["SchNet", "EGNN", "PNA"]}
@@ -60,14 +60,14 @@ def test_costs_are_those_of_all_segments_of_a_trial() -> None:
 
 def test_the_front_is_that_of_every_pair_compared() -> None:
     study, segments = made_study(120, 2)
-    frame = study_frame(study, segments, ["val_loss", "seconds"])
-    values = frame[["value.val_loss", "value.seconds"]].to_numpy()
+    frame = study_frame(study, segments, ["val_error", "seconds"])
+    values = frame[["value.val_error", "value.seconds"]].to_numpy()
     complete = (frame["state"] == "complete").to_numpy()
     for i, row in enumerate(values):
         better = (values[complete] <= row).all(axis=1) & (values[complete] < row).any(axis=1)
         assert frame["pareto"].iloc[i] == (complete[i] and not better.any())
     pruned = frame[frame["state"] == "pruned"]
-    assert pruned["value.val_loss"].notna().all()  # that of the last rung
+    assert pruned["value.val_error"].notna().all()  # that of the last rung
     assert pruned["value.seconds"].isna().all()
 
 

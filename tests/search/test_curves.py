@@ -15,11 +15,11 @@ from hydragnn_flow.search.rules.rungs import Rungs
 
 NUM_EPOCH = 100
 
-Curve = list[tuple[int, float, float]]
+Curve = list[tuple[int, float]]
 
 
 def curve_of(losses: np.ndarray | Sequence[float]) -> Curve:
-    return [(epoch, 0.0, float(loss)) for epoch, loss in enumerate(losses, start=1)]
+    return [(epoch, float(loss)) for epoch, loss in enumerate(losses, start=1)]
 
 
 def power_law(level: float, height: float, power: float, epochs: int, noise: float = 0.0) -> Curve:
@@ -77,7 +77,7 @@ def test_a_flat_curve_stays_where_it_is(losses: list[float]) -> None:
 
 def test_epochs_whose_loss_is_no_number_are_left_out() -> None:
     whole = power_law(0.5, 1, 1, 30, 0.01)
-    broken = [(epoch, 0.0, np.nan if epoch == 7 else loss) for epoch, _, loss in whole]
+    broken = [(epoch, np.nan if epoch == 7 else loss) for epoch, loss in whole]
     without = [point for point in whole if point[0] != 7]
     assert chance_to_beat(broken, NUM_EPOCH, 0.5) == chance_to_beat(without, NUM_EPOCH, 0.5)
 

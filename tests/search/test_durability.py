@@ -289,7 +289,7 @@ def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lost does not exist; restore it"):
         open_search(tmp_path / "other", lost)
     other = three.model_copy(update={"objectives": ("val.energy",)})
-    with pytest.raises(InputError, match="searched for val_loss"):
+    with pytest.raises(InputError, match="searched for val_error"):
         open_search(tmp_path / "other", other)
 
 
@@ -322,7 +322,7 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path:
     assert known("untold none", {}) == [{}] * 8
 
 
-@pytest.mark.parametrize("objectives", [("val_loss",), ("val_loss", "seconds")])
+@pytest.mark.parametrize("objectives", [("val_error",), ("val_error", "seconds")])
 def test_trials_end_with_the_values_that_optuna_gives_them(
     tmp_path: Path, objectives: tuple[str, ...]
 ) -> None:
@@ -365,7 +365,7 @@ def test_a_trial_that_ended_waiting_keeps_its_limits(tmp_path: Path) -> None:
 
 
 def test_several_objectives_and_constraints(tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"objectives": ("val_loss", "seconds"), "rungs": "none"})
+    config = CONFIG.model_copy(update={"objectives": ("val_error", "seconds"), "rungs": "none"})
     search = open_search(tmp_path / JOURNAL, config)
     for number in range(30):
         search.ask()

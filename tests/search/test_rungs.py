@@ -249,8 +249,8 @@ def test_without_a_rule_every_trial_goes_to_the_end() -> None:
 @pytest.mark.parametrize("rule", ["stopping", "promotion", "none"])
 def test_a_stalled_trial_stops(rule: str) -> None:
     rungs = made(rungs=rule, patience={"epochs": 3, "min_delta": 0.1})
-    stalled = [(1, 1.0, 0.5), *((epoch, 1.0, 0.45) for epoch in range(2, 7))]
-    falls = [(epoch, 1.0, 3.0 - 0.2 * epoch) for epoch in range(1, 7)]
+    stalled = [(1, 0.5), *((epoch, 0.45) for epoch in range(2, 7))]
+    falls = [(epoch, 3.0 - 0.2 * epoch) for epoch in range(1, 7)]
     assert rungs.report(0, 1, 1.8, falls) == ("waits" if rule == "promotion" else "goes_on")
     assert rungs.report(1, 1, 0.45, stalled) == "stops"
     assert 1 not in rungs.waiting()
@@ -260,12 +260,12 @@ def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer(
     rungs = made(rungs="promotion", patience={"epochs": 1})
     rungs.restore(0, 0, 1.0, went_on=None)
     assert rungs.waiting() == [0]
-    assert rungs.report(0, 0, 1.0, [(1, 1.0, 1.0), (2, 1.0, 1.0)]) == "stops"
+    assert rungs.report(0, 0, 1.0, [(1, 1.0), (2, 1.0)]) == "stops"
     assert rungs.waiting() == []
 
 
 def hopeless() -> list[tuple[int, float, float]]:
-    return [(epoch, 0.0, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
+    return [(epoch, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
 
 
 def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better() -> None:

@@ -120,7 +120,7 @@ GRID = {"kind": ["wide"], "rate": [0.1]}
         ({"type": f"{__name__}:Lazy"}, {}, "Lazy cannot propose for this search: no idea"),
         (
             {"type": f"{__name__}:OneObjective"},
-            {"objectives": ["val_loss", "seconds"], "rungs": "none"},
+            {"objectives": ["val_error", "seconds"], "rungs": "none"},
             "multi-objective",
         ),
     ],

@@ -74,7 +74,7 @@ def test_what_cannot_be_honoured_is_refused(key: str, value: Any, expected: str)
 def test_training_by_cost_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Training__Batching={"mode": "node_budget", "max_nodes": 40})
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 15, network=network))
-    losses = [validation for _, _, validation in result.history]
+    losses = [validation for _, _, validation, _ in result.history]
     assert min(losses) < 0.5 * losses[0]
     steps = trainer(tmp_path / "trial", alloy_store, network).plan(0)
     assert max(step.atoms for step in steps) <= 40
@@ -105,7 +105,7 @@ def test_a_stream_trains_and_evaluates_like_memory(tmp_path: Path, blocks: Path)
     spec = make_spec(tmp_path / "t", GraphStore.open(blocks), 15, network=network, mode="stream")
     result = run_segment(spec)
     assert (result.status, result.to_epoch) == ("ok", 15)
-    training, validation = np.array(result.history)[:, 1:].T
+    training, validation = np.array(result.history)[:, 1:3].T
     assert training[-1] < 0.5 * training[0]
     assert validation[-1] < 0.5 * validation[0]
     judged = []

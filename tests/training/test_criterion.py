@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segment_cases import NETWORK, network_with
+from segment_cases import NETWORK, make_spec, network_with
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.segment import SegmentSpec, TrainingOutcome
 from hydragnn_flow.training import trivial
 from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
-from hydragnn_flow.training.predict import split_batches
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.predictions import load_predictions, made_by
+from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trivial import trivial_errors
 
 UNITS = {"energy": 0.2, "forces": 0.5}
@@ -180,3 +186,127 @@ def test_a_large_split_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert [run[0] for run in runs] == sorted({run[0] for run in runs})
     assert (runs[0], runs[-1], len(runs)) == ([0, 1], [98], 4)
     assert [run.tolist() for run in trivial._spread(5)] == [[0, 1], [2, 3], [4]]
+
+
+def judged_by(monkeypatch: pytest.MonkeyPatch, *errors: float) -> None:
+    """Have the criterion be these numbers, one after the other."""
+    left = iter(errors)
+    monkeypatch.setattr(Criterion, "of_metrics", lambda *_: next(left))
+
+
+def continued(
+    folder: Path, trial: SegmentSpec, until_epoch: int, **changes: Any
+) -> tuple[SegmentSpec, TrainingOutcome]:
+    """A member that goes on from a trial, and how that ended."""
+    folder.mkdir(exist_ok=True)
+    start = str(trial.folder / FILE)
+    spec = replace(trial, kind="member", directory=str(folder), start_from=start, **changes)
+    spec = replace(spec, until_epoch=until_epoch)
+    return spec, run_segment(spec)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse"])
+def test_training_measures_what_its_predictions_say(
+    tmp_path: Path, alloy_store: GraphStore, name: CriterionName
+) -> None:
+    spec = make_spec(tmp_path / "t", alloy_store, 3, criterion=name)
+    result = run_segment(spec)
+    val, manifest = alloy_store["valset"], alloy_store.manifest
+    by = made_by(load_checkpoint(spec.folder / FILE)["progress"])
+    kept = load_predictions(spec.folder, "valset", by)
+    assert kept is not None
+    units = trivial_errors(alloy_store["trainset"], manifest, name)
+    judged = Criterion.of(spec.network, manifest, units, name)
+    stacked = {key: values[None] for key, values in kept.items()}
+    (error,) = judged.of_predictions(stacked, labels_of(alloy_store), val.n_atoms)
+    assert result.best_val_error == pytest.approx(error, rel=1e-5)
+    assert result.best_val_error == min(row[3] for row in result.history)
+    assert ("forces_rmse" in result.metrics) == (name == "rmse")
+
+
+def test_the_criterion_and_not_the_loss_chooses_the_epoch(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_by(monkeypatch, 0.9, 0.2, 0.5, 0.4)
+    result = run_segment(make_spec(tmp_path / "t", alloy_store, 4))
+    assert (result.best_epoch, result.best_val_error) == (2, 0.2)
+    assert result.best_val_loss == result.history[1][2] > min(row[2] for row in result.history)
+
+
+def test_an_early_dip_of_its_trial_does_not_outlive_a_members_training(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_by(monkeypatch, 0.001, 0.9, 0.5, 0.4, 0.45)  # two epochs, two more, the last weights
+    trial = make_spec(tmp_path / "t", alloy_store, 2)
+    assert run_segment(trial).best_val_error == 0.001
+    spec, result = continued(tmp_path / "m", trial, 4)
+    assert (result.best_epoch, result.best_val_error) == (4, 0.4)
+    state = load_checkpoint(spec.folder / FILE)
+    averaged = state["average"]["weights"]
+    assert all(torch.equal(state["best"][key], value) for key, value in averaged.items())
+
+
+def test_the_last_weights_of_a_member_compete_as_they_are(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_by(monkeypatch, 0.9, 0.5, 0.3)
+    trial = make_spec(tmp_path / "t", alloy_store, 1)
+    run_segment(trial)
+    spec, result = continued(tmp_path / "m", trial, 2)
+    assert (result.best_epoch, result.best_val_error) == (2, 0.3)
+    state = load_checkpoint(spec.folder / FILE)
+    assert all(torch.equal(state["best"][key], value) for key, value in state["model"].items())
+    kept = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    model = restore_model(spec.network, alloy_store.manifest, state["best"])
+    expected = predict_batches(model, split_batches(alloy_store["valset"]))
+    assert kept is not None
+    np.testing.assert_allclose(kept["forces"], expected["forces"], atol=1e-5)
+    assert run_segment(spec).best_val_error == 0.3  # and are judged once
+
+
+def test_a_member_that_was_stopped_ends_with_the_same_best_weights(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Also where its last weights were being judged."""
+    trial = make_spec(tmp_path / "t", alloy_store, 1)
+    run_segment(trial)
+    whole, expected = continued(tmp_path / "whole", trial, 2)
+    best = load_checkpoint(whole.folder / FILE)["best"]
+    stopped = []
+    for questions in (2, 5, 6, 7):
+        spec = replace(whole, directory=str(tmp_path / str(questions)))
+        spec.folder.mkdir()
+        asked = itertools.count()
+        run_segment(spec, should_stop=lambda asked=asked, n=questions: next(asked) == n)  # type: ignore[misc]
+        progress = load_checkpoint(spec.folder / FILE)["progress"]
+        stopped.append((progress["epoch"], progress["ended"]))
+        result = run_segment(spec)
+        assert (result.status, result.best_val_error) == ("ok", expected.best_val_error)
+        state = load_checkpoint(spec.folder / FILE)
+        assert all(torch.equal(state["best"][key], value) for key, value in best.items())
+    assert stopped[0] == (1, 0)
+    assert (2, 0) in stopped
+
+
+def test_a_member_that_fails_before_its_first_epoch_has_its_trials_weights(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    trial = make_spec(tmp_path / "t", alloy_store, 2)
+    run_segment(trial)
+    spec = replace(trial, kind="member", until_epoch=4, start_from=str(trial.folder / FILE))
+    spec = replace(spec, directory=str(tmp_path / "m"))
+    spec.folder.mkdir()
+    result = run_segment(spec, should_stop=lambda: True)
+    assert (result.status, result.best_val_error) == ("interrupted", None)
+    one, other = (load_checkpoint(s.folder / FILE)["best"] for s in (trial, spec))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_member_with_nothing_to_train_keeps_its_trials_best(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    trial = make_spec(tmp_path / "t", alloy_store, 2)
+    before = run_segment(trial).best_val_error
+    _, result = continued(tmp_path / "m", trial, 2)
+    assert before is not None and result.best_val_error is not None
+    assert result.best_val_error <= before

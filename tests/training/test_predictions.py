@@ -17,7 +17,7 @@ from hydragnn_flow.training.predictions import (
     save_predictions,
 )
 
-BY = made_by({"best_epoch": 3, "best_val_loss": 0.1})
+BY = made_by({"best_epoch": 3, "best_val_error": 0.1})
 PREDICTIONS: Predicted = {
     "energy": np.linspace(0, 1, 5)[:, None],
     # A target may have any such name.
@@ -67,9 +67,9 @@ def test_what_atoms_have_is_kept_in_single_precision(folder: Path) -> None:
     assert (folder / FILES["valset"]).stat().st_size < 1500
 
 
-@pytest.mark.parametrize("other", [{"best_epoch": 4}, {"best_val_loss": np.nextafter(0.1, 1)}])
+@pytest.mark.parametrize("other", [{"best_epoch": 4}, {"best_val_error": np.nextafter(0.1, 1)}])
 def test_those_of_other_weights_are_none(folder: Path, other: dict[str, float]) -> None:
-    by = made_by({"best_epoch": 3, "best_val_loss": 0.1} | other)
+    by = made_by({"best_epoch": 3, "best_val_error": 0.1} | other)
     assert load_predictions(folder, "valset", by) is None
     assert not are_kept(folder, "valset", by)
 

@@ -76,7 +76,7 @@ def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphSt
     again = run_segment(spec)
     assert again.history == first.history
     assert (again.status, again.to_epoch) == ("ok", 3)
-    assert again.best_val_loss == first.best_val_loss
+    assert again.best_val_error == first.best_val_error
     assert again.metrics == first.metrics
 
 
@@ -110,7 +110,7 @@ def test_steps_are_told_with_their_time(tmp_path: Path, alloy_store: GraphStore)
 
 def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 15))
-    losses = [validation for _, _, validation in result.history]
+    losses = [validation for _, _, validation, _ in result.history]
     assert min(losses) < 0.5 * losses[0]
 
 
@@ -295,7 +295,7 @@ def test_a_damaged_checkpoint_is_named(
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"version": 1, "best": {}}, tmp_path / FILE)
-    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 2; delete"):
+    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 3; delete"):
         load_checkpoint(tmp_path / FILE)
 
 

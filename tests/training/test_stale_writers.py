@@ -27,7 +27,7 @@ from hydragnn_flow.training.predictions import (
 )
 from hydragnn_flow.training.runner import run_segment
 
-BY = made_by({"best_epoch": 3, "best_val_loss": 0.1})
+BY = made_by({"best_epoch": 3, "best_val_error": 0.1})
 
 
 @pytest.fixture

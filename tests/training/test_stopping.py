@@ -200,12 +200,12 @@ def test_early_stopping_ends_a_trial_well(tmp_path: Path, alloy_store: GraphStor
     later = make_spec(tmp_path / "t", alloy_store, 20, network=still, after_epoch=10, rung=1)
     again = run_segment(later)
     assert (again.status, again.to_epoch, again.history) == ("ok", 4, [])
-    assert again.best_val_loss == result.best_val_loss
+    assert again.best_val_error == result.best_val_error
     start = str(tmp_path / "t" / FILE)
     member = make_spec(
         tmp_path / "m", alloy_store, 20, network=still, kind="member", start_from=start
     )
-    assert run_segment(member).to_epoch == 7
+    assert run_segment(member).to_epoch == 8
 
 
 def test_patience_alone_stops_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:

@@ -143,7 +143,7 @@ def _segment(network: dict[str, Any], store: Path, epochs: int, seed: int) -> Tr
     if result.status not in ("ok", "diverged"):
         raise RuntimeError(f"{result.status}: {result.reason}")
     losses: list[float | None] = [None] * epochs
-    for epoch, _, loss in result.history:
+    for epoch, _, loss, _ in result.history:
         losses[int(epoch) - 1] = loss if math.isfinite(loss) else None
     return losses, result.cpu_seconds
 

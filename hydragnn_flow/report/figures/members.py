@@ -63,14 +63,14 @@ def member_curves(
     keys.append(Line2D([], [], marker="o", ls="none", color="#6b7280", ms=7, label="smallest"))
     value_axis(axes, "y", np.concatenate(values))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="epoch", ylabel="validation loss")
+    axes.set(xlabel="epoch", ylabel="validation error")
     tidy(axes)
     legend_above(figure, keys)
     return figure
 
 
 def _curve(segments: Sequence[SegmentResult], kind: str, number: int) -> Any:
-    """Epoch and finite validation loss [n_epochs, 2], epochs in order."""
+    """Epoch and finite validation error [n_epochs, 2], epochs in order."""
     found: dict[int, float] = {}
     for segment in segments:
         if (segment.kind, segment.number) == (kind, number):

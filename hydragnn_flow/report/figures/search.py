@@ -91,7 +91,7 @@ def search_figures(
     curves = learning_curves(segments)
     if any(curves.values()):
         drawn = rung_curves(frame, curves, rungs)
-        found["curves"] = drawn, "Validation loss of the trials against the epoch"
+        found["curves"] = drawn, "Validation error of the trials against the epoch"
     if len(ranking(frame)) >= FEWEST:
         drawn = importance_bars(parameter_importance(study, frame))
         found["importance"] = drawn, "Bars of every parameter's importance"
@@ -186,7 +186,7 @@ def optimisation_history(
 
 
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, float]]:
-    """Trial number -> epoch -> validation loss, epochs in order.
+    """Trial number -> epoch -> validation error (the criterion), epochs in order.
 
     If an interrupted segment was repeated, the later one counts.
     """
@@ -194,21 +194,21 @@ def learning_curves(segments: Iterable[SegmentResult]) -> dict[int, dict[int, fl
     for segment in segments:
         if segment.kind == "trial":
             curve = curves.setdefault(segment.number, {})
-            curve.update({int(e): loss for e, _, loss in segment.history if np.isfinite(loss)})
+            curve.update({int(e): v for e, *_, v in segment.history if np.isfinite(v)})
     return {number: dict(sorted(curve.items())) for number, curve in curves.items()}
 
 
 def rung_curves(
     frame: pd.DataFrame, curves: Mapping[int, Mapping[int, float]], rungs: Sequence[int] = ()
 ) -> Figure:
-    """Validation loss against epochs: the best five strong, those that a rung ended pale.
+    """Validation error against epochs: the best five strong, those that a rung ended pale.
 
     Parameters
     ----------
     frame
         See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     curves
-        Epoch -> validation loss of each trial, by number, as :func:`learning_curves` gives them.
+        Epoch -> validation error of each trial, by number, as :func:`learning_curves` gives them.
     rungs
         Epochs at which trials are judged.
     """
@@ -249,7 +249,7 @@ def rung_curves(
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="epoch", ylabel="validation loss")
+    axes.set(xlabel="epoch", ylabel="validation error")
     tidy(axes, grid="y")
     keys += [_key("rung", color=SOFT, lw=0.9, ls=(0, (4, 3)))] if rungs else []
     legend_above(figure, keys)

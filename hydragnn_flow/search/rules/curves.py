@@ -20,35 +20,35 @@ _FEWEST = 5
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float) -> bool:
-    """Whether the smallest validation loss has not fallen for a number of epochs.
+    """Whether the smallest value has not fallen for a number of epochs.
 
     Parameters
     ----------
     curve
-        ``[[epoch, training loss, validation loss], ...]``
+        ``[(epoch, value), ...]``
     epochs
         Epochs that may pass without a fall.
     min_delta
-        A loss has fallen when it is smaller by more than this.
+        A value has fallen when it is smaller by more than this.
     """
     if not curve:
         return False
     best, since = np.inf, curve[0][0]
-    for epoch, _, loss in curve:
-        if loss < best - min_delta:
-            best, since = loss, epoch
+    for epoch, value in curve:
+        if value < best - min_delta:
+            best, since = value, epoch
     return curve[-1][0] - since >= epochs
 
 
 def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: float) -> float:
-    """Probability that the validation loss falls below a target by the end of the training.
+    """Probability that a validation curve falls below a target by the end of the training.
 
     The curve is level + height * shape(epoch) with independent Gaussian scatter. For each of some
     thirty shapes, power laws, their limit the logarithm, and exponentials, level and height have
     a Student posterior; the shapes count by their evidence. This is Domhan et al.'s rule (IJCAI
     2015, pages 3460-3468) with the two families that describe learning curves best (Viering and
     Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo sampling (Gelman et al.,
-    Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged by its smallest loss,
+    Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged by its smallest value,
     so the prediction is lowered by the expected smallest scatter of the m epochs to come, at
     most sqrt(2 ln m) standard deviations (Boucheron et al., Concentration Inequalities, theorem
     2.5).
@@ -58,18 +58,18 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
     Parameters
     ----------
     curve
-        ``[[epoch, training loss, validation loss], ...]`` so far.
+        ``[(epoch, value), ...]`` so far.
     num_epoch
         Last epoch of the training.
     target
-        Loss to fall below.
+        Value to fall below.
 
     Returns
     -------
     float
-        From 0 to 1; 1 if the loss has been below the target, or the curve is too short to tell.
+        From 0 to 1; 1 if the value has been below the target, or the curve is too short to tell.
     """
-    points = np.array([(epoch, loss) for epoch, _, loss in curve if np.isfinite(loss)])
+    points = np.array([(epoch, value) for epoch, value in curve if np.isfinite(value)])
     if len(points) < _FEWEST or points[:, 1].min() < target or points[-1, 0] >= num_epoch:
         return 1.0
     epochs, losses = points.T

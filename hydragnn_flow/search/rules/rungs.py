@@ -166,8 +166,7 @@ class Rungs:
         value
             Smallest value so far; smaller is better, never NaN.
         curve
-            ``[[epoch, training loss, validation loss], ...]`` so far, for the rules that ask how
-            the loss has fallen.
+            ``[(epoch, value), ...]`` so far, for the rules that ask how the value has fallen.
 
         Returns
         -------
