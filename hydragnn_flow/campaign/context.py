@@ -22,6 +22,8 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
 from hydragnn_flow.training.trivial import trivial_errors
 
+# Between seeds of a trial: more than there are trials.
+_SEEDS = 10_000_019
 _logger = logging.getLogger(__name__)
 
 
@@ -72,10 +74,13 @@ class Context:
         done_epochs: int,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
+        repeat: int = 0,
         width: int = 1,
         results: Sequence[SegmentResult] = (),
     ) -> Task:
         """A segment of a trial or member, :meth:`sized` for ``width`` GCDs after ``results``.
+
+        Members of one trial have different seeds by their ``repeat``.
 
         Raises
         ------
@@ -90,7 +95,7 @@ class Context:
             network=self.config.network_with(trial.parameters),
             until_epoch=until_epoch,
             rung=rung,
-            seed=self.config.seed * 100_003 + trial.number,
+            seed=self.config.seed * 100_003 + trial.number + repeat * _SEEDS,
             start_from=str(start_from) if start_from else None,
             decay=decay,
             after_epoch=done_epochs,

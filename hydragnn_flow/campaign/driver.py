@@ -7,7 +7,6 @@ on it, so it may be killed at any moment and started again by the same command.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -18,13 +17,14 @@ import torch
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.preparation import PoolWorkers
+from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage, select_top
+from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, check_driver, sole_driver
@@ -53,11 +53,9 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
         with _started(site, directory) as pools:
             store = _prepare(config, site, directory, view, pools)
             context = Context(config, site, directory, store, token, view)
-            chosen = select_top(TrialPhase(context).run(pools()), config.ensemble.size)
-            for member, trial in enumerate(chosen):
-                value = math.nan if trial.value is None else trial.value
-                _logger.info("member %d continues trial %d: %.6g", member, trial.number, value)
-            members = MemberPhase(context, chosen).run(pools())
+            records = TrialPhase(context).run(pools())
+            selection = select_trials(context, records)
+            members = MemberPhase(context, selection, records).run(pools())
         return _finish(context, members)
 
 

@@ -12,9 +12,11 @@ from hydragnn_flow.campaign.failures import takes_more
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
 from hydragnn_flow.ensemble import Member, member_folder
+from hydragnn_flow.ensemble.selection import Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.files import copy_file
+from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Wave, plan_members
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
@@ -26,12 +28,16 @@ _logger = logging.getLogger(__name__)
 class MemberPhase:
     """Trains the members of the ensemble.
 
+    One that ends for a reason of its own, which would recur, is replaced by the next in line.
+
     Parameters
     ----------
     context
         Of the campaign; members that its run directory records as trained are not trained again.
-    trials
-        The chosen trials, in the order of their members.
+    selection
+        The chosen trials, in the order of their members, and those next in line.
+    records
+        Of the search.
 
     Raises
     ------
@@ -40,10 +46,19 @@ class MemberPhase:
         trials as good that had been given up.
     """
 
-    def __init__(self, context: Context, trials: Sequence[TrialRecord]) -> None:
-        self.context, self.trials = context, trials
-        last = {result.number: result for result in context.history if result.kind == "member"}
-        for k, trial in enumerate(trials):
+    def __init__(
+        self, context: Context, selection: Selection, records: Sequence[TrialRecord]
+    ) -> None:
+        self.context, self.size = context, len(selection.chosen)
+        self.line = [*selection.chosen, *selection.reserve]
+        trials = {record.number: record for record in records}
+        self.trials = [trials[choice.trial] for choice in self.line]
+        last: dict[int, SegmentResult] = {}
+        for result in context.history:
+            if result.kind == "member":
+                last.pop(result.number, None)  # in the order they ended
+                last[result.number] = result
+        for k, trial in enumerate(self.trials):
             trained = last[k].parameters if k in last else {}
             if trained and trained != trial.parameters:
                 directory = context.directory
@@ -52,13 +67,17 @@ class MemberPhase:
                     f"from another trial than trial {trial.number}, which is chosen now; restore "
                     f"{directory.journal.name} from a copy, or search in another run directory"
                 )
-        self._ended = {k: result for k, result in last.items() if self._has_ended(result)}
+        self._ended = {
+            k: result
+            for k, result in last.items()
+            if k < len(self.line) and self._has_ended(result)
+        }
         self._miss_checkpoints()
 
     def run(self, workers: Workers) -> list[Member]:
         """Train until every member has ended; returns how."""
         dispatch = Dispatch(self.context, workers, "node")
-        tasks = [self._task(k) for k in range(len(self.trials)) if k not in self._ended]
+        tasks = [self._task(k) for k in self._asked if k not in self._ended]
         waves = self._plan(tasks, self.context.site.nodes)
         self._show()
         while waves or dispatch.running:
@@ -73,7 +92,20 @@ class MemberPhase:
             waiting = sum(wave.nodes for wave, _ in waves)
             waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
             self._show()
-        return [self._member(k) for k in range(len(self.trials))]
+        trained = [k for k in self._asked if self._ended[k].status == "ok"]
+        # Where the line was too short, those that failed are what they were until then.
+        members = [*trained, *self._failed][: self.size]
+        return [self._member(k) for k in sorted(members)]
+
+    @property
+    def _failed(self) -> list[int]:
+        """Members that ended for a reason of their own, in the order they did."""
+        return [k for k, result in self._ended.items() if result.status != "ok"]
+
+    @property
+    def _asked(self) -> range:
+        """Members to be trained: as many as the ensemble has, and one for each that failed."""
+        return range(min(self.size + len(self._failed), len(self.line)))
 
     def _miss_checkpoints(self) -> None:
         """Train members again whose checkpoint was taken away since, say for being damaged."""
@@ -122,11 +154,13 @@ class MemberPhase:
         dispatch.send(groups)
 
     def _task(self, member: int) -> Task:
-        context, trial = self.context, self.trials[member]
-        epochs = {
-            kind: max((result.to_epoch for result in self._of(kind, member)), default=0)
-            for kind in ("trial", "member")
-        }
+        context, trial, repeat = self.context, self.trials[member], self.line[member].repeat
+        config = context.config.ensemble
+        trained = max((result.to_epoch for result in self._of("trial", member)), default=0)
+        mine = max((result.to_epoch for result in self._of("member", member)), default=0)
+        # Seeds of a trial have nothing in common but its hyper-parameters.
+        from_scratch = config.start == "scratch" or repeat > 0
+        start = 0 if from_scratch else trained
         begun = checkpoint_time(self._folder(member)) > 0
         return context.task(
             "member",
@@ -134,10 +168,11 @@ class MemberPhase:
             self._folder(member),
             trial,
             rung=len(context.config.rungs),
-            until_epoch=context.config.ensemble.epochs,
-            done_epochs=max(epochs.values()) if begun else epochs["trial"],
-            start_from=context.directory.trial(trial.number) / FILE,
-            decay=(epochs["trial"], context.config.ensemble.epochs),
+            until_epoch=config.epochs,
+            done_epochs=max(start, mine) if begun else start,
+            start_from=None if from_scratch else context.directory.trial(trial.number) / FILE,
+            decay=(start, config.epochs),
+            repeat=repeat,
             results=self._of("trial", member),
         )
 
@@ -162,8 +197,9 @@ class MemberPhase:
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""
         if self._has_ended(result):
+            before = len(self._asked)
             self._ended[task.spec.number] = result
-            return []
+            return [self._task(k) for k in self._replacements(task.spec.number, before)]
         if result.status == "out_of_memory":
             return [task]
         task = task.again(result)
@@ -174,6 +210,20 @@ class MemberPhase:
             f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "
             f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
         )
+
+    def _replacements(self, member: int, before: int) -> range:
+        """The members that take the place of one that has ended, none where it is trained."""
+        result, asked = self._ended[member], self._asked
+        if result.status == "ok":
+            return range(0)
+        if len(asked) > before:
+            what = f"trial {self.trials[before].number} takes its place as member {before}"
+        else:
+            what = "no other trial can take its place, so it stays what it was until then"
+        tell(
+            _logger, "member %d has failed (%s: %s); %s", member, result.status, result.reason, what
+        )
+        return range(before, len(asked))
 
     def _has_ended(self, result: SegmentResult) -> bool:
         """Whether a member is trained, or ended for a reason of its own that would recur."""
@@ -191,13 +241,9 @@ class MemberPhase:
             source = self.context.directory.trial(trial.number) / FILE
             self.context.ledger.write(lambda: copy_file(source, folder / FILE))
         mine = self._of("member", member)
+        trial_error, _ = _judged(self._of("trial", member))
         # Its trial's, where it has ended before its first epoch did.
-        judged = [
-            (result.best_val_error, result.best_val_loss)
-            for result in [*self._of("trial", member), last]
-            if result.best_val_error is not None and result.best_val_loss is not None
-        ]
-        error, loss = judged[-1]
+        error, loss = _judged([*self._of("trial", member), last])
         return Member(
             member=member,
             trial=trial.number,
@@ -207,10 +253,21 @@ class MemberPhase:
             seconds=sum(r.seconds for r in mine),
             cpu_seconds=sum(r.cpu_seconds for r in mine),
             reason="" if last.status == "ok" else f"{last.status}: {last.reason}",
+            choice=self._choice(member),
+            repeat=self.line[member].repeat,
+            trial_error=trial_error,
         )
 
+    def _choice(self, member: int) -> str:
+        """Why a trial was chosen."""
+        if member < self.size:
+            return self.line[member].reason
+        failed = self._failed[member - self.size]
+        result = self._ended[failed]
+        return f"in place of member {failed}, which failed ({result.status}: {result.reason})"
+
     def _show(self) -> None:
-        self.context.view.step("ensemble", len(self._ended), len(self.trials))
+        self.context.view.step("ensemble", len(self._ended), len(self._asked))
 
 
 def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int | None:
@@ -222,3 +279,13 @@ def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int |
         if wave.nodes <= free + dispatch.running:
             return None  # for a wave that will soon have enough
     return None
+
+
+def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
+    """Criterion and validation loss after the last segment that has them."""
+    judged = [
+        (result.best_val_error, result.best_val_loss)
+        for result in results
+        if result.best_val_error is not None and result.best_val_loss is not None
+    ]
+    return judged[-1]

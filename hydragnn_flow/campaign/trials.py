@@ -121,13 +121,15 @@ class TrialPhase:
         runs, one trial is kept ready, so that a machine is asked for.
         """
         filling, seen = Filling(self.context.gcd, free), 0
+        nothing_left = self.search.asked >= self.context.config.search.trials
+        closing = nothing_left and not dispatch.running and not self._ready
         while True:
             for task in self._ready[seen:]:
                 filling.add(task.estimate, task.width)
             seen = len(self._ready)
             if filling.is_full and (seen or dispatch.running):
                 return
-            if not (self._promote(dispatch) or self._ask()):
+            if not (self._promote(closing) or self._ask()):
                 return
 
     def _send(self, dispatch: Dispatch, free: int) -> None:
@@ -161,12 +163,9 @@ class TrialPhase:
             )
         return True
 
-    def _promote(self, dispatch: Dispatch) -> bool:
+    def _promote(self, closing: bool) -> bool:
         """Continue a trial that has waited at a rung, if one may."""
-        nothing_left = self.search.asked >= self.context.config.search.trials
-        promoted = self.search.promote(
-            closing=nothing_left and not dispatch.running and not self._ready
-        )
+        promoted = self.search.promote(closing)
         if promoted is None:
             return False
         trial, rung = promoted

@@ -28,10 +28,18 @@ class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Number of members: the finished trials with the smallest first objective. Trials that a rung
-    ended count as finished."""
+    """Number of members, and of trials that rungs let finish at least. Trials that a rung ended can
+    become members, too."""
+    strategy: Strategy = "greedy"
+    """Which trials become members, by the criterion on the validation split: those that together
+    predict best (``greedy``), the best (``top``), or the best of each message-passing type
+    (``best_of_each_type``). ``greedy`` may take a trial for up to half of the members, each with a
+    seed of its own. The best trial is always a member."""
     epochs: int = Field(ge=1)
-    """Epochs of a member in total. Its training continues from its trial's checkpoint."""
+    """Epochs of a member in total, those of its trial included where it continues from there."""
+    start: Literal["checkpoint", "scratch"] = "checkpoint"
+    """Whether a member's training continues from its trial's checkpoint or begins from scratch. A
+    second member of the same trial always begins from scratch, with another seed."""
     criterion: CriterionName = "mae"
     """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
     square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the

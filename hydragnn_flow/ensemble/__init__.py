@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.predictions_files import write_predictions
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.recalibration import recalibrate
-    from hydragnn_flow.ensemble.selection import select_top
     from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
     __getattr__, __dir__ = lazily(
@@ -36,7 +35,6 @@ else:
             "needed_for_coverage": "conformal",
             "recalibrate": "recalibration",
             "select_structures": "acquisition",
-            "select_top": "selection",
             "write_predictions": "predictions_files",
         },
     )
@@ -55,6 +53,5 @@ __all__ = [
     "needed_for_coverage",
     "recalibrate",
     "select_structures",
-    "select_top",
     "write_predictions",
 ]

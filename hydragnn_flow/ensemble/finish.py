@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,6 +46,12 @@ class Member:
     cpu_seconds: float
     reason: str = ""
     """Why it was not trained to the end, where it was not; its best weights until then count."""
+    choice: str = ""
+    """Why its trial was chosen."""
+    repeat: int = 0
+    """Members of the same trial before it."""
+    trial_error: float = math.inf
+    """The criterion of its trial on the validation split."""
 
 
 def finish_ensemble(
@@ -125,7 +132,7 @@ def finish_ensemble(
     )
 
     test = store["testset"]
-    best = int(np.argmin(combined.members))
+    best = _best_single(members, combined.members)
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(folder, members, models, by, test)
@@ -166,6 +173,16 @@ def finish_ensemble(
     write_checksums(folder, [MANIFEST, APPLICABILITY, *files], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
+
+
+def _best_single(members: Sequence[Member], criterion: Floats) -> int:
+    """Place of the member that somebody without an ensemble would use.
+
+    It is of the trial with the smallest criterion on validation data, trained as members are; of
+    the seeds of that trial it is the first.
+    """
+    ranks = [(member.trial_error, member.repeat) for member in members]
+    return min(range(len(members)), key=lambda k: (*ranks[k], criterion[k]))
 
 
 def _predictions(

@@ -155,7 +155,7 @@ def combine_best(
         means = weights[:, fold] @ held_out.residuals
         sums += held_out.criterion(means) ** judged.power
     place = int(np.argmin(sums))
-    members = judged.criterion(judged.residuals)
+    members = np.asarray(judged.criterion(judged.residuals), np.float64)
     scores = {
         "weighted": float(sums[place]) ** (1 / judged.power),
         "uniform": float(judged.criterion(equal @ judged.residuals)),

@@ -11,11 +11,14 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
 from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
@@ -100,6 +103,17 @@ def change_gcd(context: Context, **changes: Any) -> None:
     context.estimator = Estimator(
         context.config, context.store, replace(context.gcd, **changes), context.site.node.device
     )
+
+
+def member_phase(
+    context: Context, trials: Sequence[TrialRecord], reserve: Sequence[TrialRecord] = ()
+) -> MemberPhase:
+    """The ensemble phase with these trials as members, and those next in line."""
+    selection = Selection(
+        [Choice(trial.number, 0, "by hand") for trial in trials],
+        [Choice(trial.number, 0, "next in line") for trial in reserve],
+    )
+    return MemberPhase(context, selection, [*trials, *reserve])
 
 
 def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:

@@ -14,12 +14,12 @@ from phase_cases import (
     Campaign,
     FakePools,
     badly,
+    member_phase,
     refused,
     run,
     well,
 )
 
-from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
@@ -62,8 +62,8 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     trials, _ = run(campaign(), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     with pytest.raises(InputError, match="restore a copy"):
-        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(machine))
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))
+        member_phase(campaign(), trials[:MEMBERS]).run(FakePools(machine))
+    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePools(well))
     assert all(not member.reason for member in members)
 
 

@@ -15,11 +15,10 @@ from typing import NoReturn
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS
-from phase_cases import SITE, Campaign, change_gcd, well
+from phase_cases import SITE, Campaign, change_gcd, member_phase, well
 
 import hydragnn_flow.campaign
 from hydragnn_flow.campaign.machine import Clock, Event, WallClock, Workers
-from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.execution import PoolName, RankGroup
 from hydragnn_flow.segment import SegmentResult
@@ -107,7 +106,7 @@ def test_a_campaign_runs_to_its_end_on_simulated_gcds(
     assert [trial.state for trial in trials] == ["complete"] * TRIALS
     seconds_of_a_trial = 3600 * HOURS_OF_AN_EPOCH * context.config.num_epoch
     assert machine.monotonic() == pytest.approx(rounds * seconds_of_a_trial)
-    members = MemberPhase(context, trials[:MEMBERS]).run(machine)
+    members = member_phase(context, trials[:MEMBERS]).run(machine)
     assert all(not member.reason for member in members)
     further = context.config.ensemble.epochs - context.config.num_epoch
     passed = machine.monotonic() - rounds * seconds_of_a_trial

@@ -11,33 +11,35 @@ from phase_cases import (
     Campaign,
     FakePools,
     badly,
+    member_phase,
     run,
     well,
 )
 
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.ensemble import select_top
+from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import PoolName
+from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
 def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     pools = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(pools)
+    member_phase(campaign(), trials[:MEMBERS]).run(pools)
     folder = campaign().directory.ensemble / "members"
     (folder / "1" / "checkpoint.pt").unlink()
     again = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(again)
+    member_phase(campaign(), trials[:MEMBERS]).run(again)
     assert [spec.number for spec in again.sent] == [1]
     assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].attempt
     # Nor is what a killed driver has left of that taken for the whole.
     (folder / "1" / "checkpoint.pt").unlink()
-    MemberPhase(campaign(), trials[:MEMBERS])
+    member_phase(campaign(), trials[:MEMBERS])
     (folder / "1" / "checkpoint.pt").write_text("of the first epoch")
     once_more = FakePools(well)
-    MemberPhase(campaign(), trials[:MEMBERS]).run(once_more)
+    member_phase(campaign(), trials[:MEMBERS]).run(once_more)
     assert [spec.number for spec in once_more.sent] == [1]
 
 
@@ -50,12 +52,12 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
     settings = {"failures": {"lost": "retry"}}
     context = campaign(**settings)
     trials, _ = run(context, machine)
-    MemberPhase(context, select_top(trials, MEMBERS)).run(FakePools(machine))
+    member_phase(context, sorted(trials, key=best_first)[:MEMBERS]).run(FakePools(machine))
     context.directory.journal.unlink()
     context = campaign(**settings)
     trials, _ = run(context, well)
     with pytest.raises(InputError, match=r"member 0 .* than trial 0, .* restore study.journal"):
-        MemberPhase(context, select_top(trials, MEMBERS))
+        member_phase(context, sorted(trials, key=best_first)[:MEMBERS])
 
 
 def test_members(campaign: Campaign) -> None:
@@ -70,12 +72,12 @@ def test_members(campaign: Campaign) -> None:
             return badly(spec, "killed")
         return well(spec)
 
-    members = MemberPhase(context, chosen).run(FakePools(machine))
+    members = member_phase(context, chosen).run(FakePools(machine))
     assert [member.trial for member in members] == [trial.number for trial in chosen]
     assert all(not member.reason for member in members)
     # What is recorded is not trained again.
     pools = FakePools(well)
-    MemberPhase(campaign(), chosen).run(pools)
+    member_phase(campaign(), chosen).run(pools)
     assert not pools.sent
 
 
@@ -84,7 +86,7 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     context = campaign()
     context.site = replace(SITE, nodes=3)
     pools = FakePools(well, workers=3)
-    members = MemberPhase(context, trials[:2]).run(pools)
+    members = member_phase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
     gangs = [job for job in pools.groups if job.world is not None]
     assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
@@ -108,16 +110,39 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
     context = campaign()
     context.site = replace(SITE, nodes=3)
     pools = Growing(well)
-    members = MemberPhase(context, trials[:2]).run(pools)
+    members = member_phase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
     assert [job.world for job in pools.groups] == [None, 4, 4]
 
 
-def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> None:
+def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    line = trials[:2], trials[2:4]
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return badly(spec, "diverged") if spec.number in (0, 2) else well(spec)
+
+    pools = FakePools(machine)
+    members = member_phase(campaign(), *line).run(pools)
+    assert sorted(spec.number for spec in pools.sent) == [0, 1, 2, 3]
+    assert [(member.member, member.trial) for member in members] == [
+        (1, trials[1].number),
+        (3, trials[3].number),
+    ]
+    assert members[0].choice == "by hand"
+    assert members[1].choice == "in place of member 2, which failed (diverged: disk full)"
+    # The next driver asks for nothing more and knows the same.
+    pools = FakePools(machine)
+    assert member_phase(campaign(), *line).run(pools) == members
+    assert not pools.sent
+
+
+def test_where_the_line_ends_a_member_stays_what_its_trial_was(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     context = campaign()
-    phase = MemberPhase(context, trials[:MEMBERS])
+    phase = member_phase(context, trials[:MEMBERS], trials[MEMBERS : MEMBERS + 1])
     members = phase.run(FakePools(lambda spec: badly(spec, "diverged")))
+    assert [member.member for member in members] == list(range(MEMBERS))
     assert all(member.reason.startswith("diverged") for member in members)
     for member in members:
         own = context.directory.ensemble / "members" / str(member.member) / "checkpoint.pt"
@@ -125,9 +150,21 @@ def test_a_member_that_diverges_stays_what_its_trial_was(campaign: Campaign) -> 
         assert own.read_text() == trial.read_text()
 
 
+def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    pools, context = FakePools(well), campaign()
+    selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
+    MemberPhase(context, selection, trials).run(pools)
+    first, *others = sorted(pools.sent, key=lambda spec: spec.number)
+    assert first.start_from is not None and first.after_epoch > 0
+    assert all(spec.start_from is None and spec.after_epoch == 0 for spec in others)
+    assert all(spec.decay == (0, context.config.ensemble.epochs) for spec in others)
+    assert len({spec.seed for spec in pools.sent}) == 3
+
+
 def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
-        MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(badly))
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(FakePools(well))
+        member_phase(campaign(), trials[:MEMBERS]).run(FakePools(badly))
+    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePools(well))
     assert all(not member.reason for member in members)

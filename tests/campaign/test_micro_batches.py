@@ -15,13 +15,13 @@ from phase_cases import (
     FakePools,
     badly,
     change_gcd,
+    member_phase,
     micro_batches,
     run,
     well,
 )
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
@@ -109,7 +109,7 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, _ = run(context, well)
     pools = FakePools(well)
-    MemberPhase(context, trials[:MEMBERS]).run(pools)
+    member_phase(context, trials[:MEMBERS]).run(pools)
     assert {micro_batches(job.spec) for job in pools.groups} == {2}
 
 
@@ -131,8 +131,8 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
         return well(spec)
 
     with pytest.raises(KeyboardInterrupt):
-        MemberPhase(campaign(), chosen).run(FakePools(machine))
-    members = MemberPhase(campaign(), chosen).run(FakePools(enough))
+        member_phase(campaign(), chosen).run(FakePools(machine))
+    members = member_phase(campaign(), chosen).run(FakePools(enough))
     assert [p for number, p in sent if number == 0] == [1, 2]
     most = chosen[1].parameters["Training.batch_size"]
     assert [p for number, p in sent if number == 1] == [1, 2, 4][: most // 2 + 1]
@@ -196,5 +196,5 @@ def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
 
     trials, _ = run(campaign(), machine)
     pools = FakePools(machine)
-    members = MemberPhase(campaign(), trials[:MEMBERS]).run(pools)
+    members = member_phase(campaign(), trials[:MEMBERS]).run(pools)
     assert all(not member.reason for member in members)

@@ -9,9 +9,6 @@ from campaign_cases import CONFIG
 from console_cases import Console, changed, structures, with_data
 
 from hydragnn_flow import cli
-from hydragnn_flow.ensemble import select_top
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.search import TrialRecord
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "nan energy", "nan force", "no forces"])
@@ -91,15 +88,6 @@ def test_structures_that_are_left_out_are_told(
     assert end.value.code == 0
     told = "structures to train on left out, as they are also in the test set: 2"
     assert told in capsys.readouterr().out.splitlines()
-
-
-def test_more_members_than_finished_trials() -> None:
-    """Trials may fail, so this can also come up when the search is over."""
-    records = [TrialRecord(i, "failed", {}, None, "diverged: loss is nan") for i in range(3)]
-    records += [TrialRecord(i, "complete", {}, 0.1 * i) for i in range(3, 5)]
-    with pytest.raises(InputError, match=r"ensemble.size = 3 .* 2 trials .* loss is nan"):
-        select_top(records, 3)
-    assert [record.number for record in select_top(records, 2)] == [3, 4]
 
 
 def test_a_damaged_store(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

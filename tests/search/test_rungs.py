@@ -23,8 +23,8 @@ def configured(**options: object) -> SearchConfig:
     return SearchConfig.model_validate({"trials": 9, "min_epochs": 2, "space": SPACE, **options})
 
 
-def made(**options: object) -> Rungs:
-    return Rungs(configured(**options), NUM_EPOCH)
+def made(ensemble_size: int = 1, **options: object) -> Rungs:
+    return Rungs(configured(**options), NUM_EPOCH, ensemble_size=ensemble_size)
 
 
 # Values of the trials at their rungs, falling, with many ties; and who reports next.
@@ -45,11 +45,14 @@ def falling(table: np.ndarray) -> list[list[float]]:
 
 
 @settings(deadline=None)
-@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4))
-def test_stopping_is_the_naive_rule(values: list[list[float]], turns: list[int], eta: int) -> None:
-    rungs = made(rungs="stopping", reduction_factor=eta)
+@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4), size=st.integers(1, 4))
+def test_stopping_is_the_naive_rule(
+    values: list[list[float]], turns: list[int], eta: int, size: int
+) -> None:
+    rungs = made(size, rungs="stopping", reduction_factor=eta)
     last = len(rungs.epochs(0)) - 1
     reported: list[list[float]] = [[] for _ in range(last + 1)]
+    went_on = [0] * last
     at = dict.fromkeys(range(len(values)), 0)
     for turn in turns:
         if not at:
@@ -59,7 +62,12 @@ def test_stopping_is_the_naive_rule(values: list[list[float]], turns: list[int],
         value = values[number][rung]
         reported[rung].append(value)
         among_best = value <= sorted(reported[rung])[max(1, len(reported[rung]) // eta) - 1]
-        expected = "complete" if rung == last else "goes_on" if among_best else "stops"
+        expected = "stops"
+        if rung == last:
+            expected = "complete"
+        elif among_best or went_on[rung] < size:
+            expected = "goes_on"
+            went_on[rung] += 1
         assert rungs.report(number, rung, value) == expected
         at[number] += 1
         if expected != "goes_on":
@@ -103,14 +111,15 @@ def test_promotion_is_algorithm_2(values: list[list[float]], turns: list[int], e
     values=VALUES,
     turns=TURNS,
     cut=st.integers(0, 100),
+    size=st.integers(1, 3),
     options=st.sampled_from(
         [{"rungs": "stopping"}, {"rungs": "promotion"}, {"rungs": "hyperband"}, {"rungs": "none"}]
     ),
 )
 def test_reopened_goes_on_as_if_never_closed(
-    values: list[list[float]], turns: list[int], cut: int, options: dict[str, str]
+    values: list[list[float]], turns: list[int], cut: int, size: int, options: dict[str, str]
 ) -> None:
-    rungs, again = made(**options), made(**options)
+    rungs, again = made(size, **options), made(size, **options)
     stored: dict[tuple[int, int], bool | None] = {}
 
     def steps(part: list[int], judges: list[Rungs]) -> None:
@@ -155,15 +164,42 @@ def test_a_report_without_a_verdict_is_judged_once_more_and_ranked_once() -> Non
     assert rungs.report(2, 0, 2.0) == "stops"
 
 
-@pytest.mark.parametrize("trials", range(1, 12))
-def test_a_closing_promotion_search_ends_with_a_complete_trial(trials: int) -> None:
-    rungs = made(rungs="promotion")
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("trials", range(1, 12, 2))
+def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members(
+    trials: int, size: int
+) -> None:
+    rungs = made(size, rungs="promotion")
     verdicts = [rungs.report(number, 0, float(number)) for number in range(trials)]
     while (promoted := rungs.promote() or rungs.promote(closing=True)) is not None:
         number, rung = promoted
         verdicts.append(rungs.report(number, rung + 1, float(number)))
-    assert verdicts.count("complete") == 1
-    assert len(rungs.waiting()) == trials - 1
+    complete = min(size, trials)
+    assert verdicts.count("complete") == complete
+    assert rungs.waiting() == list(range(complete, trials))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_small_search_leaves_trials_to_choose_from(seed: int) -> None:
+    """Of 24, with two rungs before the end, three were complete where four members were wanted."""
+    rungs = Rungs(configured(), 18, ensemble_size=4)
+    values, complete = np.random.default_rng(seed).random(24), 0
+    for number, value in enumerate(values):
+        rung = 0
+        while (verdict := rungs.report(number, rung, float(value))) == "goes_on":
+            rung += 1
+        complete += verdict == "complete"
+    assert 4 <= complete <= 12
+
+
+def test_one_that_failed_makes_room_for_another() -> None:
+    rungs = made(2, reduction_factor=4)
+    for number in range(2):
+        assert rungs.report(number, 0, 1.0) == "goes_on"
+    assert rungs.report(2, 0, 9.0) == "stops"
+    rungs.forget(0)
+    assert rungs.report(3, 0, 9.0) == "goes_on"
+    assert rungs.report(4, 0, 9.0) == "stops"
 
 
 def test_a_closing_search_takes_the_next_best_when_the_best_failed() -> None:

@@ -29,6 +29,8 @@ class Ranking:
         self._value: dict[int, float] = {}
         self.waiting: list[tuple[float, int]] = []
         """Values and numbers of the trials that wait, the best first."""
+        self.continued: set[int] = set()
+        """Trials that went on from here and have not failed since."""
 
     def enter(self, number: int, value: float) -> None:
         """Rank a trial; its first value counts."""
@@ -84,6 +86,11 @@ class Rungs:
     * **hyperband**: the stopping rule in several brackets that rank apart; bracket s skips the
       first s rungs, for configurations that begin slowly.
 
+    An ensemble needs trials to choose from, also where the search is too small for its rungs: 24
+    trials, of which a third goes on from each of two rungs, leave three. So the first
+    ``ensemble_size`` trials at a rung go on; with promotion, when no trial is left to ask for, the
+    best that wait, until as many have gone on. Hyperband's last bracket ends no trial.
+
     A stalled or hopeless trial stops first, if the configuration says so. Its value stays in the
     ranking, as a failed trial's does: the others were as good or bad beside it.
 
@@ -103,8 +110,8 @@ class Rungs:
         as the intermediate value of its epoch. Attributes that the pruner gives a trial
         (successive halving and Hyperband do) are as durable as the trial.
     ensemble_size
-        Trials that the search is to find: the learning-curve rule stops a trial that will hardly
-        be one of them.
+        Trials that the search is to find: as many go on from each rung at least, and the
+        learning-curve rule stops a trial that will hardly be one of them.
 
     Raises
     ------
@@ -180,14 +187,14 @@ class Rungs:
         if self._passed.get(number, -1) >= rung:
             return "goes_on"
         if self._gives_up(number, value, curve):
-            self.forget(number)
+            self._wait_no_longer(number)
             return "stops"
         if self._config.rungs == "promotion":
             ranking.wait(number)
             return "waits"
         if not self._is_good_enough(ranking, number, epochs[rung], value):
             return "stops"
-        self._passed[number] = rung
+        self._go_on(number, rung)
         return "goes_on"
 
     def promote(self, closing: bool = False) -> tuple[int, int] | None:
@@ -197,8 +204,9 @@ class Rungs:
         ----------
         closing
             No report will come any more, for nothing runs and no trial is left to ask for. Then the
-            best waiting trial continues to a rung that none has reached, so that a search too small
-            for its rungs, or whose best trials failed, still ends with a complete trial.
+            best waiting trial continues from a rung that fewer trials have left than the ensemble
+            needs, so that a search too small for its rungs, or whose best trials failed, still
+            ends with as many complete trials.
 
         Returns
         -------
@@ -208,11 +216,11 @@ class Rungs:
         """
         rankings = self._rankings[0]
         for rung in range(len(rankings) - 2, -1, -1):
-            any_will_do = closing and not len(rankings[rung + 1])
+            any_will_do = closing and len(rankings[rung].continued) < self._size
             number = rankings[rung].promotable(1 if any_will_do else self._config.reduction_factor)
             if number is not None:
-                self.forget(number)
-                self._passed[number] = rung
+                self._wait_no_longer(number)
+                self._go_on(number, rung)
                 return number, rung
         return None
 
@@ -233,15 +241,24 @@ class Rungs:
         """
         ranking = self._enter(number, rung, value)
         if went_on:
-            self._passed[number] = rung
+            self._go_on(number, rung)
         waits = self._config.rungs == "promotion" and rung < len(self.epochs(number)) - 1
         if went_on is None and waits:
             ranking.wait(number)
 
     def forget(self, number: int) -> None:
-        """Let a trial wait no longer, as it has ended; its values stay in the rankings."""
+        """Let a trial wait no longer, as it has failed; its values stay in the rankings."""
+        self._wait_no_longer(number)
+        for ranking in self._rankings[self.bracket(number)]:
+            ranking.continued.discard(number)
+
+    def _wait_no_longer(self, number: int) -> None:
         for ranking in self._rankings[0]:
             ranking.forget(number)
+
+    def _go_on(self, number: int, rung: int) -> None:
+        self._passed[number] = rung
+        self._rankings[self.bracket(number)][rung].continued.add(number)
 
     def _enter(self, number: int, rung: int, value: float) -> Ranking:
         if math.isnan(value):
@@ -268,6 +285,9 @@ class Rungs:
             trial.intermediate_values = {**trial.intermediate_values, epoch: value}
             return not self._pruner.prune(self._study, trial)
         if self._config.rungs == "none":
+            return True
+        wanted = 1 if self._config.rungs == "hyperband" else self._size
+        if len(ranking.continued) < wanted:
             return True
         return ranking.among_best(number, self._config.reduction_factor)
 

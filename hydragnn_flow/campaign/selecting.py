@@ -1,0 +1,85 @@
+"""The choice of members when the search is over, kept until the ensemble is finished."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data.splits import VALIDATION
+from hydragnn_flow.ensemble.candidates import choose_trials
+from hydragnn_flow.ensemble.selection import Choice, Selection
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import is_there, write_json
+from hydragnn_flow.log import tell
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.training.criterion import Criterion
+
+FILE = "selection.json"
+_VERSION = 1
+_logger = logging.getLogger(__name__)
+
+
+def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
+    """The trials that become members; once chosen, always the same.
+
+    Parameters
+    ----------
+    context
+        Of the campaign. The choice is on disk, in the ensemble's folder, when this returns.
+    records
+        Of the search, which is over.
+
+    Raises
+    ------
+    InputError
+        If fewer trials than members finished.
+    """
+    kept = _kept(context, records)
+    if kept is not None:
+        return kept
+    config, store, directory = context.config, context.store, context.directory
+    criterion = Criterion.of(
+        config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
+    )
+    selection, missing = choose_trials(
+        config, records, context.history, directory.trial, store[VALIDATION], criterion
+    )
+    if missing:
+        tell(
+            _logger,
+            "validation predictions of %d trials (%s) are missing or damaged; each counts by its "
+            "criterion alone",
+            *(len(missing), ", ".join(map(str, missing))),
+        )
+    for member, choice in enumerate(selection.chosen):
+        _logger.info("member %d is of trial %d: %s", member, choice.trial, choice.reason)
+    content = {"version": _VERSION, "strategy": config.ensemble.strategy, **asdict(selection)}
+
+    def write() -> None:
+        directory.ensemble.mkdir(exist_ok=True)
+        write_json(directory.ensemble / FILE, content)
+
+    context.ledger.write(write)
+    return selection
+
+
+def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
+    """An earlier driver's choice, where it fits the search as it is known now."""
+    file, config = context.directory.ensemble / FILE, context.config.ensemble
+    if not is_there(file):
+        return None
+    try:
+        content: dict[str, Any] = read_json(file)
+        chosen, reserve = (
+            [Choice(**choice) for choice in content[name]] for name in ("chosen", "reserve")
+        )
+        fits = content["version"] == _VERSION and content["strategy"] == config.strategy
+    except (InputError, KeyError, TypeError):
+        return None
+    finished = {record.number for record in records if record.state in ("complete", "pruned")}
+    known = finished.issuperset(choice.trial for choice in (*chosen, *reserve))
+    return Selection(chosen, reserve) if fits and known and len(chosen) == config.size else None
