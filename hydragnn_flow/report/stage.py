@@ -123,18 +123,20 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
             continue
         unit, scale, label = units.get(target, ""), 1.0, target
         if name.endswith(_PER_ATOM):
-            label, (unit, scale) = f"{target} per atom", per_atom(unit)
+            label, (unit, scale) = f"{target} per atom", per_atom(unit) if unit else ("", 1.0)
         told.append(f"{label} {number(value * scale)} {unit} ({whose})".replace("  ", " "))
     return told
 
 
 def _units(run_directory: Path) -> dict[str, str]:
     """Target -> unit, as far as the store says."""
-    file = RunDirectory(run_directory).store / "manifest.json"
+    directory = RunDirectory(run_directory)
+    files = (folder / "manifest.json" for folder in (directory.store, directory.ensemble))
     try:
+        file = next(file for file in files if file.exists())
         targets = json.loads(file.read_text(encoding="utf-8"))["targets"]
         return {str(name): str(target["unit"] or "") for name, target in targets.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return {}
 
 

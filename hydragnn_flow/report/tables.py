@@ -177,14 +177,14 @@ _OF_MEMBERS = {
     "trial": "trial",
     "choice": "chosen because",
     "weight": "weight",
-    "criterion": "criterion",
-    "best_val_error": "validation error",
+    "trial_error": "validation error as trial",
+    "best_val_error": "as member",
     "seconds": "seconds",
 }
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """The ensemble's members: trial, why it was chosen, weight, criterion, GCDs, seconds, and why
+    """The ensemble's members: trial, why it was chosen, weight, errors, GCDs, seconds, and why
     one was not trained to its end.
 
     Parameters

@@ -174,7 +174,7 @@ def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons
     summary = summary_of(finished)
     assert made_of(summary) == []
     for k, member in enumerate(summary["members"]):
-        member |= {"choice": f"added {k}", "criterion": 0.5 + k}
+        member |= {"choice": f"added {k}", "trial_error": 0.5 + k, "best_val_error": 0.25 + k}
     summary["aggregation"] = "median"
     summary["aggregation_scores"] = {"weighted": 0.25, "median": 0.125}
     summary["calibrated_on"] = {"split": "calibrationset", "structures": 1048}
@@ -186,7 +186,8 @@ def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons
     ]
     table = members_table(summary)
     assert list(table["chosen because"]) == ["added 0", "added 1", "added 2"]
-    assert list(table["criterion"]) == [0.5, 1.5, 2.5]
+    assert list(table["validation error as trial"]) == [0.5, 1.5, 2.5]
+    assert list(table["as member"]) == [0.25, 1.25, 2.25]
 
 
 @pytest.mark.parametrize(

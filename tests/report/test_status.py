@@ -203,6 +203,8 @@ def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -
     metrics = {"energy_mae": 1.0, "energy_mae_per_atom": 0.0125, "forces_mae": 0.25}
     (result,) = [r for r in stage_of(searching.directory).results if r.number == 5]
     results = [replace(result, metrics=metrics), replace(result, number=6, metrics={})]
+    unknown = best_errors(searching.directory / "elsewhere", results)
+    assert unknown == ["energy per atom 0.0125 (trial 5)", "forces 0.250 (trial 5)"]
     assert best_errors(searching.directory, results) == [
         "energy per atom 12.5 meV/atom (trial 5)",
         "forces 0.250 eV/Å (trial 5)",
