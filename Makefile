@@ -17,7 +17,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy forces campaigns ensemble search search_quality execution
+BENCHMARKS := store models accuracy forces campaigns ensemble prediction search search_quality execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -86,8 +86,8 @@ benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/accuracy.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
 		--json $(RESULTS)/accuracy.json
 
-benchmark-forces: $(if $(BENCH),,$(VENV)/installed)
-	$(or $(BENCH),$(BIN)/python) benchmarks/forces.py --json $(RESULTS)/forces.json
+benchmark-forces benchmark-prediction: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json

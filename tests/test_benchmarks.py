@@ -93,6 +93,15 @@ def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert all(ratio["low"] > 0 for ratio in ratios) if checkout else ratios == [None] * 2
 
 
+@pytest.mark.slow
+def test_prediction(tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "EGNN", "--json", tmp_path / "figures.json"]
+    printed, table, figures = run("prediction.py", *arguments)
+    assert [cells[1] for cells in table] == ["EGNN, speed of one pass", "memory, 60 structures"]
+    assert all(float(cells[5]) > 0 for cells in table)
+    assert figures["quick"] and "Too little was measured" in printed
+
+
 def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("train", "test_MD"):
