@@ -46,6 +46,11 @@ NETWORKS = {
         Architecture__output_heads={"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
         Variables_of_interest__type=["graph"],
     ),
+    "noise of a potential": network_with(
+        Training__batch_size=5,
+        Training__loss_function_type="GaussianNLLLoss",
+        Training__nll_beta=0.5,
+    ),
     # more ranks than graphs in a step
     "one by one": network_with(Training__batch_size=1),
     "some alone": network_with(
