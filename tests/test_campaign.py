@@ -217,16 +217,22 @@ def test_ensemble_json(finished: Path) -> None:
 
 
 # Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to
-# exist, by test_pages; `importance` needs more trials than there are here.
+# exist, by test_pages; `importance` needs more trials than there are here. The tutorial has a run of
+# its own, and test_tutorial follows it.
 LOOKING = [
     line
     for line in lines("hydragnn-flow")
     if line.whole
+    and "tutorial.md" not in line.place
     and line.words[1] in ("status", "predict", "evaluate", "trials", "report", "store", "site")
     if line.words[1:3] != ("site", "check")
 ]
 # One block of docs/store.md is HydraGNN's; tests/data/test_hydragnn_reader.py does what it says.
-RUNNABLE = [block for block in blocks("python") if "hydragnn.utils" not in block.text]
+RUNNABLE = [
+    block
+    for block in blocks("python")
+    if "hydragnn.utils" not in block.text and "tutorial.md" not in block.place
+]
 
 
 @pytest.fixture
