@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
@@ -25,6 +25,10 @@ from hydragnn_flow.versions import versions
 CONFIG = "run.yaml"
 STARTED = "started"
 COMMANDS = "commands"
+# The criterion judges trials too, so it may not change with the ensemble.
+_OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
+    "ensemble.criterion"
+}
 
 
 class RunDirectory:
@@ -60,10 +64,10 @@ class RunDirectory:
         """Refuse a directory that belongs to another configuration, and earlier searches to start
         from that are not there.
 
-        Another number of trials, or another ensemble, may be asked for as long as no member has
-        been trained, and with more trials after that too; all that the store does not depend on, as
-        long as the search has not begun. Once it has, it holds what it started from, and
-        `search.warm_start` no longer counts.
+        Another number of trials, or another ensemble by the same criterion, may be asked for as
+        long as members have not been chosen, and with more trials after that too; all that the
+        store does not depend on, as long as the search has not begun. Once it has, it holds what it
+        started from, and `search.warm_start` no longer counts.
 
         Raises
         ------
@@ -87,9 +91,9 @@ class RunDirectory:
         if self.ensemble.exists():
             free = {"data.path", "search.warm_start"}
             if self.is_extended(config):
-                free |= {"search.trials", "ensemble"}
+                free |= {"search.trials", *_OF_THE_ENSEMBLE}
         elif self.has_begun:
-            free = {"data.path", "search.trials", "search.warm_start", "ensemble"}
+            free = {"data.path", "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
             # The store has the network's neighbour lists; prepare_store compares them.
             free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}

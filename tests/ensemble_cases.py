@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from hydragnn_flow.testing.networks import lively
 from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 
 
-def untrained_ensemble(run: Path, store: GraphStore, members: int = 2) -> Path:
+def untrained_ensemble(
+    run: Path, store: GraphStore, members: int = 2, numbers: Sequence[int] = ()
+) -> Path:
     """Finish an ensemble of freshly drawn networks in a run directory; returns the directory."""
     drawn = []
-    for k in range(members):
+    for k in numbers or range(members):
         folder = member_folder(run / FOLDER, k)
         write_network(folder, NETWORK)
         torch.manual_seed(k)

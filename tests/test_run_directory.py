@@ -155,6 +155,7 @@ def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> No
             "data.source.structures",
         ),
         ({"search": {"min_epochs": 5}}, "search.min_epochs"),
+        ({"ensemble": {"criterion": "rmse"}}, "ensemble.criterion"),
         (
             {"search": {"space": {"Training.batch_size": {"choices": [8, 16]}}}},
             "search.space.Architecture.hidden_dim",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -236,11 +237,11 @@ class MemberPhase:
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]
         folder = self._folder(member)
-        if not checkpoint_time(folder):
-            # It failed before its first checkpoint, so its trial's checkpoint is still the latest.
+        mine = self._of("member", member)
+        if not checkpoint_time(folder) or not any(map(_is_judged, mine)):
+            # It failed before its first validation, so its trial's weights are still the best.
             source = self.context.directory.trial(trial.number) / FILE
             self.context.ledger.write(lambda: copy_file(source, folder / FILE))
-        mine = self._of("member", member)
         trial_error, _ = _judged(self._of("trial", member))
         # Its trial's, where it has ended before its first epoch did.
         error, loss = _judged([*self._of("trial", member), last])
@@ -283,9 +284,11 @@ def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int |
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
     """Criterion and validation loss after the last segment that has them."""
-    judged = [
-        (result.best_val_error, result.best_val_loss)
-        for result in results
-        if result.best_val_error is not None and result.best_val_loss is not None
-    ]
-    return judged[-1]
+    last = [result for result in results if _is_judged(result)][-1]
+    assert last.best_val_error is not None and last.best_val_loss is not None  # they come together
+    return last.best_val_error, last.best_val_loss
+
+
+def _is_judged(result: SegmentResult) -> bool:
+    """Whether a segment ended with weights that were validated."""
+    return result.best_val_error is not None and math.isfinite(result.best_val_error)

@@ -28,8 +28,8 @@ class EnsembleConfig(Section):
     """The best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Number of members, and of trials that rungs let finish at least. Trials that a rung ended can
-    become members, too."""
+    """Number of members. Successive halving lets at least as many trials finish. Trials that a rung
+    ended can become members, too."""
     strategy: Strategy = "greedy"
     """Which trials become members, by the criterion on the validation split: those that together
     predict best (``greedy``), the best (``top``), or the best of each message-passing type

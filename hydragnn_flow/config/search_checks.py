@@ -83,8 +83,7 @@ def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
                 f"search.space.{name}: trials could not be compared by {loss}; remove it, or "
                 f"write {CRITERION} among search.objectives instead"
             )
-    if CRITERION in search.objectives:
-        _check_judged_alike(search.space, network)
+    _check_judged_alike(search.space, network)
     check_space(search.space, network_with)
     for i, values in enumerate(search.enqueue):
         try:
@@ -219,7 +218,10 @@ def _outputs(network: NetworkConfig) -> list[str]:
 
 
 def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
-    """Refuse weights of which some leave out a target, whose trials are judged by the others."""
+    """Refuse weights of which some leave out a target, whose trials are judged by the others.
+
+    Whatever the objectives are, members are chosen by the criterion.
+    """
     for name in space:
         key = name.removeprefix("Architecture.")
         if name not in _FIXED_BY_THE_LOSS or not key.endswith("_weight"):
@@ -232,7 +234,7 @@ def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
         if any(names != outputs[0] for names in outputs):
             raise ValueError(
                 f"search.space.{name}: trials without a target could not be compared with others "
-                f"by {CRITERION}; give weights above 0 only"
+                f"by ensemble.criterion; give weights above 0 only"
             )
 
 

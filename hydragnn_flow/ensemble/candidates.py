@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.ensemble.labels import labels_of
-from hydragnn_flow.ensemble.selection import Candidate, Selection, select_members
+from hydragnn_flow.ensemble.selection import Candidate, Selection, best_first, select_members
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.criterion import Criterion, Floats
 from hydragnn_flow.training.predictions import load_predictions, made_by
@@ -80,8 +79,8 @@ def choose_trials(
     shares: Floats = np.ones(0)
     missing: list[int] = []
     if config.ensemble.strategy == "greedy":
-        pool = sorted(finished, key=best_first)[:_MOST_TRIALS]
-        made = {record.number: made_by(vars(last[record.number])) for record in pool}
+        best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
+        made = {trial: made_by(vars(last[trial])) for trial in best}
         residuals, shares, missing = _residuals(made, folder, split, criterion)
     selection = select_members(
         config.ensemble.strategy, size, candidates, residuals, shares, criterion.power

@@ -129,6 +129,7 @@ def finish_ensemble(
         coverage,
         aggregation=combined.aggregation,
         applicability=applicability,
+        numbers=tuple(member.member for member in members),
     )
 
     test = store["testset"]

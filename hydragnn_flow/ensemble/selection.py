@@ -110,19 +110,26 @@ def select_members(
     Selection
         The best candidate is always the first member.
     """
-    ranked = sorted(candidates, key=_rank)
+    ranked = best_first(candidates)
     line = _round_robin(ranked) if strategy == "best_of_each_type" else ranked
     chosen = [Choice(line[0].trial, 0, _reason(line[0], True, strategy))]
     pool = [c for c in ranked if not any(_rank(c)[:2]) and _known(residuals.get(c.trial))]
     if strategy == "greedy" and len(pool) > 1:
         judged = Judged(np.stack([residuals[c.trial] for c in pool]), shares, power)
-        first = [] if pool[0] is line[0] else chosen
-        chosen = first + _greedy(pool, judged, size - len(first))
+        if pool[0] is line[0]:
+            chosen = _greedy(pool, judged, size, has_best=True)
+        else:
+            chosen += _greedy(pool, judged, size - 1, has_best=False)
     taken = {choice.trial for choice in chosen}
     rest = [candidate for candidate in line if candidate.trial not in taken]
     missing = size - len(chosen)
     chosen += [Choice(c.trial, 0, _reason(c, False, strategy)) for c in rest[:missing]]
     return Selection(chosen, [Choice(c.trial, 0, _NEXT) for c in rest[missing:]])
+
+
+def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates by their criterion; last those that broke a limit, then those without one."""
+    return sorted(candidates, key=_rank)
 
 
 def greedy_weights(judged: Judged, steps: int) -> Floats:
@@ -173,10 +180,18 @@ def _grow(judged: Judged, steps: int) -> Floats:
     return np.bincount(path[: start + first], minlength=k).astype(float)
 
 
-def _greedy(pool: Sequence[Candidate], judged: Judged, size: int) -> list[Choice]:
-    """Members in proportion to greedy weights, by the method of d'Hondt."""
+def _greedy(
+    pool: Sequence[Candidate], judged: Judged, size: int, *, has_best: bool
+) -> list[Choice]:
+    """Members in proportion to greedy weights, by the method of d'Hondt.
+
+    Parameters
+    ----------
+    has_best
+        Whether the first of the pool is the best trial, which is to be the first member.
+    """
     weights = greedy_weights(judged, steps=max(4 * size, 16))
-    most = (size + 1) // 2
+    most = max(1, size // 2)
     members = Counter[int]()
     chosen: list[Choice] = []
     while len(chosen) < size:
@@ -185,7 +200,7 @@ def _greedy(pool: Sequence[Candidate], judged: Judged, size: int) -> list[Choice
             for i, weight in enumerate(weights)
             if weight > 0 and members[i] < most
         }
-        if not chosen:
+        if has_best and not chosen:
             wanted = {0: 1.0}
         if not wanted:
             return chosen
@@ -195,7 +210,7 @@ def _greedy(pool: Sequence[Candidate], judged: Judged, size: int) -> list[Choice
         place = min(alike, key=lambda i: (*new(pool[i]), -wanted[i], i))
         candidate, repeat = pool[place], members[place]
         why = f"{weights[place]:.0%} of the greedy ensemble, criterion {candidate.value:.4g}"
-        if not chosen:
+        if has_best and not chosen:
             why = f"the best trial; {why}"
         elif repeat:
             why = f"seed {repeat + 1} of this trial; {why}"

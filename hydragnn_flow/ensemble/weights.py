@@ -134,7 +134,8 @@ def combine_best(
     Parameters
     ----------
     judged
-        Errors of the trained members on data that did not choose them.
+        Errors of the trained members on the calibration split, or on the validation split, which
+        chose their trials, where there is none.
     folds
         Fold of the structure that each of the residuals is of, ``[n]``, from 0 on.
     asked

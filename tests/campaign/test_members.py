@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -137,11 +138,23 @@ def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campai
     assert not pools.sent
 
 
-def test_where_the_line_ends_a_member_stays_what_its_trial_was(campaign: Campaign) -> None:
+@pytest.mark.parametrize("saved", [False, True])
+def test_where_the_line_ends_a_member_stays_what_its_trial_was(
+    campaign: Campaign, saved: bool
+) -> None:
+    """Also where it was saved before its first validation, with weights that nobody has judged."""
     trials, _ = run(campaign(), well)
     context = campaign()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if saved:
+            well(spec)
+            (spec.folder / "checkpoint.pt").write_text("as drawn")
+        ended = badly(spec, "diverged")
+        return replace(ended, best_val_error=math.inf, best_val_loss=math.inf) if saved else ended
+
     phase = member_phase(context, trials[:MEMBERS], trials[MEMBERS : MEMBERS + 1])
-    members = phase.run(FakePools(lambda spec: badly(spec, "diverged")))
+    members = phase.run(FakePools(machine))
     assert [member.member for member in members] == list(range(MEMBERS))
     assert all(member.reason.startswith("diverged") for member in members)
     for member in members:

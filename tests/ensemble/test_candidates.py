@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +50,18 @@ def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
         results.append(SegmentResult.of(spec, outcome))
         save_predictions(folder, split, predicted, made_by(vars(results[-1])))
 
-    def choose(size: int = 2, failed: int = 0, **ensemble: Any) -> tuple[list[int], list[int]]:
-        values = copy.deepcopy(CONFIG)
-        values["ensemble"] |= {"size": size, **ensemble}
+    def choose(
+        size: int = 2, failed: int = 0, values: Sequence[float] = (0.0,) * 5, **ensemble: Any
+    ) -> tuple[list[int], list[int]]:
+        content = copy.deepcopy(CONFIG)
+        content["ensemble"] |= {"size": size, **ensemble}
         records = [
-            TrialRecord(number, "pruned", {"Architecture.mpnn_type": mpnn_type}, 0.0)
-            for number, mpnn_type in enumerate(TYPES)
+            TrialRecord(number, "pruned", {"Architecture.mpnn_type": mpnn_type}, value)
+            for number, (mpnn_type, value) in enumerate(zip(TYPES, values, strict=True))
         ]
         for number in range(failed):
             records[number] = TrialRecord(number, "failed", {}, None, "diverged: loss is NaN")
-        config = RunConfig.model_validate(values)
+        config = RunConfig.model_validate(content)
         selection, missing = choose_trials(
             config, records, results, lambda number: tmp_path / str(number), split, criterion
         )
@@ -73,6 +75,15 @@ def test_greedy_reads_predictions(trials: tuple[Choose, Path]) -> None:
     assert choose() == ([0, 3], [])
     assert choose(strategy="top") == ([0, 1], [])
     assert choose(3, strategy="best_of_each_type") == ([0, 3, 4], [])
+
+
+def test_the_best_by_the_criterion_are_read_whatever_the_objective_was(
+    trials: tuple[Choose, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, _ = trials
+    monkeypatch.setattr(module, "_MOST_TRIALS", 4)
+    # Of the first objective trial 4 is the best.
+    assert choose(values=[5.0, 4.0, 3.0, 2.0, 1.0]) == ([0, 3], [])
 
 
 def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(

@@ -97,6 +97,16 @@ def test_errors_are_those_of_the_tables(alloy_store: GraphStore, tmp_path: Path)
     assert found["coverage"] == pytest.approx(inside.mean())
 
 
+def test_tables_have_the_members_numbers(alloy_store: GraphStore, tmp_path: Path) -> None:
+    """Which have gaps where one was replaced."""
+    untrained_ensemble(tmp_path, alloy_store, numbers=(1, 3))
+    table = pd.read_parquet(tmp_path / "predictions" / "test.parquet")
+    members = [name for name in table if name.startswith("energy_member_")]
+    assert members == ["energy_member_1", "energy_member_3"]
+    found = Ensemble.load(tmp_path).predict(alloy_store, split="testset", members=True)
+    np.testing.assert_allclose(found.graphs[members], table[members], rtol=1e-5)
+
+
 def test_the_best_member_has_the_smallest_criterion(
     alloy_store: GraphStore, tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ def test_every_strategy_holds_its_promises(
     # Seeds of a trial are counted, and at most half of the members.
     for trial, members in Counter(choice.trial for choice in found.chosen).items():
         repeats = [choice.repeat for choice in found.chosen if choice.trial == trial]
-        assert repeats == list(range(members)) and members <= (size + 1) // 2
+        assert repeats == list(range(members)) and members <= max(1, size // 2)
     assert all(choice.reason for choice in found.chosen)
     # Whoever is no member is next in line, once.
     line = [choice.trial for choice in found.reserve]
@@ -121,6 +121,15 @@ def test_a_trial_wanted_twice_gets_a_second_seed_and_no_more_than_half() -> None
     assert [(c.trial, c.repeat) for c in found.chosen[:2]] == [(0, 0), (0, 1)]
     assert "seed 2 of this trial" in found.chosen[1].reason
     assert all(choice.trial != 0 for choice in found.chosen[2:])
+
+
+def test_the_best_trial_is_first_once_where_its_predictions_are_lost() -> None:
+    candidates = [Candidate(i, 1.0 + i) for i in range(4)]
+    residuals = {i: np.random.default_rng(i).normal(size=50) for i in (1, 2, 3)}
+    found = select_members("greedy", 3, candidates, residuals, np.full(50, 0.02))
+    assert found.chosen[0].trial == 0
+    reasons = [choice.reason for choice in found.chosen]
+    assert ["the best trial" in reason for reason in reasons] == [True, False, False]
 
 
 def test_among_equals_another_type_is_preferred() -> None:

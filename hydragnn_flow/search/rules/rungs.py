@@ -171,7 +171,7 @@ class Rungs:
         number, rung
             Trial, and position of the rung in its `epochs`.
         value
-            Smallest value so far; smaller is better, never NaN.
+            Of the trial's best weights so far; smaller is better, never NaN.
         curve
             ``[(epoch, value), ...]`` so far, for the rules that ask how the value has fallen.
 
