@@ -27,10 +27,13 @@ def export(
     search or of an optimizer are in it, and nothing that runs code.
     """
     with using(out, run_dir):
+        from hydragnn_flow.ensemble.checksums import verify_checksums
         from hydragnn_flow.ensemble.export import check_export, export_ensemble
+        from hydragnn_flow.ensemble.summary import ensemble_folder
         from hydragnn_flow.report.model_card import model_card
 
         check_export(run_dir, out)
+        verify_checksums(ensemble_folder(run_dir))  # before the model card reads the files
         export_ensemble(run_dir, out, model_card(run_dir, out.name))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     say(f"{short(out)}: {size / 1e6:.1f} MB")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import json_text, write_json
 
 FILE = "calibration.json"
 """A calibration that replaces the one in `ensemble.json`, which stays; without it, that counts."""
-_VERSION = 1
+_VERSION = 2
 
 
 def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
@@ -30,24 +31,36 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     Raises
     ------
     InputError
-        If there is a calibration on other data, but its file is damaged.
+        As of :func:`recalibration_of`.
     """
-    found = dict(summary["calibration"])
-    file = folder / FILE
-    if file.exists():
-        try:
-            values = read_json(file)
-            content = values["content"]
-            sound = values == _sealed(content) and content["calibration"].keys() == found.keys()
-        except (InputError, KeyError, TypeError):
-            sound = False
-        if not sound:
-            raise InputError(
-                f"{file}: is damaged; recalibrate again, or delete it to return to the "
-                f"calibration of the run"
-            )
-        found = content["calibration"]
+    again = recalibration_of(folder)
+    found = (summary if again is None else again)["calibration"]
     return {name: Calibration.from_dict(values) for name, values in found.items()}
+
+
+def recalibration_of(folder: Path) -> dict[str, Any] | None:
+    """The content of an ensemble's `calibration.json`, as saved; None if there is none.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, of another version, or was made for another ensemble.
+    """
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        values = read_json(file)
+        content: dict[str, Any] = values["content"]
+        sound = values == _sealed(content)
+        of = content["ensemble"]
+    except (InputError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise _refused(file, "is damaged or of another version")
+    if of != _digest(folder):
+        raise _refused(file, f"belongs to another {SUMMARY} than the one beside it")
+    return content
 
 
 def save_calibrations(
@@ -55,10 +68,23 @@ def save_calibrations(
 ) -> None:
     """Write calibrations on other data, whole or not at all, and say which data."""
     content = {
+        "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),
         "calibration": {name: one.to_dict() for name, one in calibrations.items()},
     }
     write_json(folder / FILE, _sealed(content))
+
+
+def _digest(folder: Path) -> str:
+    """SHA-256 of the `ensemble.json` whose calibration is replaced."""
+    return hashlib.sha256((folder / SUMMARY).read_bytes()).hexdigest()
+
+
+def _refused(file: Path, why: str) -> InputError:
+    return InputError(
+        f"{file}: {why}; delete it to return to the calibration of the run, then recalibrate again "
+        f"if you need to"
+    )
 
 
 def _sealed(content: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.calibration import calibrate_targets
+from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
@@ -168,6 +169,7 @@ def finish_ensemble(
         "errors": compare_models(compared, references, test.n_atoms, store.manifest),
         **totals,
     }
+    (folder / CALIBRATION).unlink(missing_ok=True)  # of an ensemble that this one replaces
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
     content = json_text(summary)
     files = [name for member in members for name in member_files(member.member)]

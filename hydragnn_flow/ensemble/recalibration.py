@@ -80,14 +80,14 @@ def recalibrate(
     save_calibrations(
         ensemble_folder(path),
         {**ensemble.calibrations, **found},
-        {"data": _named(data), "split": split, "structures": counts},
+        {"data": Path(_named(data)).name, "split": split, "structures": counts},
     )
     return counts
 
 
 def _named(data: Labelled) -> str:
     if isinstance(data, GraphStore):
-        return str(data.path)
+        return str(data.path.absolute())
     if isinstance(data, (str, Path)):
         return str(Path(data).absolute())
     return f"{1 if isinstance(data, Atoms) else len(data)} structures"

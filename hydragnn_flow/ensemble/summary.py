@@ -48,6 +48,11 @@ def read_summary(path: str | Path) -> dict[str, Any]:
     """
     file = ensemble_folder(path) / SUMMARY
     summary: dict[str, Any] = read_json(file)
+    if not isinstance(summary, dict):
+        raise InputError(
+            f"{file}: is damaged; take it from a copy, or, in the directory of a run, delete it "
+            f"and start the run again"
+        )
     if summary.get("version") != VERSION:
         raise InputError(
             f"{file}: has version {summary.get('version')}, this package reads {VERSION}; run the "

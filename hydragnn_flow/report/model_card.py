@@ -12,7 +12,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
+from hydragnn_flow.ensemble.calibration_file import recalibration_of
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.measures import measures_frame
@@ -168,8 +168,8 @@ def _members(
     yield ""
     yield f"Weights and error bars were fitted on {known['structures']:,} structures: the "
     yield f"{split} split."
-    if (folder / CALIBRATION).exists():
-        counts = read_json(folder / CALIBRATION)["content"]["calibrated_on"]["structures"]
+    if (later := recalibration_of(folder)) is not None:
+        counts = later["calibrated_on"]["structures"]
         again = ", ".join(f"{name} on {count:,}" for name, count in counts.items())
         yield f"Later, error bars were fitted to other labelled structures: {again}. The errors"
         yield "above are those before."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -154,6 +155,33 @@ def test_what_the_command_refuses(
     code, said = flow(monkeypatch, capsys, "export", *filled)
     assert code == 2 and says in said, said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("ensemble.json", lambda text: text.replace('"weight"', '"wight"'), "has changed since"),
+        ("ensemble.json", lambda text: "[]", "ensemble.json: is damaged; take it from a copy"),
+        ("manifest.json", lambda text: "{}", "manifest.json: has changed since"),
+        ("calibration.json", lambda text: "{}", "calibration.json: is damaged"),
+    ],
+)
+def test_damage_is_refused_by_name_and_nothing_is_written(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    change: Callable[[str], str],
+    says: str,
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    file = copy / "ensemble" / name
+    file.write_text(change(file.read_text() if file.exists() else ""))
+    for words in (["export", copy, tmp_path / "out"], ["predict", copy, copy / "run.yaml"]):
+        code, said = flow(monkeypatch, capsys, *words)
+        assert code == 2 and says in said, said
+    assert [found.name for found in tmp_path.iterdir()] == ["run"]
 
 
 def test_the_commands_take_what_the_command_writes(

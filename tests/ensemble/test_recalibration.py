@@ -22,6 +22,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import recalibrate
 from hydragnn_flow.ensemble.calibration_file import FILE
 from hydragnn_flow.ensemble.export import export_ensemble
+from hydragnn_flow.report.model_card import model_card
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +99,9 @@ def test_too_few_structures_are_refused_and_change_nothing(
         lambda text: text.replace('"floor": ', '"floor": 1', 1),
         lambda text: "[]",
         lambda text: json.dumps({**json.loads(text), "content": None}),
+        lambda text: "{}",
     ],
-    ids=["cut", "edited", "no mapping", "empty"],
+    ids=["cut", "edited", "no mapping", "empty", "no content"],
 )
 def test_a_damaged_calibration_is_named(
     run: Path, structures: list[Atoms], damage: Callable[[str], str]
@@ -107,15 +109,36 @@ def test_a_damaged_calibration_is_named(
     recalibrate(run, structures)
     file = run / "ensemble" / FILE
     file.write_text(damage(file.read_text()))
-    with pytest.raises(InputError, match=r"calibration\.json: is damaged; recalibrate again"):
+    with pytest.raises(InputError, match=r"calibration\.json: is damaged .*; delete it"):
+        Ensemble.load(run)
+    with pytest.raises(InputError, match=r"calibration\.json: is damaged .*; delete it"):
+        model_card(run, "out")
+
+
+def test_another_ensemble_does_not_take_it_over(
+    run: Path, alloy_store: GraphStore, structures: list[Atoms], tmp_path: Path
+) -> None:
+    recalibrate(run, structures)
+    file = run / "ensemble" / FILE
+    kept = shutil.copyfile(file, tmp_path / FILE)
+    untrained_ensemble(run, alloy_store, 3)
+    assert not file.exists()
+    Ensemble.load(run)
+    shutil.copyfile(kept, file)
+    with pytest.raises(InputError, match=r"calibration\.json: belongs to another ensemble\.json"):
         Ensemble.load(run)
 
 
 def test_an_export_has_it_and_can_be_calibrated_again(
     run: Path, structures: list[Atoms], tmp_path: Path
 ) -> None:
-    recalibrate(run, structures)
+    place = tmp_path / "private"
+    place.mkdir()
+    write(place / "mine.extxyz", structures)
+    recalibrate(run, place / "mine.extxyz")
     export_ensemble(run, tmp_path / "out", "card")
+    exported = (tmp_path / "out" / FILE).read_text()
+    assert "mine.extxyz" in exported and str(place) not in exported
     assert Ensemble.load(tmp_path / "out").calibrations == Ensemble.load(run).calibrations
     recalibrate(tmp_path / "out", structures[:6])
     assert Ensemble.load(tmp_path / "out").calibrations != Ensemble.load(run).calibrations
