@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -19,8 +19,6 @@ from hydragnn_flow.ensemble.environments import Environments, Floats, Usual, ext
 from hydragnn_flow.ensemble.uncertainty import combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
-
-_Name = TypeVar("_Name", str, int)
 
 APPLICABILITY = "applicability.json"
 _VERSION = 1
@@ -35,6 +33,8 @@ _MARGIN = 0.5
 _FAR = 3.8
 # Of as few values the standard deviation itself is uncertain.
 _FEW = 10
+# The variance of an element's fractions leans on that of all as if by as many structures.
+_LEANING = 5.0
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Range:
         if not len(values):
             return None
         low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND], method="inverted_cdf")
-        n = len(values)
-        width = max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
-        return cls(float(low), float(high), width * float(values.std()))
+        return cls(float(low), float(high), _width(len(values)) * float(values.std()))
 
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
         """Places of values beyond the range and its margin, and the end they are beyond.
@@ -113,17 +111,17 @@ class Applicability:
             return cls(None, deviations=beyond)
         usual = Usual.found(_environments(training))
         quantities: dict[str, list[Floats]] = {}
-        fractions = []
+        fractions: list[Floats] = []
         for one in _environments(training):
             for name, values in usual.quantities(one).items():
                 quantities.setdefault(name, []).append(values)
             fractions.append(one.fractions)
         ranges = _ranges({name: np.concatenate(values) for name, values in quantities.items()})
-        joined = np.concatenate(fractions)
-        elements = np.flatnonzero(joined.any(axis=0)).tolist()
+        of_elements = _fraction_ranges(np.concatenate(fractions))
+        elements = sorted(of_elements)
         if len(training) > _SAMPLE:
             elements = sorted(set(manifest.elements) - manifest.unseen)
-        return cls(elements, usual, ranges, _ranges({z: joined[:, z] for z in elements}), beyond)
+        return cls(elements, usual, ranges, of_elements, beyond)
 
     def notes(self, batch: Batch) -> list[str]:
         """What each structure of a batch has that the training data do not have.
@@ -375,10 +373,39 @@ def _environments(split: GraphSplit) -> Iterator[Environments]:
     return map(Environments.of, batches)
 
 
-def _ranges(values: Mapping[_Name, Floats]) -> dict[_Name, Range]:
+def _ranges(values: Mapping[str, Floats]) -> dict[str, Range]:
     """Those of quantities that any structure has."""
     found = {name: Range.of(of) for name, of in values.items()}
     return {name: range_ for name, range_ in found.items() if range_ is not None}
+
+
+def _fraction_ranges(fractions: Floats) -> dict[int, Range]:
+    """Ranges of the fraction of each element that occurs, from smallest to largest.
+
+    Where chemistry is diverse, most structures lack most elements: those without an element say
+    nothing of how much its fraction varies. The margin is of the structures with it, and leans on
+    the other elements where these are few.
+
+    Parameters
+    ----------
+    fractions
+        Of each element in each structure, ``[n, 119]``.
+    """
+    held = fractions > 0
+    n = held.sum(axis=0)
+    means = fractions.sum(axis=0) / np.maximum(n, 1)
+    squares = np.square(np.where(held, fractions - means, 0.0)).sum(axis=0)
+    variances = (squares + _LEANING * squares.sum() / n.sum()) / (n + _LEANING)
+    lowest, highest = fractions.min(axis=0), fractions.max(axis=0)
+    return {
+        z: Range(float(lowest[z]), float(highest[z]), _width(int(n[z])) * math.sqrt(variances[z]))
+        for z in np.flatnonzero(n).tolist()
+    }
+
+
+def _width(n: int) -> float:
+    """Width of the margin beyond the ends of n values, in standard deviations."""
+    return max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
 
 
 def _plain(ranges: Mapping[Any, Range]) -> dict[str, dict[str, float]]:

@@ -157,6 +157,41 @@ def test_molecules_have_a_size_and_a_composition_but_no_volume() -> None:
     assert "the number of atoms is 8" in of_radical
 
 
+def test_compositions_of_diverse_chemistry_are_seldom_flagged() -> None:
+    """Most structures lack most elements, so fractions are 0 but for a few per cent."""
+    rng = np.random.default_rng(0)
+
+    def fractions(n: int) -> np.ndarray:
+        found, common = np.zeros((n, 119)), 1 / np.arange(1, 81) ** 0.7
+        for one in found:
+            elements = rng.choice(80, rng.integers(1, 5), False, common / common.sum())
+            one[elements + 1] = rng.dirichlet(np.ones(len(elements)))
+        return found
+
+    for n in (100, 1000):
+        training, others = fractions(n), fractions(300)
+        ranges = module._fraction_ranges(training)
+        assert sorted(ranges) == np.flatnonzero(training.any(axis=0)).tolist()
+        assert all(of.low == training[:, z].min() for z, of in ranges.items())
+        assert all(of.high == training[:, z].max() for z, of in ranges.items())
+        beyond = (of.beyond(others[:, z], True, True) for z, of in ranges.items())
+        assert len({i for places in beyond for i, _ in places}) <= 0.02 * len(others), n
+
+
+def test_a_dopant_and_a_solvent_keep_their_fractions() -> None:
+    """Of two elements, one is nowhere absent, and the other is rare and scarce."""
+    rng = np.random.default_rng(0)
+    training = np.zeros((400, 119))
+    training[::10, 14] = rng.uniform(0.01, 0.04, 40)
+    training[:, 31] = rng.uniform(0.4, 0.6, 400)
+    training[:, 33] = 1 - training[:, 14] - training[:, 31]
+    ranges = module._fraction_ranges(training)
+    more = np.array([0.0, 0.04, 0.2])
+    assert [i for i, _ in ranges[14].beyond(more, True, True)] == [2]
+    less = np.array([0.2, 0.41, 0.58, 0.8])
+    assert [i for i, _ in ranges[31].beyond(less, True, True)] == [0, 3]
+
+
 def test_periodic_structures_may_be_repeated() -> None:
     rng = np.random.default_rng(0)
 
