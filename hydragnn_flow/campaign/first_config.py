@@ -7,13 +7,14 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hydragnn_flow.config.run import resolve_config
+from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS
 from hydragnn_flow.data.looking import Finding, Label
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -29,6 +30,10 @@ _STEPS = 40
 
 _COLUMN = 36
 """Column of the comments."""
+
+_BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
+_TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
+"""Words in the names of energies of whole structures."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     name = name.removesuffix(".gs").removesuffix(".bp")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
     targets, potential = _chosen(finding.labels)
-    others = [label for label in finding.labels if label not in targets]
+    learnt = {label.key for label in targets}
+    others = [label for label in finding.labels if label.key not in learnt]
     train = finding.sizes["train"]
     split = _fractions(finding)
     train -= sum(math.ceil(fraction * train) for fraction in split.values())
@@ -124,26 +130,35 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
 
 
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """What to learn: energy and forces, or else the first label of structures, or of atoms."""
-    energy = _like("energy", "graph", 1, labels)
+    """What to learn: energy and forces, or else an energy, or the first label there is."""
+    sums = [label for label in labels if not _is_per_atom(label)]
+    energy = _like("energy", "graph", 1, sums)
     forces = _like("force", "node", 3, labels)
     if energy is not None and forces is not None:
-        renamed = {"energy": energy, "forces": forces}
-        return [Label(name, *_rest(label)) for name, label in renamed.items()], True
+        return [replace(energy, name="energy"), replace(forces, name="forces")], True
+    if energy is not None and _is_total(energy):
+        return [replace(energy, name="energy")], False
     of_structures = [label for label in labels if label.level == "graph"]
-    return [energy or (of_structures or list(labels))[0]], False
-
-
-def _rest(label: Label) -> tuple[Any, ...]:
-    return label.key, label.level, label.dim, label.unit
+    any_energy = energy or _like("energy", "graph", 1, labels)
+    return [any_energy or (of_structures or list(labels))[0]], False
 
 
 def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """The label with a word in its key, that of the calculation first."""
+    """The label with a word in its key: that of the calculation first, then a total energy."""
     fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
     named = [label for label in fitting if word in label.key.lower()]
-    exact = [label for label in named if label.key in ("energy", "forces")]
-    return next(iter([*exact, *named]), None)
+    named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
+    return next(iter(named), None)
+
+
+def _is_per_atom(label: Label) -> bool:
+    return bool(_BY_ATOM.search(label.key) or "atom" in label.unit)
+
+
+def _is_total(label: Label) -> bool:
+    """Whether a name can only be that of a sum over atoms: others are often per atom or site."""
+    words = set(label.name.lower().split("_"))
+    return "energy" in words and words <= _TOTAL
 
 
 def _fractions(finding: Finding) -> dict[str, float]:
