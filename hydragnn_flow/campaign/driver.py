@@ -24,6 +24,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import unused_keys
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
+from hydragnn_flow.data.splits import CALIBRATION
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import CampaignStopped, InputError
@@ -128,17 +129,28 @@ def _prepare(
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
-    split, coverage = calibration_split(store), config.ensemble.coverage
-    if len(split) < (needed := needed_for_coverage(coverage)):
-        raise InputError(
-            f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures "
-            f"to calibrate on, and {split.name} has {len(split)}; raise its fraction in "
-            f"data.split or lower the coverage"
-        )
+    _check_calibration(config, store)
     _check_budget(base, store)
     with torch.device("meta"):
         build_model(base, store)  # what does not fit the data is refused before anything starts
     return store
+
+
+def _check_calibration(config: RunConfig, store: GraphStore) -> None:
+    """Refuse too few structures for the coverage that is asked for."""
+    split, coverage = calibration_split(store), config.ensemble.coverage
+    if len(split) >= (needed := needed_for_coverage(coverage)):
+        return
+    drawn = config.data.split
+    if split.name == CALIBRATION:
+        is_drawn, remedy = drawn.calibration is not None, "give more of them"
+    else:
+        is_drawn, remedy = drawn.val is not None, "draw some by data.split.calibration"
+    raise InputError(
+        f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures to "
+        f"calibrate on, and {split.name} has {len(split)}; "
+        f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
+    )
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:

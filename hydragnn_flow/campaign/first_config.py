@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +77,11 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     Raises
     ------
     InputError
-        If there are too few structures.
+        If there are too few structures, or if the files would be among those of the data.
     """
     name = name.removesuffix(".gs").removesuffix(".bp")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
+    _check_apart(finding, name, folder)
     targets, potential = _chosen(finding.labels)
     learnt = {label.key for label in targets}
     others = [label for label in finding.labels if label.key not in learnt]
@@ -129,6 +132,20 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
     return files
 
 
+def _check_apart(finding: Finding, name: str, folder: Path) -> None:
+    """Refuse a directory in which the data's own patterns would find the new files."""
+    if folder.resolve() != finding.folder.resolve():
+        return
+    for role in finding.sizes:
+        pattern = str(finding.source.get(role, ""))
+        for file in (f"{name}.yaml", f"{name}.json"):
+            if glob.has_magic(pattern) and fnmatchcase(file, pattern):
+                raise InputError(
+                    f"{folder}: {file} would be taken for data here, as data.source.{role} is "
+                    f"{pattern}; give the command in another directory"
+                )
+
+
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
     """What to learn: energy and forces, or else an energy, or the first label there is."""
     sums = [label for label in labels if not _is_per_atom(label)]
@@ -165,6 +182,8 @@ def _fractions(finding: Finding) -> dict[str, float]:
     """Fractions of the training files for the roles without files of their own."""
     n = finding.sizes["train"]
     needed = [role for role in ("val", "test") if role not in finding.sizes]
+    if finding.sizes.get("val", _FEWEST) < _FEWEST and "calibration" not in finding.sizes:
+        needed.append("calibration")
     if not needed:
         return {}
     wanted = 0.1 if n >= 1000 else 0.15
@@ -285,7 +304,11 @@ def _data(
         yield from (f"      # {_target(label)}" for label in others)
     if split:
         yield "  split:"
-        words = {"val": "chooses epochs and trials, and calibrates", "test": "used at the end"}
+        words = {
+            "val": "chooses epochs and trials, and calibrates",
+            "calibration": "calibrates: too few are given for val",
+            "test": "used at the end",
+        }
         yield from (_noted(f"    {role}: {part}", words[role]) for role, part in split.items())
     yield ""
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
+from campaign_cases import CONFIG
+from source_cases import frames, write_extxyz
 
+from hydragnn_flow.campaign import driver
 from hydragnn_flow.campaign.first_config import FirstConfig, first_config
+from hydragnn_flow.config import DataConfig, RunConfig
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.looking import Finding, Label
+from hydragnn_flow.errors import InputError
 
 FORCES = Label("force", "force", "node", 3, "")
 
@@ -68,3 +75,59 @@ def test_another_energy_keeps_its_name_and_is_no_sum(key: str, tmp_path: Path) -
     config = made(tmp_path, energy("volume"), energy(key))
     assert [one.name for one in config.targets] == [key]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "mean"
+
+
+@pytest.mark.parametrize("pattern", ["*.json", "*train*.json", "*"])
+def test_its_files_are_not_put_among_the_data(pattern: str, tmp_path: Path) -> None:
+    found = finding(tmp_path, energy("energy"))
+    found.source["train"] = pattern
+    with pytest.raises(InputError, match=r"my-training\.\w+ would be taken for data here"):
+        first_config(found, "my-training", tmp_path, 4)
+    assert first_config(found, "my-training", tmp_path / "other", 4).trials
+    found.source["train"] = "*.xyz"
+    assert first_config(found, "my-training", tmp_path, 4).trials
+
+
+def test_few_structures_for_validation_are_not_all_that_calibrates(tmp_path: Path) -> None:
+    def split(**sizes: int) -> dict[str, float]:
+        values = yaml.safe_load(made(tmp_path, energy("energy"), **sizes).text)
+        return dict(values["data"].get("split", {}))
+
+    assert split(val=3, test=20) == {"calibration": 0.2}
+    assert split(val=3) == {"test": 0.2, "calibration": 0.2}
+    assert split(val=12, test=20) == {}
+    assert split(test=3) == {"val": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("sets", "split", "remedy"),
+    [
+        ({"val": 3}, {"test": 0.2}, "valset has 3; draw some by data.split.calibration or"),
+        ({}, {"val": 0.1, "test": 0.2}, "valset has 3; raise its fraction in data.split or"),
+        ({"val": 3, "calibration": 2}, {"test": 0.2}, "calibrationset has 2; give more of them or"),
+        (
+            {"val": 3},
+            {"calibration": 0.1, "test": 0.2},
+            "calibrationset has 3; raise its fraction in data.split or",
+        ),
+    ],
+)
+def test_too_few_to_calibrate_on_have_a_remedy_that_helps(
+    sets: dict[str, int], split: dict[str, float], remedy: str, tmp_path: Path
+) -> None:
+    sizes = {"train": 30, **sets}
+    for seed, (role, n) in enumerate(sizes.items()):
+        write_extxyz(tmp_path / f"{role}.xyz", frames(n, seed))
+    files = {role: f"{role}.xyz" for role in sizes}
+    data = DataConfig.model_validate(
+        {
+            "source": {"format": "ase", **files, "targets": {"energy": "eV"}},
+            "path": tmp_path,
+            "split": split,
+        }
+    )
+    store = prepare_store(data, 5.0, 20, 0, tmp_path / "store.gs")
+    config = RunConfig.model_validate(CONFIG).model_copy(update={"data": data})
+    with pytest.raises(InputError) as refused:
+        driver._check_calibration(config, store)
+    assert f"{remedy} lower the coverage" in str(refused.value)
