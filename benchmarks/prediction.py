@@ -178,7 +178,7 @@ def _ensemble(kind: str, folder: Path) -> Ensemble:
         torch.manual_seed(seed)
         models.append(build_model(network, manifest).eval())
     scores = Scores((1.6,), (1.0,), 10**9)
-    calibration = Calibration((Deviation(1.0, 0.1),), ((scores,),), (), False)
+    calibration = Calibration((Deviation(1.0, 0.1),), ((scores,),), (), False, scores.structures)
     calibrations = {"energy": calibration, "forces": calibration}
     return Ensemble(tuple(models), np.full(MEMBERS, 1 / MEMBERS), calibrations, manifest, 0.9)
 

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 def plain(scale: float, floor: float, quantile: float, per_atom: bool = False) -> Calibration:
     """A calibration whose intervals have one quantile at any coverage."""
     scores = Scores((quantile,), (1.0,), 10**9)
-    return Calibration((Deviation(scale, floor),), ((scores,),), (), per_atom)
+    return Calibration((Deviation(scale, floor),), ((scores,),), (), per_atom, 10**9)
 
 
 def calibrated(

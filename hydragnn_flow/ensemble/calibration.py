@@ -155,7 +155,15 @@ def calibrate(
             rows[-1] = np.ones(len(group), bool)
         of_values = np.repeat(structure[:, None], len(components), axis=1)
         scores.append(tuple(Scores.of(found[r].ravel(), of_values[r].ravel()) for r in rows))
-    return Calibration(tuple(deviations), tuple(scores), norms, per_atom, elements)
+    return Calibration(
+        tuple(deviations),
+        tuple(scores),
+        norms,
+        per_atom,
+        len(np.unique(structure)),
+        elements,
+        noise is not None,
+    )
 
 
 def _calibrated_together(dim: int) -> Iterator[list[int]]:

@@ -129,11 +129,11 @@ class Ensemble:
             raise InputError(f"coverage = {coverage:g}: must lie between 0 and 1; give 0.9, say")
         needed = needed_for_coverage(coverage)
         for name, calibration in self.calibrations.items():
-            if calibration.structures < needed:
+            if calibration.least_structures < needed:
                 raise InputError(
-                    f"coverage = {coverage:g}: needs {needed} structures to calibrate on, and "
-                    f"{name} was calibrated on {calibration.structures}; give a lower one, or "
-                    f"recalibrate the ensemble on more labelled structures"
+                    f"coverage = {coverage:g}: needs {needed} structures to calibrate on, and some "
+                    f"intervals of {name} rely on {calibration.least_structures}; give a lower "
+                    f"one, or recalibrate the ensemble on more labelled structures"
                 )
         return replace(self, coverage=coverage)
 

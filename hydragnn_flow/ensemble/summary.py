@@ -10,7 +10,7 @@ from hydragnn_flow.errors import InputError
 
 FOLDER = "ensemble"
 SUMMARY = "ensemble.json"
-VERSION = 5
+VERSION = 6
 ENSEMBLE = "ensemble"
 """Name of the ensemble among the models whose test errors are compared."""
 

@@ -90,7 +90,7 @@ def measure_targets(
             structure = np.repeat(rows, values.mean.shape[1])
             ends = {}
             for level in sorted({*COVERAGES, coverage}):
-                if values.calibration.structures >= needed_for_coverage(level):
+                if values.calibration.least_structures >= needed_for_coverage(level):
                     lo, hi = values.interval(level)
                     ends[level] = (lo * scale).ravel(), (hi * scale).ravel()
             sample = Sample(structure, reference, mean, std, ends).known()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.conformal import Scores
 from hydragnn_flow.ensemble.deviation import Deviation
+from hydragnn_flow.errors import InputError
 
 Floats = NDArray[np.float64]
 
@@ -33,11 +34,16 @@ class Calibration:
     """Norms of the mean that divide vectors into groups, rising; one less than groups."""
     per_atom: bool
     """The target is a sum over atoms, like its errors."""
+    structures: int
+    """Structures with a label that it was made from."""
     elements: tuple[int, ...] = ()
     """Atomic numbers that have a group each, rising; the last group is for all others."""
+    by_noise: bool = False
+    """Shared errors were taken to grow with the noise that the members predict. Then predictions
+    need that noise, and otherwise it does not count."""
 
     @property
-    def structures(self) -> int:
+    def least_structures(self) -> int:
         """Least number of structures that an interval relies on."""
         return min(scores.structures for groups in self.scores for scores in groups)
 
@@ -103,7 +109,9 @@ class Calibration:
             ),
             tuple(values["norms"]),
             values["per_atom"],
+            values["structures"],
             tuple(values["elements"]),
+            values["by_noise"],
         )
 
 
@@ -191,14 +199,27 @@ def distribution(
     atoms
         Number of atoms ``[n, 1]`` of graph targets.
     noise
-        Standard deviations of the noise ``[n_members, n, d]``, where the members predict them.
+        Standard deviations of the noise ``[n_members, n, d]``, where the members predict them. It
+        counts where the calibration was made with it: all its members predicted one.
     median
         As of :func:`combine`.
     coverage
         Fraction of true values that the interval is to hold.
     numbers
         Atomic numbers ``[n]`` of targets of atoms.
+
+    Raises
+    ------
+    InputError
+        If the calibration was made with a noise and there is none.
     """
+    if not calibration.by_noise:
+        noise = None
+    elif noise is None:
+        raise InputError(
+            "the calibration was made with the noise that the members predict, and now one "
+            "predicts none; give members that all do, or calibrate them anew"
+        )
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
     epistemic, shared = calibration.parts(spread, size_of(calibration.per_atom, atoms, together))

@@ -188,8 +188,20 @@ def test_what_is_not_known_is_left_out() -> None:
         return calibrate(reference, 0 * spread, spread, numbers, folds(40), 0.9)
 
     calibration = found(unknown)
-    assert calibration is not None and calibration.structures == 20
+    assert calibration is not None
+    assert calibration.structures == calibration.least_structures == 20
     assert found(np.full((40, 1), np.nan)) is None
+
+
+def test_structures_are_counted_whatever_group_their_atoms_are_in() -> None:
+    """60 structures of small and of large vectors: no group has them all, the calibration does."""
+    rng = np.random.default_rng(3)
+    mean = rng.normal(size=(60, 3)) * np.repeat([0.1, 10.0], 30)[:, None]
+    error, spread = rng.normal(size=(60, 3)), rng.lognormal(size=(60, 3))
+    numbers = np.arange(60)
+    calibration = calibrate(mean + error, mean, spread, numbers, folds(60), 0.8)
+    assert calibration is not None and calibration.norms
+    assert calibration.structures == 60 > calibration.least_structures
 
 
 @settings(max_examples=10, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from calibration_cases import calibrated
 from campaign_cases import CONFIG
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow import Ensemble, EnsembleCalculator
+from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.ensemble.uncertainty import (
+    Calibration,
     Floats,
     combine,
     combine_noise,
@@ -184,20 +186,40 @@ def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore
 
 
 def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphStore) -> None:
-    """Their common predictions are combined as without."""
+    """Their predictions are combined as without, by a calibration as without."""
     ensemble = Ensemble.load(run)
     predicted = ensemble.member_predictions(alloy_store["testset"])
     assert "energy_aleatoric_std" in predicted
     plain = {**WITH_NOISE, "Training": {**WITH_NOISE["Training"], "loss_function_type": "mse"}}
-    mixed = Ensemble(
-        (ensemble.models[0], build_model(plain, alloy_store)),
-        ensemble.weights,
-        ensemble.calibrations,
-        ensemble.manifest,
-        ensemble.coverage,
-    )
-    table = mixed.predict(alloy_store, split="testset").graphs
+    mixed = replace(ensemble, models=(ensemble.models[0], build_model(plain, alloy_store)))
+    with pytest.raises(InputError, match=r"calibration was made with the noise .* predicts none"):
+        mixed.predict(alloy_store, split="testset")
+    calibrations = {
+        name: replace(one, by_noise=False) for name, one in ensemble.calibrations.items()
+    }
+    table = replace(mixed, calibrations=calibrations).predict(alloy_store, split="testset").graphs
     assert table is not None and "energy_aleatoric_std" not in table
+
+
+def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise() -> None:
+    """The calibration of members of which one predicts no noise has a floor in the data's units.
+
+    Without that member the others have a noise, which is no size to multiply that floor by.
+    """
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(200, 1))
+    members = truth + 0.3 * rng.normal(size=(200, 1)) + 0.01 * rng.normal(size=(3, 200, 1))
+    mean, spread = combine(members, EQUAL)
+    found = calibrated(truth - mean, spread)
+    assert found == Calibration.from_dict(json.loads(json.dumps(found.to_dict())))
+    left, equal = members[:2], np.full(2, 0.5)
+    without, given = (
+        distribution(left, equal, found, None, noise, coverage=0.9)
+        for noise in (None, np.full((2, 200, 1), 0.05))
+    )
+    assert measured_coverage(truth, given) == pytest.approx(0.9, abs=0.05)
+    assert given.aleatoric_std is None
+    np.testing.assert_array_equal(given.std, without.std)
 
 
 def strained_copper(path: Path) -> GraphStore:

@@ -395,7 +395,7 @@ def test_intervals_at_another_coverage(ensemble: Ensemble) -> None:
 @pytest.mark.parametrize(
     ("coverage", "says"),
     [
-        (0.9, "coverage = 0.9: needs 9 structures .* energy was calibrated on 5; give a lower one"),
+        (0.9, "coverage = 0.9: needs 9 structures .* of energy rely on 5; give a lower one"),
         (1.0, "coverage = 1: must lie between 0 and 1"),
         (0.0, "coverage = 0: must lie between 0 and 1"),
     ],
