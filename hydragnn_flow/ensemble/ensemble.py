@@ -38,7 +38,7 @@ from hydragnn_flow.ensemble.inputs import (
 )
 from hydragnn_flow.ensemble.labels import labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_name
-from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
+from hydragnn_flow.ensemble.predicting import Predictable, missing_predictions, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, joined
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
@@ -375,17 +375,19 @@ class Ensemble:
             for batch in split_batches(split, BUDGET)
             for note in self.applicability.notes(batch)
         ]
-        notes = self.remarks(said, predictions, n_atoms)
+        unlike = self.remarks(said, predictions, n_atoms)
+        predicted = self.distributions(predictions, n_atoms, numbers_of(splits, self.manifest))
+        missing, lost = missing_predictions(predicted, n_atoms, self.manifest)
         return build_tables(
             about,
             n_atoms,
             self.manifest.targets,
-            self.distributions(predictions, n_atoms, numbers_of(splits, self.manifest)),
+            predicted,
             self.references(splits, predictions, labels),
             self.coverage,
             self.by_number(predictions) if members else None,
-            notes,
-            [bool(note) for note in notes],
+            joined_notes(unlike, missing),
+            (lost | np.array(list(map(bool, unlike)), dtype=bool)).tolist(),
         )
 
     def references(

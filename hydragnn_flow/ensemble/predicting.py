@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
     without: int
     """How many of them could not be predicted."""
     unlike: int
-    """How many are predicted, but unlike the data that the ensemble was made with."""
+    """How many of the others are unlike the data that the ensemble was made with."""
 
 
 def predict_chunks(
@@ -55,15 +55,16 @@ def predict_chunks(
     device: str | torch.device = "cpu",
     say: Callable[[str], None] = print,
     progress: Progress = lambda done, total: None,
+    but: Collection[Path] = (),
 ) -> Iterator[Chunk]:
     """Predict structures in chunks, so that memory does not grow with their number.
 
     Parameters and errors are those of :meth:`Ensemble.predict`, whose result is all chunks joined.
-    ``progress`` is told how far the input is read.
+    ``progress`` is told how far the input is read. Of a directory, the files ``but`` are not read.
     """
     opened: Predictable | Files = data
     if isinstance(data, (str, Path)):
-        opened = open_path(Path(data), ensemble.manifest, split)
+        opened = open_path(Path(data), ensemble.manifest, split, but)
     ensemble = _on_device(ensemble, device)
     if isinstance(opened, GraphStore):
         yield from _of_store(ensemble, opened, split, members, progress)
@@ -90,12 +91,13 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
     numbers = np.concatenate([atoms.numbers for atoms in structures])
     predicted = ensemble.distributions(predictions, n_atoms, numbers)
     references, doubts = _labels(ensemble, records, predicted)
-    missing = _missing(ensemble, predicted, n_atoms)
+    missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
     notes = [
         refusal or "; ".join(filter(None, remarks))
         for refusal, *remarks in zip(refusals, unlike, missing, doubts, strict=True)
     ]
-    refused = [refusal is not None for refusal in refusals]
+    lost |= np.array([refusal is not None for refusal in refusals], dtype=bool)
+    flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
     tables = build_tables(
         columns_of(records, first),
         n_atoms,
@@ -105,9 +107,9 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
         ensemble.coverage,
         ensemble.by_number(predictions) if members else None,
         notes,
-        [without or bool(note) for without, note in zip(refused, unlike, strict=True)],
+        flagged.tolist(),
     )
-    return Chunk(tables, structures, sum(refused), sum(map(bool, unlike)))
+    return Chunk(tables, structures, int(lost.sum()), int((flagged & ~lost).sum()))
 
 
 def _of_store(
@@ -131,6 +133,8 @@ def _of_store(
                 predictions, n_atoms, np.concatenate(numbers) if numbers else None
             )
             unlike = ensemble.remarks(said, predictions, n_atoms)
+            missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
+            flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
             about = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
             tables = build_tables(
                 {**about, "graph_id": one.graph_id[start:stop]},
@@ -143,10 +147,10 @@ def _of_store(
                 },
                 ensemble.coverage,
                 ensemble.by_number(predictions) if members else None,
-                joined_notes(unlike, _missing(ensemble, predicted, n_atoms)),
-                [bool(note) for note in unlike],
+                joined_notes(unlike, missing),
+                flagged.tolist(),
             )
-            yield Chunk(tables, None, 0, sum(map(bool, unlike)))
+            yield Chunk(tables, None, int(lost.sum()), int((flagged & ~lost).sum()))
             done += stop - start
 
 
@@ -181,16 +185,27 @@ def _labels(
     return references, doubts
 
 
-def _missing(
-    ensemble: Ensemble, predicted: Mapping[str, Distribution], n_atoms: NDArray[np.int64]
-) -> list[str]:
-    """Which targets of each structure have no finite prediction, in words."""
+def missing_predictions(
+    predicted: Mapping[str, Distribution], n_atoms: NDArray[np.int64], manifest: Manifest
+) -> tuple[list[str], NDArray[np.bool_]]:
+    """Which targets of each structure have no finite prediction.
+
+    Returns
+    -------
+    list of str
+        In words; empty where all have one.
+    array of bool
+        Whether one has none that should: a structure that is not periodic has no stress.
+    """
+    lost = np.zeros(len(n_atoms), dtype=bool)
     of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
     notes: list[list[str]] = [[] for _ in n_atoms]
     for name, values in predicted.items():
         rows = np.flatnonzero(~np.isfinite(values.mean).all(axis=1))
-        if ensemble.manifest.targets[name].level == "node":
+        if manifest.targets[name].level == "node":
             rows = np.unique(of_atom[rows])
+        if name != STRESS:
+            lost[rows] = True
         word = (
             "no stress, as it is not periodic in three directions"
             if name == STRESS
@@ -198,7 +213,7 @@ def _missing(
         )
         for row in rows.tolist():
             notes[row].append(word)
-    return ["; ".join(words) for words in notes]
+    return ["; ".join(words) for words in notes], lost
 
 
 def _on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:

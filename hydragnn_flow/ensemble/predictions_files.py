@@ -50,7 +50,7 @@ class PredictionFiles:
     Raises
     ------
     InputError
-        If a file has another suffix, or is in no directory.
+        If a file has another suffix, is in no directory, or is the table of atoms of another.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -59,6 +59,13 @@ class PredictionFiles:
                 raise InputError(f"{path}: must end in {' or '.join(SUFFIXES)}")
             if not path.absolute().parent.is_dir():
                 raise InputError(f"{path}: there is no directory {path.parent}; make it first")
+        of_atoms = {_table(path, "_nodes"): path for path in paths if path.suffix != EXTXYZ}
+        for path in paths:
+            if (other := of_atoms.get(path)) is not None:
+                raise InputError(
+                    f"{path}: is where the table of atoms beside {other.name} goes; choose another "
+                    f"name"
+                )
         self.written: list[Path] = []
         """The files, once they are complete."""
         self._paths = paths
@@ -93,7 +100,7 @@ class PredictionFiles:
                     self.written.append(path)
                     continue
                 for name, table in self._tables.items():
-                    target = path.with_name(f"{path.stem}{name}{path.suffix}")
+                    target = _table(path, name)
                     table.write(stack.enter_context(replacing(target)), path.suffix)
                     self.written.append(target)
 
@@ -121,6 +128,11 @@ class PredictionFiles:
                     f"choose {' or '.join(SUFFIXES[:-1])}"
                 )
             file.write(extended_xyz(with_predictions(structures, tables)))
+
+
+def _table(path: Path, name: str) -> Path:
+    """File of a table, ``name`` behind the stem of the file that was asked for."""
+    return path.with_name(f"{path.stem}{name}{path.suffix}")
 
 
 class _Spool:
@@ -226,6 +238,7 @@ def write_predictions(
             device=device,
             say=say,
             progress=progress,
+            but=paths,
         ):
             files.add(chunk.tables, chunk.structures)
             structures += len(chunk.tables.graphs)

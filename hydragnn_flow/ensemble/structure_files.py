@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,11 +41,14 @@ class Files:
         File or directory.
     column
         Column of the structures, if the file is a table as the training data were.
+    but
+        Files that are not read in a directory, as results are written to them.
     """
 
-    def __init__(self, path: Path, column: str | None = None) -> None:
+    def __init__(self, path: Path, column: str | None = None, but: Collection[Path] = ()) -> None:
         self._path = path
         self._column = column
+        self._but = {file.parent.resolve() / file.name for file in but}
 
     def records(
         self,
@@ -82,9 +85,13 @@ class Files:
             names = [entry.name for entry in entries if not entry.is_dir()]
         names.sort(key=lambda name: natural_order(Path(name)))
         passed_over, empty = _PassedOver(), True
+        folder = self._path.resolve()
         for number, name in enumerate(names):
             progress(number, len(names))
             file = self._path / name
+            if folder / name in self._but:
+                passed_over.written.append(name)
+                continue
             if name.startswith(".") or not file.is_file():
                 passed_over.strange.append(name)
                 continue
@@ -111,10 +118,14 @@ class _PassedOver:
     """Files that are hidden, broken links, or of a format ASE does not know."""
     unreadable: list[str] = field(default_factory=list)
     """Error of each of the other files."""
+    written: list[str] = field(default_factory=list)
+    """Files that results are written to."""
 
     def lines(self) -> Iterator[str]:
         if self.strange:
             yield f"skipped, as they are no structures: {', '.join(self.strange)}"
+        if self.written:
+            yield f"skipped, as predictions are written to it: {', '.join(self.written)}"
         if self.unreadable:
             n = len(self.unreadable)
             yield f"skipped, as {n} {'file' if n == 1 else 'files'} cannot be read:"
@@ -123,7 +134,9 @@ class _PassedOver:
                 yield f"and {n - _NAMED} more"
 
 
-def open_path(path: Path, trained_on: Manifest, split: str | None = None) -> GraphStore | Files:
+def open_path(
+    path: Path, trained_on: Manifest, split: str | None = None, but: Collection[Path] = ()
+) -> GraphStore | Files:
     """What there is at a path to predict.
 
     Parameters
@@ -135,6 +148,8 @@ def open_path(path: Path, trained_on: Manifest, split: str | None = None) -> Gra
         Manifest of the store the members were trained on.
     split
         Of a GraphStore.
+    but
+        Files of a directory that are not read.
 
     Raises
     ------
@@ -149,7 +164,7 @@ def open_path(path: Path, trained_on: Manifest, split: str | None = None) -> Gra
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     source = trained_on.provenance.get("source", {})
     is_table = path.suffix == ".csv" and source.get("format") == "csv"
-    return Files(path, source["structure"] if is_table else None)
+    return Files(path, source["structure"] if is_table else None, but)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
@@ -16,11 +17,14 @@ from ase.io import write
 from calibration_cases import plain
 from ensemble_cases import untrained_ensemble
 from segment_cases import NETWORK
+from torch import Tensor, nn
+from torch_geometric.data import Batch
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
+from hydragnn_flow.ensemble.predicting import predict_chunks
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.potential import PotentialModel
@@ -304,6 +308,35 @@ def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble: Ensemble) 
     assert nothing.graphs[numbers].isna().all(axis=None)
 
 
+class WithoutEnergy(nn.Module):
+    """A network that gives no finite energy for the first structure of a batch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.model(batch)
+        first = torch.arange(batch.num_graphs)[:, None] == 0
+        return {**found, "energy": found["energy"].masked_fill(first, torch.nan)}
+
+
+def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
+    ensemble: Ensemble, alloy_store: GraphStore
+) -> None:
+    broken = replace(ensemble, models=tuple(map(WithoutEnergy, ensemble.models)))
+    (of_structures,) = predict_chunks(broken, [rattled(), bulk("Cu")])
+    graphs = of_structures.tables.graphs
+    assert graphs["energy_mean"].isna().tolist() == [True, False]
+    assert graphs["flagged"][0] and "its energy is not finite" in graphs["note"][0]
+    assert of_structures.without == 1
+    (of_store,) = predict_chunks(broken, alloy_store, split="testset")
+    lost = of_store.tables.graphs["energy_mean"].isna()
+    assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
+    splits, found = broken.store_predictions(alloy_store, "testset")
+    assert broken.tables(splits, found, ()).graphs["flagged"][lost].all()
+
+
 def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -> None:
     """Those of calculators, `info` and `arrays`; what is none is said, and what is old is not."""
     labelled, said, unlabelled, wrong, moved = (rattled(seed=seed) for seed in range(5))
@@ -356,6 +389,8 @@ def test_a_stress_needs_three_periodic_directions(ensemble: Ensemble) -> None:
     assert graphs["energy_mean"].notna().all()
     assert "no stress, as it is not periodic in three directions" in graphs["note"][1]
     assert "no stress" not in graphs["note"][0]
+    alone = ensemble.predict([labelled, slab]).graphs
+    assert graphs["flagged"].tolist() == alone["flagged"].tolist()
 
 
 def test_the_ids_of_structures_are_kept(ensemble: Ensemble) -> None:

@@ -127,6 +127,28 @@ def test_files_that_cannot_be_written_are_refused_first(tmp_path: Path, ensemble
             write_predictions(ensemble, tmp_path / "none.xyz", [tmp_path / name])
 
 
+def test_a_table_of_atoms_takes_no_other_file(tmp_path: Path, ensemble: Ensemble) -> None:
+    outs = [tmp_path / "x.csv", tmp_path / "x_nodes.csv"]
+    for paths in (outs, outs[::-1]):
+        with pytest.raises(InputError, match=r"x_nodes\.csv: .*the table of atoms beside x\.csv"):
+            write_predictions(ensemble, [crystal(1)], paths)
+    assert not any(tmp_path.iterdir())
+    write_predictions(ensemble, [crystal(1)], [outs[0], outs[1].with_suffix(".parquet")])
+
+
+def test_what_is_written_in_the_directory_of_the_input_is_not_read(
+    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ase.io.write(tmp_path / "a.xyz", crystal(1))
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    outs = [Path("predicted.extxyz"), Path("predicted.csv")]
+    for _ in range(2):
+        done = write_predictions(ensemble, ".", outs, say=said.append)
+        assert done.structures == 1
+    assert any(line.endswith("written to it: predicted.csv, predicted.extxyz") for line in said)
+
+
 def test_structures_are_let_go_once_they_are_written(
     tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
