@@ -86,11 +86,14 @@ class Files:
         names.sort(key=lambda name: natural_order(Path(name)))
         passed_over, empty = _PassedOver(), True
         folder = self._path.resolve()
+        unfinished = tuple(f".{file.name}." for file in self._but)
         for number, name in enumerate(names):
             progress(number, len(names))
             file = self._path / name
             if folder / name in self._but:
                 passed_over.written.append(name)
+                continue
+            if name.startswith(unfinished):
                 continue
             if name.startswith(".") or not file.is_file():
                 passed_over.strange.append(name)

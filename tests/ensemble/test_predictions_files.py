@@ -146,7 +146,10 @@ def test_what_is_written_in_the_directory_of_the_input_is_not_read(
     for _ in range(2):
         done = write_predictions(ensemble, ".", outs, say=said.append)
         assert done.structures == 1
-    assert any(line.endswith("written to it: predicted.csv, predicted.extxyz") for line in said)
+    assert said == [
+        "skipped, as they are no structures: predicted_nodes.csv",
+        "skipped, as predictions are written to it: predicted.csv, predicted.extxyz",
+    ]
 
 
 def test_structures_are_let_go_once_they_are_written(
