@@ -2,7 +2,8 @@
 
     make quickstart && .venv/bin/python -m pytest -m quickstart tests/test_quickstart.py
 
-The limits leave room. Errors are usually 7 meV/atom and 0.05 eV/Å, and intervals hold 90 to 98 %.
+The limits leave room. Errors are usually 4 to 6 meV/atom and 0.035 to 0.045 eV/Å, and intervals
+calibrated on 48 structures hold 90 % of 48 others with a standard deviation of six points.
 The data are the same each time, but which trials are pruned depends on who is first at a rung.
 """
 
@@ -54,7 +55,7 @@ def test_it_is_far_better_than_the_mean_of_the_training_data(summary: dict[str, 
 def test_intervals_hold_what_they_promise(summary: dict[str, Any]) -> None:
     assert summary["coverage"] == 0.9
     for target in ("energy", "forces"):
-        assert 0.8 <= summary["test"][target]["coverage"] <= 1
+        assert 0.7 <= summary["test"][target]["coverage"] <= 1
 
 
 def test_every_file_and_column_that_the_readme_names_is_there() -> None:

@@ -49,4 +49,5 @@ def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     assert (found["energy_mean"] - labels).abs().mean() < 0.3 * labels.std()
     (trust,) = (text for text in said if "flagged" in text and "neither" in text)
     neither = [int(number) for number in re.findall(r"(\d+) neither", trust)]
-    assert neither[0] <= 6 and neither[1] <= 4, trust
+    # Of 20 each. The strained ones promise nothing, but most are told from the others.
+    assert neither[0] <= 6 and neither[1] <= 10, trust
