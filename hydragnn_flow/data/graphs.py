@@ -177,7 +177,7 @@ def batch_graphs(graphs: Sequence[Data]) -> Batch:
     sizes = torch.tensor([len(graph.pos) for graph in graphs])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     batch = Batch(_base_cls=Data)
-    for key in graphs[0].keys():  # noqa: SIM118  # iterating over a graph gives pairs
+    for key in graphs[0].to_dict():  # in their order, which `keys` loses
         values = [graph[key] for graph in graphs]
         if key == "edge_index":
             edges = torch.tensor([indices.shape[1] for indices in values])
