@@ -34,5 +34,8 @@ def test_results_are_those_of_the_cpu(
     expected, results = found
     assert expected.keys() == results.keys()
     for name, values in expected.items():
+        if name in ("note", "flagged"):
+            assert results[name] == values
+            continue
         scale = np.abs(values).max()
         np.testing.assert_allclose(results[name], values, rtol=0, atol=1e-4 * scale, err_msg=name)
