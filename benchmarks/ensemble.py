@@ -79,7 +79,7 @@ def main(
     run = Run("ensemble", MEASURES, ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     folder = folder_of_code(scratch, MEASURES, quick=quick)
     found: list[Outcome] = []
-    wanted = [(name, seed) for name in only or CONFIGS for seed in range(seeds)]
+    wanted = [(name, seed) for seed in range(seeds) for name in only or CONFIGS]
     for name, seed in track(wanted, "campaigns", console=Console(stderr=True)):
         path = folder / f"{name}-{seed}"
         campaign(name, seed, data, path, quick)
