@@ -29,6 +29,8 @@ COMMANDS = "commands"
 _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
     "ensemble.criterion"
 }
+# What only counts when the members are trained.
+_OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
 
 class RunDirectory:
@@ -65,9 +67,10 @@ class RunDirectory:
         from that are not there.
 
         Another number of trials, or another ensemble by the same criterion, may be asked for as
-        long as members have not been chosen, and with more trials after that too; all that the
-        store does not depend on, as long as the search has not begun. Once it has, it holds what it
-        started from, and `search.warm_start` no longer counts.
+        long as members have not been chosen, and with more trials after that too; another coverage
+        and aggregation until the ensemble is finished; all that the store does not depend on, as
+        long as the search has not begun. Once it has, it holds what it started from, and
+        `search.warm_start` no longer counts.
 
         Raises
         ------
@@ -92,6 +95,8 @@ class RunDirectory:
             free = {"data.path", "search.warm_start"}
             if self.is_extended(config):
                 free |= {"search.trials", *_OF_THE_ENSEMBLE}
+            elif not self.summary.exists():
+                free |= _OF_THE_FINISH
         elif self.has_begun:
             free = {"data.path", "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
@@ -103,8 +108,21 @@ class RunDirectory:
         if difference is not None:
             raise InputError(
                 f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
-                f"choose another directory with --run-dir, or delete this one"
+                f"{self._changeable(difference)}choose another directory with --run-dir, or delete "
+                f"this one"
             )
+
+    def _changeable(self, key: str) -> str:
+        """What can be changed once members are chosen, where one of their keys was."""
+        if key not in _OF_THE_ENSEMBLE or not self.ensemble.exists():
+            return ""
+        if self.summary.exists():
+            return "of a finished ensemble no key can be changed, unless search.trials is raised; "
+        keys = " and ".join(sorted(_OF_THE_FINISH))
+        return (
+            f"members are chosen, so of ensemble only {keys} can be changed, and the other keys "
+            f"when search.trials is raised; "
+        )
 
     def is_extended(self, config: RunConfig) -> bool:
         """Whether more trials are asked for than those the ensemble was chosen from."""

@@ -198,6 +198,21 @@ def test_more_is_allowed_until_a_member_is_trained(
     assert f"({section}.{next(iter(changed))} differs)" in message
 
 
+def test_what_finishes_an_ensemble_may_change_until_it_is_finished(
+    directory: RunDirectory,
+) -> None:
+    write_network(directory.ensemble / "members" / "0", CONFIG.network)
+    other = configured(ensemble={"coverage": 0.8, "aggregation": "uniform"})
+    directory.check(other)
+    message = refusal(lambda: directory.check(configured(ensemble={"size": 4})))
+    assert "(ensemble.size differs)" in message
+    assert "only ensemble.aggregation and ensemble.coverage can be changed" in message
+    directory.summary.touch()
+    message = refusal(lambda: directory.check(other))
+    assert "of a finished ensemble no key can be changed" in message
+    assert "can be changed" not in refusal(lambda: directory.check(configured(seed=2)))
+
+
 def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) -> None:
     earlier, directory = tmp_path / "earlier", RunDirectory(tmp_path / "run")
     config = configured(search={"warm_start": [str(earlier)]})

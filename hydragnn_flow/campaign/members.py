@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
 from hydragnn_flow.campaign.machine import Workers
+from hydragnn_flow.campaign.selecting import write_selection
 from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
 from hydragnn_flow.ensemble import Member, member_folder
+from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
 from hydragnn_flow.ensemble.selection import Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import RankGroup
@@ -23,13 +27,16 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import FILE
 
+# Ends that may be the member's own doing: the next in line may do better.
+_GIVEN_UP = ("error", "killed")
 _logger = logging.getLogger(__name__)
 
 
 class MemberPhase:
     """Trains the members of the ensemble.
 
-    One that ends for a reason of its own, which would recur, is replaced by the next in line.
+    One that fails for good is replaced by the next in line, unless the one before it failed in the
+    same way: then what is around them is to blame.
 
     Parameters
     ----------
@@ -51,6 +58,7 @@ class MemberPhase:
         self, context: Context, selection: Selection, records: Sequence[TrialRecord]
     ) -> None:
         self.context, self.size = context, len(selection.chosen)
+        self._selection = selection
         self.line = [*selection.chosen, *selection.reserve]
         trials = {record.number: record for record in records}
         self.trials = [trials[choice.trial] for choice in self.line]
@@ -68,10 +76,11 @@ class MemberPhase:
                     f"from another trial than trial {trial.number}, which is chosen now; restore "
                     f"{directory.journal.name} from a copy, or search in another run directory"
                 )
+        given_up = {failed.member for failed in failed_members(context.directory.ensemble)}
         self._ended = {
             k: result
             for k, result in last.items()
-            if k < len(self.line) and self._has_ended(result)
+            if k < len(self.line) and (k in given_up or self._has_ended(result))
         }
         self._miss_checkpoints()
 
@@ -80,6 +89,8 @@ class MemberPhase:
         dispatch = Dispatch(self.context, workers, "node")
         tasks = [self._task(k) for k in self._asked if k not in self._ended]
         waves = self._plan(tasks, self.context.site.nodes)
+        if self._failed:
+            self._record_failed(self._failed)  # the last driver may have been killed before
         self._show()
         while waves or dispatch.running:
             # The widest first: what needs many nodes at once must not wait for all the others.
@@ -94,13 +105,15 @@ class MemberPhase:
             waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
             self._show()
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
+        if not trained:
+            self._check_usable()
         # Where the line was too short, those that failed are what they were until then.
         members = [*trained, *self._failed][: self.size]
         return [self._member(k) for k in sorted(members)]
 
     @property
     def _failed(self) -> list[int]:
-        """Members that ended for a reason of their own, in the order they did."""
+        """Members that failed for good, in the order they did."""
         return [k for k, result in self._ended.items() if result.status != "ok"]
 
     @property
@@ -197,37 +210,64 @@ class MemberPhase:
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""
-        if self._has_ended(result):
-            before = len(self._asked)
-            self._ended[task.spec.number] = result
-            return [self._task(k) for k in self._replacements(task.spec.number, before)]
-        if result.status == "out_of_memory":
-            return [task]
-        task = task.again(result)
-        if not task.retries.is_hopeless:
-            log_retry(task, result)
-            return [task]
-        raise CampaignStopped(
-            f"member {task.spec.number} cannot be trained ({result.status}: {result.reason}); see "
-            f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
-        )
+        if not self._has_ended(result):
+            if result.status == "out_of_memory":
+                return [task]
+            task = task.again(result)
+            if not task.retries.is_hopeless:
+                log_retry(task, result)
+                return [task]
+            self._check_own_fault(result)
+        before = len(self._asked)
+        self._ended[task.spec.number] = result
+        return [self._task(k) for k in self._replacements(task.spec.number, before)]
 
     def _replacements(self, member: int, before: int) -> range:
         """The members that take the place of one that has ended, none where it is trained."""
         result, asked = self._ended[member], self._asked
         if result.status == "ok":
             return range(0)
+        self._record_failed(self._failed)
         if len(asked) > before:
             what = f"trial {self.trials[before].number} takes its place as member {before}"
         else:
             what = "no other trial can take its place, so it stays what it was until then"
-        tell(
-            _logger, "member %d has failed (%s: %s); %s", member, result.status, result.reason, what
-        )
+        tell(_logger, "member %d has failed (%s); %s", member, _reason(result), what)
         return range(before, len(asked))
 
+    def _check_own_fault(self, result: SegmentResult) -> None:
+        """Stop where a member that is given up is not to blame.
+
+        The one that ended before it failed in the same way, or it was the machine that failed.
+        """
+        last = next(reversed(self._ended.values()), None)
+        is_common = last is not None and _alike(last) == _alike(result)
+        if result.status in _GIVEN_UP and not is_common:
+            return
+        self._stop(f"member {result.number} cannot be trained", result)
+
+    def _check_usable(self) -> None:
+        """Stop where no member is trained, and not for what training itself has come to."""
+        given_up = [k for k in self._failed if self._ended[k].status in _GIVEN_UP]
+        if given_up:
+            n = len(self._failed)
+            self._stop(f"none of {n} members can be trained", self._ended[given_up[-1]])
+
+    def _stop(self, what: str, last: SegmentResult) -> NoReturn:
+        """Stop the campaign; members given up for the like get another chance by the next start."""
+        alike = [k for k in self._failed if _alike(self._ended[k]) == _alike(last)]
+        self._record_failed([k for k in self._failed if k not in alike])
+        raise CampaignStopped(
+            f"{what} ({_reason(last)}); see {self._folder(last.number) / 'log'}, cure the cause "
+            f"and give the same command again"
+        )
+
+    def _record_failed(self, members: Sequence[int]) -> None:
+        failed = [FailedMember(k, self.trials[k].number, _reason(self._ended[k])) for k in members]
+        write_selection(self.context, self._selection, failed)
+
     def _has_ended(self, result: SegmentResult) -> bool:
-        """Whether a member is trained, or ended for a reason of its own that would recur."""
+        """Whether a member is trained, or ended in a way that would recur."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
@@ -253,7 +293,7 @@ class MemberPhase:
             gcds=last.gcds,
             seconds=sum(r.seconds for r in mine),
             cpu_seconds=sum(r.cpu_seconds for r in mine),
-            reason="" if last.status == "ok" else f"{last.status}: {last.reason}",
+            reason="" if last.status == "ok" else _reason(last),
             choice=self._choice(member),
             repeat=self.line[member].repeat,
             trial_error=trial_error,
@@ -264,8 +304,7 @@ class MemberPhase:
         if member < self.size:
             return self.line[member].reason
         failed = self._failed[member - self.size]
-        result = self._ended[failed]
-        return f"in place of member {failed}, which failed ({result.status}: {result.reason})"
+        return f"in place of member {failed}, which failed ({_reason(self._ended[failed])})"
 
     def _show(self) -> None:
         self.context.view.step("ensemble", len(self._ended), len(self._asked))
@@ -287,6 +326,15 @@ def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
     last = [result for result in results if _is_judged(result)][-1]
     assert last.best_val_error is not None and last.best_val_loss is not None  # they come together
     return last.best_val_error, last.best_val_loss
+
+
+def _reason(result: SegmentResult) -> str:
+    return f"{result.status}: {result.reason}"
+
+
+def _alike(result: SegmentResult) -> tuple[str, str]:
+    """What failures of one cause have in common; members, files and nodes have numbers."""
+    return result.status, re.sub(r"\d+", "#", result.reason)
 
 
 def _is_judged(result: SegmentResult) -> bool:

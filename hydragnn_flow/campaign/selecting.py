@@ -11,6 +11,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.ensemble.candidates import choose_trials
+from hydragnn_flow.ensemble.failed_members import SELECTION, FailedMember
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, write_json
@@ -18,8 +19,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.criterion import Criterion
 
-FILE = "selection.json"
-_VERSION = 1
+_VERSION = 2
 _logger = logging.getLogger(__name__)
 
 
@@ -57,19 +57,30 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
         )
     for member, choice in enumerate(selection.chosen):
         _logger.info("member %d is of trial %d: %s", member, choice.trial, choice.reason)
-    content = {"version": _VERSION, "strategy": config.ensemble.strategy, **asdict(selection)}
+    write_selection(context, selection, [])
+    return selection
+
+
+def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:
+    """Put the choice, and the members that were given up since, on disk."""
+    folder = context.directory.ensemble
+    content = {
+        "version": _VERSION,
+        "strategy": context.config.ensemble.strategy,
+        **asdict(selection),
+        "failed": [asdict(member) for member in failed],
+    }
 
     def write() -> None:
-        directory.ensemble.mkdir(exist_ok=True)
-        write_json(directory.ensemble / FILE, content)
+        folder.mkdir(exist_ok=True)
+        write_json(folder / SELECTION, content)
 
     context.ledger.write(write)
-    return selection
 
 
 def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
     """An earlier driver's choice, where it fits the search as it is known now."""
-    file, config = context.directory.ensemble / FILE, context.config.ensemble
+    file, config = context.directory.ensemble / SELECTION, context.config.ensemble
     if not is_there(file):
         return None
     try:

@@ -19,6 +19,7 @@ from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import write_checksums
 from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
+from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
@@ -156,6 +157,7 @@ def finish_ensemble(
             {**asdict(member), "weight": float(weight), "criterion": float(value)}
             for member, weight, value in zip(members, weights, combined.members, strict=True)
         ],
+        "failed": [asdict(failed) for failed in failed_members(folder)],
         "best_member": members[best].member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
         "calibration": {name: value.to_dict() for name, value in calibrations.items()},

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hydragnn_flow.ensemble.failed_members import failed_sentences
 from hydragnn_flow.report.cost import cost_sentence
 from hydragnn_flow.report.errors import error_rows, explained, target_labels
 from hydragnn_flow.report.text import percent
@@ -48,14 +49,5 @@ def closing_table(summary: Mapping[str, Any]) -> RenderableType:
     held = [summary["test"][target["target"]]["coverage"] for target in summary["errors"].values()]
     coverage = f"{summary['coverage'] * 100:g} %"
     table.add_row(f"{coverage} interval holds", "", *map(percent, held))
-    sentences = [*explained(summary), *_cut_short(summary), cost_sentence(summary)]
+    sentences = [*explained(summary), *failed_sentences(summary), cost_sentence(summary)]
     return Group(table, *map(Text, sentences))
-
-
-def _cut_short(summary: Mapping[str, Any]) -> list[str]:
-    return [
-        f"member {member['member']} (trial {member['trial']}) was not trained to its end: "
-        f"{member['reason']}"
-        for member in summary["members"]
-        if member.get("reason")
-    ]

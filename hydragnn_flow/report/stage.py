@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.report.text import number
 from hydragnn_flow.run_directory import RunDirectory, recorded
@@ -38,7 +39,7 @@ class Stage:
     trained: list[int]
     """Numbers of the members that are trained to their end."""
     failed: list[int]
-    """Numbers of the members that diverged, and are not trained again."""
+    """Numbers of the members that failed for good; trials next in line take their place."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -57,8 +58,7 @@ class Stage:
             training = len(self.begun.keys() - {*self.trained, *self.failed})
             return (
                 f"members: {len(self.trained)} of {_planned(self.planned_members)} are trained, "
-                f"{training} in training"
-                + (f", {len(self.failed)} diverged" if self.failed else "")
+                f"{training} in training" + (f", {len(self.failed)} failed" if self.failed else "")
             )
         if self.phase == "calibration":
             return f"calibration and test: all {self.planned_members} members are trained"
@@ -73,7 +73,7 @@ def stage_of(run_directory: Path) -> Stage:
     size = _integer(values, "ensemble", "size")
     ends = {r.number: r.status for r in results if r.kind == "member"}
     trained = sorted(number for number, status in ends.items() if status == "ok")
-    failed = sorted(number for number, status in ends.items() if status == "diverged")
+    failed = sorted(member.member for member in failed_members(directory.ensemble))
     begun = _begun(directory.ensemble / "members")
     planned = _integer(values, "search", "trials")
     over = planned and len(trials) >= planned and all(t.state != "running" for t in trials)

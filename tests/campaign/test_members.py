@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from phase_cases import (
 )
 
 from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import PoolName
@@ -173,6 +175,72 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     assert all(spec.start_from is None and spec.after_epoch == 0 for spec in others)
     assert all(spec.decay == (0, context.config.ensemble.epochs) for spec in others)
     assert len({spec.seed for spec in pools.sent}) == 3
+
+
+@pytest.mark.parametrize("status", ["error", "killed"])
+def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
+    campaign: Campaign, status: str
+) -> None:
+    trials, _ = run(campaign(), well)
+    line = trials[:2], trials[2:4]
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.number in (0, 2):
+            return replace(badly(spec, status), reason=f"fault {'AB'[spec.number // 2]}")
+        return well(spec)
+
+    pools = FakePools(machine)
+    context = campaign()
+    members = member_phase(context, *line).run(pools)
+    assert Counter(spec.number for spec in pools.sent) == {0: 3, 1: 1, 2: 3, 3: 1}
+    assert [member.trial for member in members] == [trials[1].number, trials[3].number]
+    assert members[1].choice == f"in place of member 2, which failed ({status}: fault B)"
+    assert [vars(failed) for failed in failed_members(context.directory.ensemble)] == [
+        {"member": k, "trial": trials[k].number, "reason": f"{status}: fault {'A-B'[k]}"}
+        for k in (0, 2)
+    ]
+    # The next driver knows that they have had their chances.
+    pools = FakePools(well)
+    assert member_phase(campaign(), *line).run(pools) == members
+    assert not pools.sent
+
+
+def test_a_fault_of_all_members_does_not_use_up_the_line(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    line = trials[:2], trials[2:5]
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        reason = "disk full" if spec.number == 0 else f"members/{spec.number}: the store is gone"
+        return replace(badly(spec), reason=reason)
+
+    pools, context = FakePools(machine), campaign()
+    with pytest.raises(CampaignStopped, match=r"member \d cannot be trained .*store is gone"):
+        member_phase(context, *line).run(pools)
+    assert 4 not in {spec.number for spec in pools.sent}
+    # Once it is there again, those it kept from being trained get another chance.
+    assert [failed.member for failed in failed_members(context.directory.ensemble)] == [0]
+    members = member_phase(campaign(), *line).run(FakePools(well))
+    assert [member.member for member in members] == [1, 2]
+    assert all(not member.reason for member in members)
+
+
+def test_if_no_candidate_can_be_trained_the_last_reason_is_named(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    line = trials[:2], trials[2:4]
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return replace(badly(spec), reason=f"fault {'ABCD'[spec.number]}")
+
+    with pytest.raises(CampaignStopped, match=r"none of 4 members .*error: fault D.*/log"):
+        member_phase(campaign(), *line).run(FakePools(machine))
+
+
+def test_lost_nodes_are_no_reason_to_replace_a_member(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    with pytest.raises(CampaignStopped, match=r"member \d .*lost: disk full"):
+        member_phase(campaign(), trials[:2], trials[2:4]).run(
+            FakePools(lambda spec: badly(spec, "lost"))
+        )
 
 
 def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:

@@ -10,7 +10,8 @@ import pytest
 from campaign_cases import MEMBERS
 from phase_cases import Campaign, run, well
 
-from hydragnn_flow.campaign.selecting import FILE, select_trials
+from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.ensemble.failed_members import SELECTION
 
 
 def test_a_restarted_driver_keeps_to_the_choice(
@@ -20,7 +21,7 @@ def test_a_restarted_driver_keeps_to_the_choice(
     trials, _ = run(campaign(), well)
     context = campaign()
     chosen = select_trials(context, trials)
-    file = context.directory.ensemble / FILE
+    file = context.directory.ensemble / SELECTION
     # The machine of this test predicts nothing: trials count by their criterion, and that is told.
     told = [message for message in caplog.messages if "validation predictions" in message]
     assert len(told) == 1 and "are missing or damaged" in told[0]

@@ -165,6 +165,10 @@ def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
         f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}" in told
     )
     assert told.count("not trained to its end") == 1
+    summary["failed"] = [{"member": k, "trial": 9, "reason": f"error: {k}"} for k in (1, 7)]
+    told = " ".join(printed(closing_table(summary)).split())
+    assert "member 7 (trial 9) failed, and another trial took its place: error: 7" in told
+    assert "member 1 (trial 9)" not in told
     assert list(members_table(summary)["cut short"]) == ["", short["reason"], ""]
 
 

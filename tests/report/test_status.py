@@ -179,10 +179,9 @@ def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Pa
     lines = (made.directory / "segments.jsonl").read_text().splitlines(keepends=True)
     (made.directory / "segments.jsonl").write_text("".join(lines[:-2]))
     assert "phase: members: 1 of 3 are trained, 1 in training" in shown(made.directory)
-    diverged = {**json.loads(lines[-3]), "number": 1, "status": "diverged"}
-    with (made.directory / "segments.jsonl").open("a") as file:
-        file.write(json.dumps(diverged) + "\n")
-    assert "phase: members: 1 of 3 are trained, 0 in training, 1 diverged" in shown(made.directory)
+    failed = [{"member": 1, "trial": 4, "reason": "diverged: loss is nan"}]
+    (members.parent / "selection.json").write_text(json.dumps({"failed": failed}))
+    assert "phase: members: 1 of 3 are trained, 0 in training, 1 failed" in shown(made.directory)
     (made.directory / "segments.jsonl").write_text("".join(lines))
     assert "phase: calibration and test: all 3 members are trained" in shown(made.directory)
 
