@@ -62,6 +62,8 @@ class SegmentSpec(Segment):
     if not given."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
+    bootstrap: bool = False
+    """Whether it trains on a resample of the training split, drawn by its seed."""
     criterion: CriterionName = "mae"
     """Error by which its epochs are judged."""
     trivial_errors: dict[str, float] = field(default_factory=dict)

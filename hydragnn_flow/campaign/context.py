@@ -99,6 +99,7 @@ class Context:
             start_from=str(start_from) if start_from else None,
             decay=decay,
             after_epoch=done_epochs,
+            bootstrap=kind == "member" and self.config.ensemble.bootstrap,
             criterion=self.config.ensemble.criterion,
             trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),

@@ -40,6 +40,11 @@ class EnsembleConfig(Section):
     start: Literal["checkpoint", "scratch"] = "checkpoint"
     """Whether a member's training continues from its trial's checkpoint or begins from scratch. A
     second member of the same trial always begins from scratch, with another seed."""
+    bootstrap: bool = False
+    """Whether each member trains on a bootstrap resample of the training split: as many structures,
+    drawn with replacement by the member's seed, about 63 % of all. The validation split stays as it
+    is. A member that continues from its trial's checkpoint has seen the others there; ``start:
+    scratch`` never shows them."""
     criterion: CriterionName = "mae"
     """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
     square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the

@@ -118,6 +118,7 @@ def plan_epoch(
     world: int,
     blocks: Ints | None = None,
     window: int = WINDOW,
+    bootstrap: bool = False,
 ) -> list[Step]:
     """Plan the training steps of an epoch from shuffled graphs.
 
@@ -142,11 +143,14 @@ def plan_epoch(
     window
         Number of neighbouring blocks of a rank's range among which its graphs are shuffled. At no
         time are more than ``window`` blocks begun and unfinished.
+    bootstrap
+        Whether as many graphs are drawn with replacement by the seed, the same in every epoch, so
+        that about 63 % of them are there at all.
 
     Returns
     -------
     list of Step
-        Each graph once, except those that the budget leaves out.
+        Each graph once, or as often as it was drawn, except those that the budget leaves out.
 
     Raises
     ------
@@ -154,16 +158,16 @@ def plan_epoch(
         Naming the graph above the budget, if the budget refuses such graphs.
     """
     costs = _Costs.of(index, budget)
-    kept = _kept(index, budget, costs)
+    times = _kept(index, budget, costs).astype(np.int64)
+    if bootstrap:
+        times = _resampled(times, seed)
     rng = np.random.default_rng([seed, epoch])
     if blocks is None:
-        order: Ints = rng.permutation(len(index)).astype(np.int64)
-        order = order[kept[order]]
-        return _steps(index, costs, order, None, world)
+        there = np.repeat(np.arange(len(index)), times)
+        return _steps(index, costs, rng.permutation(there), None, world)
     order, number = _shuffled_blocks(rng, blocks)
+    number, order = np.repeat(number, times[order]), np.repeat(order, times[order])
     when = number + window * rng.random(len(order))
-    stays = kept[order]
-    order, when = order[stays], when[stays]
     owner = _ranges(costs.leading[order], world)
     turn = np.lexsort((when, owner))
     return _steps(index, costs, *_side_by_side(costs, order[turn], owner[turn], world), world)
@@ -236,6 +240,14 @@ def _kept(index: Sizes, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
         f"{costs.values[row].max()} for all of them) or set Training.Batching.oversized_sample to "
         f"{others}"
     )
+
+
+def _resampled(times: Ints, seed: int) -> Ints:
+    """How often each graph is drawn, where as many are drawn as there are, [n_graphs]."""
+    there = np.flatnonzero(times)
+    # Three numbers, so that no epoch draws the same.
+    drawn = np.random.default_rng([seed, 0, 1]).integers(0, max(len(there), 1), len(there))
+    return np.bincount(there[drawn], minlength=len(times)).astype(np.int64)
 
 
 def _shuffled_blocks(rng: np.random.Generator, blocks: Ints) -> tuple[Ints, Ints]:

@@ -190,7 +190,13 @@ class Trainer:
         """The steps of an epoch, counted from 0."""
         blocks = self.train.block_bounds if self.train.mode == "stream" else None
         return plan_epoch(
-            self.train, self.budget, self.spec.seed, epoch, self.world.size, blocks=blocks
+            self.train,
+            self.budget,
+            self.spec.seed,
+            epoch,
+            self.world.size,
+            blocks,
+            bootstrap=self.spec.bootstrap,
         )
 
     def batches(

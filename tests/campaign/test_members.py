@@ -168,6 +168,8 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(
 def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     pools, context = FakePools(well), campaign()
+    ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
+    context.config = context.config.model_copy(update={"ensemble": ensemble})
     selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
     MemberPhase(context, selection, trials).run(pools)
     first, *others = sorted(pools.sent, key=lambda spec: spec.number)
@@ -175,6 +177,7 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     assert all(spec.start_from is None and spec.after_epoch == 0 for spec in others)
     assert all(spec.decay == (0, context.config.ensemble.epochs) for spec in others)
     assert len({spec.seed for spec in pools.sent}) == 3
+    assert all(spec.bootstrap for spec in pools.sent)
 
 
 @pytest.mark.parametrize("status", ["error", "killed"])

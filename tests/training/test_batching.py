@@ -130,6 +130,32 @@ def test_an_epoch_is_every_graph_once_within_the_budget(case, seed):
         assert len(steps) >= budget.least_steps(*totals)
 
 
+@given(case=cases(), seed=st.integers(0, 5))
+def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(case, seed):
+    index, budget, world, blocks, window = case
+
+    def drawn(epoch: int, ranks: int) -> Counter[int]:
+        steps = plan_epoch(index, budget, seed, epoch, ranks, blocks, window, bootstrap=True)
+        check(steps, index, budget, ranks)
+        return Counter(graphs_of(steps))
+
+    found = drawn(0, world)
+    assert found == drawn(3, 1)
+    assert found.total() == len(graphs_of(plan_epoch(index, budget, seed, 0, 1)))
+
+
+def test_a_bootstrap_has_63_per_cent_of_the_graphs_and_depends_on_the_seed():
+    index = Sizes(np.full(2000, 3), np.full(2000, 6))
+
+    def drawn(seed: int) -> list[int]:
+        return graphs_of(plan_epoch(index, Budget(graphs=10), seed, 0, 1, bootstrap=True))
+
+    one, other = drawn(1), drawn(2)
+    assert len(one) == 2000
+    assert len(set(one)) / 2000 == pytest.approx(1 - np.exp(-1), abs=0.03)
+    assert len(set(one) & set(other)) / 2000 == pytest.approx((1 - np.exp(-1)) ** 2, abs=0.03)
+
+
 @given(case=cases())
 def test_in_order_each_rank_goes_through_a_range_of_its_own(case):
     index, budget, world, _, _ = case

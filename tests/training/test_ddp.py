@@ -65,7 +65,9 @@ def specs(
 ) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     return {
-        name: make_spec(folder / name, alloy_store, 1, network=network).to_dict()
+        name: make_spec(
+            folder / name, alloy_store, 1, network=network, bootstrap=name == "by cost"
+        ).to_dict()
         for name, network in NETWORKS.items()
     }
 

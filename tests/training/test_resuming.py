@@ -45,6 +45,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 
+RESAMPLED = "no average"
+"""Of these, the one that trains on a bootstrap resample."""
+
 
 def same(one: object, two: object) -> bool:
     if isinstance(one, torch.Tensor):
@@ -60,7 +63,7 @@ def same(one: object, two: object) -> bool:
     return one == two
 
 
-def trained(folder: Path, store: GraphStore, network: dict[str, Any], stops: list[int]) -> Any:
+def trained(folder: Path, store: GraphStore, name: str, stops: list[int]) -> Any:
     """Train, stopping when so many steps and batches have begun in all; the last checkpoint."""
     begun = 0
 
@@ -69,7 +72,8 @@ def trained(folder: Path, store: GraphStore, network: dict[str, Any], stops: lis
         begun += 1
         return begun in stops
 
-    spec = make_spec(folder, store, EPOCHS, network=network)
+    network = network_with(**NETWORKS[name])
+    spec = make_spec(folder, store, EPOCHS, network=network, bootstrap=name == RESAMPLED)
     for _ in range(len(stops) + 1):
         torch.manual_seed(torch.seed() % 2**31)  # what another segment of a warm process leaves
         trainer = Trainer(spec, store, torch.device("cpu"), World())
@@ -90,8 +94,7 @@ def unbroken(
 
     def get(name: str) -> Any:
         if name not in known:
-            network = network_with(**NETWORKS[name])
-            known[name] = trained(folder / name, alloy_store, network, [])
+            known[name] = trained(folder / name, alloy_store, name, [])
         return known[name]
 
     return get
@@ -102,9 +105,8 @@ def test_stopped_everywhere_it_is_the_same(
     tmp_path: Path, alloy_store: GraphStore, unbroken: Callable[[str], Any], name: str
 ) -> None:
     """Within an epoch, at its end, within its evaluation, twice at one place."""
-    network = network_with(**NETWORKS[name])
     stops = [1, 2, 4, 6, 7, 8, 15]
-    assert same(trained(tmp_path / "t", alloy_store, network, stops), unbroken(name))
+    assert same(trained(tmp_path / "t", alloy_store, name, stops), unbroken(name))
 
 
 @settings(
@@ -125,8 +127,7 @@ def test_stopped_anywhere_it_is_the_same(
     stops: list[int],
 ) -> None:
     folder = tmp_path_factory.mktemp("stopped") / "t"
-    network = network_with(**NETWORKS[name])
-    assert same(trained(folder, alloy_store, network, stops), unbroken(name))
+    assert same(trained(folder, alloy_store, name, stops), unbroken(name))
 
 
 def test_dropout_draws_the_numbers_that_would_have_come(unbroken: Callable[[str], Any]) -> None:
