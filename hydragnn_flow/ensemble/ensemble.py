@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 from torch_geometric.data import Batch, Data
@@ -35,19 +34,19 @@ from hydragnn_flow.ensemble.inputs import (
     check_store,
     check_structures,
     graph_batches,
+    structure_names,
 )
-from hydragnn_flow.ensemble.labels import labels_of, numbers_of
-from hydragnn_flow.ensemble.members import load_member, member_name
-from hydragnn_flow.ensemble.predicting import Predictable, missing_predictions, predict_chunks
-from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, joined
-from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
+from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.members import load_member, member_name, remaining_members
+from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
+from hydragnn_flow.ensemble.predictions_table import Predictions, joined
+from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 MANIFEST = "manifest.json"
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Ensemble:
         folder = ensemble_folder(path)
         verify_checksums(folder, [member_name(member) for member in without])
         summary = read_summary(path)
-        numbers, weights = _remaining(summary, folder, without)
+        numbers, weights = remaining_members(summary, folder, without)
         try:
             manifest = Manifest.model_validate(read_json(folder / MANIFEST))
         except ValidationError:
@@ -344,52 +343,6 @@ class Ensemble:
         joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
         return splits, joined
 
-    def tables(
-        self,
-        splits: Sequence[GraphSplit],
-        predictions: dict[str, Floats],
-        labels: Collection[str],
-        *,
-        members: bool = False,
-    ) -> Predictions:
-        """Lay out predictions for splits of a store.
-
-        Parameters
-        ----------
-        splits
-            One behind the other.
-        predictions
-            Every member's: target -> ``[n_members, n, d]``.
-        labels
-            Targets that the splits know the true values of.
-        members
-            Whether to give every member's prediction too.
-        """
-        n_atoms = np.concatenate([split.n_atoms for split in splits])
-        names = np.repeat([split.name for split in splits], [len(split) for split in splits])
-        about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
-        about["graph_id"] = np.concatenate([split.graph_id for split in splits])
-        said = [
-            note
-            for split in splits
-            for batch in split_batches(split, BUDGET)
-            for note in self.applicability.notes(batch)
-        ]
-        unlike = self.remarks(said, predictions, n_atoms)
-        predicted = self.distributions(predictions, n_atoms, numbers_of(splits, self.manifest))
-        missing, lost = missing_predictions(predicted, n_atoms, self.manifest)
-        return build_tables(
-            about,
-            n_atoms,
-            self.manifest.targets,
-            predicted,
-            self.references(splits, predictions, labels),
-            self.coverage,
-            self.by_number(predictions) if members else None,
-            joined_notes(unlike, missing),
-            (lost | np.array(list(map(bool, unlike)), dtype=bool)).tolist(),
-        )
-
     def references(
         self, splits: Sequence[GraphSplit], predictions: dict[str, Floats], labels: Collection[str]
     ) -> dict[str, Floats]:
@@ -469,40 +422,3 @@ class Ensemble:
 
     def _members(self, batches: Iterable[Batch]) -> dict[str, Floats]:
         return join_members(predict_together(self.models, batches, self.device))
-
-
-def _remaining(
-    summary: Mapping[str, Any], folder: Path, without: Collection[int]
-) -> tuple[list[int], NDArray[np.float64]]:
-    """Numbers and weights of the members that are not left out."""
-    members = {row["member"]: float(row["weight"]) for row in summary["members"]}
-    total = sum(members.values())
-    if not abs(total - 1) < _ROUNDING:
-        raise InputError(
-            f"{folder / SUMMARY}: weights of the members add up to {total:g}, not to 1; take the "
-            f"file from a copy, or, in the directory of a run, delete it and start the run again"
-        )
-    strange = sorted(set(without) - members.keys())
-    if strange:
-        raise InputError(
-            f"{folder}: has no member {strange[0]} to leave out; its members are "
-            f"{', '.join(map(str, members))}"
-        )
-    numbers = [member for member in members if member not in without]
-    if len(numbers) < 2:
-        raise InputError(
-            f"{folder}: without {', '.join(map(str, sorted(without)))} fewer than two of its "
-            f"{len(members)} members are left, which say nothing of their uncertainty; leave "
-            f"fewer out"
-        )
-    weights = np.array([members[number] for number in numbers])
-    if not weights.sum() > 0:
-        raise InputError(
-            f"{folder}: members {', '.join(map(str, numbers))} have no weight; leave others out"
-        )
-    return numbers, weights / weights.sum() if without else weights
-
-
-def structure_names(n: int) -> list[str]:
-    """Names of structures that have none."""
-    return [f"structure {i}" for i in range(n)]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.ensemble.ensemble import Ensemble, structure_names
-from hydragnn_flow.ensemble.inputs import check_structures, current
+from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.inputs import check_structures, current, structure_names
 from hydragnn_flow.ensemble.labels import (
     in_components,
     keys_of_label,

@@ -23,6 +23,7 @@ from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
+from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats, measured_coverage
@@ -139,7 +140,7 @@ def finish_ensemble(
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(folder, members, models, by, test)
-    tables = ensemble.tables([test], predictions, calibrations, members=True)
+    tables = split_tables(ensemble, [test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
     distributions = ensemble.distributions(
         predictions, test.n_atoms, numbers_of([test], store.manifest)

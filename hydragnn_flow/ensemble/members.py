@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import made_by
 
 NETWORK = "config.json"
+_ROUNDING = 1e-6
 _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run again"
 
 
@@ -32,6 +37,54 @@ def member_folder(folder: Path, member: int) -> Path:
 def member_files(member: int) -> list[str]:
     """The files with which a member predicts, within the folder of the ensemble."""
     return [f"{member_name(member)}/{name}" for name in (NETWORK, FILE)]
+
+
+def remaining_members(
+    summary: Mapping[str, Any], folder: Path, without: Collection[int]
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Numbers and weights of the members that are not left out.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble.json`.
+    folder
+        That it is in.
+    without
+        Numbers of the members to leave out.
+
+    Raises
+    ------
+    InputError
+        If the weights do not add up to one, a member is left out that there is not, or fewer than
+        two are left, or none with a weight.
+    """
+    members = {row["member"]: float(row["weight"]) for row in summary["members"]}
+    total = sum(members.values())
+    if not abs(total - 1) < _ROUNDING:
+        raise InputError(
+            f"{folder / SUMMARY}: weights of the members add up to {total:g}, not to 1; take the "
+            f"file from a copy, or, in the directory of a run, delete it and start the run again"
+        )
+    strange = sorted(set(without) - members.keys())
+    if strange:
+        raise InputError(
+            f"{folder}: has no member {strange[0]} to leave out; its members are "
+            f"{', '.join(map(str, members))}"
+        )
+    numbers = [member for member in members if member not in without]
+    if len(numbers) < 2:
+        raise InputError(
+            f"{folder}: without {', '.join(map(str, sorted(without)))} fewer than two of its "
+            f"{len(members)} members are left, which say nothing of their uncertainty; leave "
+            f"fewer out"
+        )
+    weights = np.array([members[number] for number in numbers])
+    if not weights.sum() > 0:
+        raise InputError(
+            f"{folder}: members {', '.join(map(str, numbers))} have no weight; leave others out"
+        )
+    return numbers, weights / weights.sum() if without else weights
 
 
 def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Module, str]:

@@ -25,6 +25,7 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
 from hydragnn_flow.ensemble.predicting import predict_chunks
+from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.potential import PotentialModel
@@ -334,7 +335,7 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
     lost = of_store.tables.graphs["energy_mean"].isna()
     assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
     splits, found = broken.store_predictions(alloy_store, "testset")
-    assert broken.tables(splits, found, ()).graphs["flagged"][lost].all()
+    assert split_tables(broken, splits, found, ()).graphs["flagged"][lost].all()
 
 
 def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -> None:
