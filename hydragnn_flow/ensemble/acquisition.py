@@ -68,7 +68,7 @@ def select_structures(
             f"{n} of {len(structures)} structures cannot be selected; choose between 1 and "
             f"{len(structures)}"
         )
-    members = ensemble.structure_predictions(structures, names)
+    members, _ = ensemble.structure_predictions(structures, names)
     uncertainties = disagreement(ensemble, members, [len(atoms) for atoms in structures])
     chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
     return Selection(chosen, uncertainties)

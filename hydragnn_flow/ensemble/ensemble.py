@@ -190,8 +190,8 @@ class Ensemble:
 
     def structure_predictions(
         self, structures: Sequence[Atoms], names: Sequence[str] | None = None
-    ) -> dict[str, Floats]:
-        """Every member's predictions for structures: output -> ``[n_members, n, d]``.
+    ) -> tuple[dict[str, Floats], list[str]]:
+        """Every member's predictions for structures, and what these have that is unlike the data.
 
         Parameters
         ----------
@@ -200,19 +200,28 @@ class Ensemble:
         names
             What to call each structure in errors.
 
+        Returns
+        -------
+        dict
+            Output -> ``[n_members, n, d]``.
+        list
+            Of each structure, as of :meth:`remarks`.
+
         Raises
         ------
         InputError
             If a structure has an element the ensemble never saw, or cannot be a graph.
         """
         self.check_reads_structures()
-        predictions, refusals, _ = self.predictions_where_possible(check_structures(structures))
+        predictions, refusals, remarks = self.predictions_where_possible(
+            check_structures(structures)
+        )
         names = structure_names(len(structures)) if names is None else names
         refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
         if refused:
             others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
             raise InputError(f"{refused[0]}{others}")
-        return predictions
+        return predictions, remarks
 
     def predictions_where_possible(
         self, structures: Sequence[Atoms], refusals: Sequence[str | None] | None = None
@@ -333,15 +342,17 @@ class Ensemble:
 
     def store_predictions(
         self, store: GraphStore, split: str | None = None
-    ) -> tuple[list[GraphSplit], dict[str, Floats]]:
+    ) -> tuple[list[GraphSplit], dict[str, Floats], list[str]]:
         """The splits of a store that hold graphs, and every member's predictions for them in turn.
 
-        As for :meth:`splits_of`; the predictions are output -> ``[n_members, n, d]``.
+        As for :meth:`splits_of`; the predictions are output -> ``[n_members, n, d]``. With them
+        come the :meth:`remarks` on each structure.
         """
-        splits = self.splits_of(store, split)
-        found = [self.member_predictions(one) for one in splits]
+        splits, said = self.splits_of(store, split), list[str]()
+        found = [self._members(self.noting(split_batches(one, BUDGET), said)) for one in splits]
         joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
-        return splits, joined
+        n_atoms = np.concatenate([one.n_atoms for one in splits])
+        return splits, joined, self.remarks(said, joined, n_atoms)
 
     def references(
         self, splits: Sequence[GraphSplit], predictions: dict[str, Floats], labels: Collection[str]
@@ -357,10 +368,6 @@ class Ensemble:
             for name in self.calibrations
             if name in labels
         }
-
-    def member_predictions(self, split: GraphSplit) -> dict[str, Floats]:
-        """Every member's predictions for a split: output -> ``[n_members, n, d]``."""
-        return self._members(split_batches(split, BUDGET))
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
         """Members' predictions by the members' numbers: output -> number -> ``[n, d]``."""

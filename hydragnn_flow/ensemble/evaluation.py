@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ase import Atoms
@@ -34,7 +35,21 @@ _BEYOND = 10.0
 _LEAST_VALUES = 10
 
 Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
-_Labelled = tuple[dict[str, Floats], dict[str, Floats], NDArray[np.int64], NDArray[np.int64] | None]
+
+
+class Predicted(NamedTuple):
+    """Predictions of labelled structures, and the labels."""
+
+    members: dict[str, Floats]
+    """The members' predictions, output -> ``[n_members, n, d]``."""
+    references: dict[str, Floats]
+    """True values, target -> ``[n, d]``."""
+    n_atoms: NDArray[np.int64]
+    """Of each structure."""
+    numbers: NDArray[np.int64] | None
+    """Atomic numbers of all structures; None if nodes are no atoms."""
+    flagged: NDArray[np.bool_]
+    """Whether each structure is unlike the data that the ensemble was made with."""
 
 
 def evaluate(
@@ -76,11 +91,15 @@ def evaluate(
         If there is nothing to predict, no target has labels, only some structures have one, or a
         label is not what the ensemble predicts.
     """
-    members, references, n_atoms, numbers = predict_labelled(
-        ensemble, data, split=split, keys=keys, say=say
+    found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    return measure_targets(
+        ensemble.distributions(found.members, found.n_atoms, found.numbers),
+        found.references,
+        found.n_atoms,
+        found.flagged,
+        ensemble.manifest,
+        ensemble.coverage,
     )
-    predicted = ensemble.distributions(members, n_atoms, numbers)
-    return measure_targets(predicted, references, n_atoms, ensemble.manifest, ensemble.coverage)
 
 
 def predict_labelled(
@@ -90,16 +109,10 @@ def predict_labelled(
     split: str | None = None,
     keys: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
-) -> _Labelled:
-    """Predictions of labelled structures, ``[n_members, n, d]`` by output, and their labels.
+) -> Predicted:
+    """Predictions of labelled structures, and their labels.
 
     Parameters are those of :func:`evaluate`.
-
-    Returns
-    -------
-    members, references, n_atoms, numbers
-        The members' predictions; true values of targets, ``[n, d]``; atoms of each structure; their
-        atomic numbers, None if nodes are no atoms.
 
     Raises
     ------
@@ -118,7 +131,7 @@ def predict_labelled(
         if not isinstance(opened, GraphStore):
             with opened.naming(path):
                 found = _of_structures(ensemble, opened.found, opened.names, keys, say)
-            _tell_doubts(ensemble, *found, say)
+            _tell_doubts(ensemble, found, say)
             return found
         data = opened
     if isinstance(data, GraphStore):
@@ -127,19 +140,19 @@ def predict_labelled(
                 f"{data.path}: a GraphStore names its labels by targets; leave the keys out"
             )
         found = _of_store(ensemble, data, split, say)
-        _tell_doubts(ensemble, *found, say)
+        _tell_doubts(ensemble, found, say)
         return found
     if split is not None:
         raise InputError("structures have no splits; leave split out")
     structures = [current(atoms) for atoms in check_structures(data)]
     found = _of_structures(ensemble, structures, structure_names(len(structures)), keys, say)
-    _tell_doubts(ensemble, *found, say)
+    _tell_doubts(ensemble, found, say)
     return found
 
 
 def _of_store(
     ensemble: Ensemble, store: GraphStore, split: str | None, say: Callable[[str], None]
-) -> _Labelled:
+) -> Predicted:
     labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
     if not labelled:
         raise InputError(
@@ -147,13 +160,14 @@ def _of_store(
             f"some"
         )
     _tell_missing(ensemble, labelled, say)
-    splits, members = ensemble.store_predictions(store, split)
+    splits, members, remarks = ensemble.store_predictions(store, split)
     if len(splits) > 1:
         names = ", ".join(one.name for one in splits)
         say(f"splits that count together: {names}; choose one with split (--split)")
     n_atoms = np.concatenate([one.n_atoms for one in splits])
     references = ensemble.references(splits, members, labelled)
-    return members, references, n_atoms, numbers_of(splits, ensemble.manifest)
+    numbers = numbers_of(splits, ensemble.manifest)
+    return Predicted(members, references, n_atoms, numbers, _flagged(remarks))
 
 
 def _of_structures(
@@ -162,7 +176,7 @@ def _of_structures(
     names: Sequence[str],
     keys: Mapping[str, str],
     say: Callable[[str], None],
-) -> _Labelled:
+) -> Predicted:
     """Labels first: what is wrong with them is said before anything is predicted."""
     targets = ensemble.manifest.targets
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
@@ -181,22 +195,21 @@ def _of_structures(
         )
     _tell_missing(ensemble, references, say)
     atoms = [one.atoms for one in found]
-    members = ensemble.structure_predictions(atoms, names)
+    members, remarks = ensemble.structure_predictions(atoms, names)
     n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
     for name, label in references.items():
         references[name] = in_components(label, name, members[name].shape[2])
-    return members, references, n_atoms, np.concatenate([one.numbers for one in atoms])
+    numbers = np.concatenate([one.numbers for one in atoms])
+    return Predicted(members, references, n_atoms, numbers, _flagged(remarks))
 
 
-def _tell_doubts(
-    ensemble: Ensemble,
-    members: dict[str, Floats],
-    references: Mapping[str, Floats],
-    n_atoms: NDArray[np.int64],
-    numbers: NDArray[np.int64] | None,
-    say: Callable[[str], None],
-) -> None:
-    predicted = ensemble.distributions(members, n_atoms, numbers)
+def _flagged(remarks: Sequence[str]) -> NDArray[np.bool_]:
+    return np.array([bool(remark) for remark in remarks], dtype=bool)
+
+
+def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
+    n_atoms, references = data.n_atoms, data.references
+    predicted = ensemble.distributions(data.members, n_atoms, data.numbers)
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
         found = predicted[name]

@@ -166,7 +166,12 @@ def finish_ensemble(
         "measures": {
             name: found.to_dict()
             for name, found in measure_targets(
-                distributions, references, test.n_atoms, store.manifest, coverage
+                distributions,
+                references,
+                test.n_atoms,
+                tables.graphs["flagged"].to_numpy(bool),
+                store.manifest,
+                coverage,
             ).items()
         },
         "errors": compare_models(compared, references, test.n_atoms, store.manifest),

@@ -54,7 +54,7 @@ def recalibrate(
         :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
     """
     ensemble = Ensemble.load(path)
-    members, references, n_atoms, numbers = predict_labelled(
+    members, references, n_atoms, numbers, _ = predict_labelled(
         ensemble, data, split=split, keys=keys, say=say
     )
     fold = folds(len(n_atoms))

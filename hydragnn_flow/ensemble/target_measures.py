@@ -31,8 +31,11 @@ class TargetMeasures:
     """Structures with a label and a prediction."""
     values: int
     """Values of these; of forces three per atom."""
+    flagged: int
+    """Structures of these that are unlike the data the ensemble was made with."""
     measures: dict[str, Estimate]
-    """As :func:`~hydragnn_flow.ensemble.bootstrap.measure` names them."""
+    """As :func:`~hydragnn_flow.ensemble.bootstrap.measure` names them; where some structures are
+    flagged, also ``mae_flagged`` and ``mae_unflagged``, of those and of the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; None for what is not defined."""
@@ -40,6 +43,7 @@ class TargetMeasures:
             "unit": self.unit,
             "structures": self.structures,
             "values": self.values,
+            "flagged": self.flagged,
             "measures": {
                 name: {
                     end: number if np.isfinite(number) else None
@@ -54,6 +58,7 @@ def measure_targets(
     predicted: Mapping[str, Distribution],
     references: Mapping[str, Floats],
     n_atoms: NDArray[np.int64],
+    flagged: NDArray[np.bool_],
     manifest: Manifest,
     coverage: float,
 ) -> dict[str, TargetMeasures]:
@@ -67,6 +72,8 @@ def measure_targets(
         Target -> true values ``[n, d]``.
     n_atoms
         Of each structure.
+    flagged
+        Whether each structure is unlike the data that the ensemble was made with.
     manifest
         Level and unit of each target.
     coverage
@@ -94,10 +101,18 @@ def measure_targets(
                     lo, hi = values.interval(level)
                     ends[level] = (lo * scale).ravel(), (hi * scale).ravel()
             sample = Sample(structure, reference, mean, std, ends).known()
-            found[label] = TargetMeasures(
-                unit, len(np.unique(sample.structure)), len(sample), measure(sample)
-            )
+            found[label] = _measures(sample, flagged, unit)
     return found
+
+
+def _measures(sample: Sample, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
+    found = measure(sample)
+    structures, is_flagged = np.unique(sample.structure), flagged[sample.structure]
+    if is_flagged.any():
+        found["mae_flagged"] = measure(sample[is_flagged])["mae"]
+        found["mae_unflagged"] = measure(sample[~is_flagged])["mae"]
+    n_flagged = int(flagged[structures].sum())
+    return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
 
 
 def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:

@@ -22,6 +22,8 @@ _WORDS = {
     "sharpness": "sharpness",
     "spearman": "Spearman(|error|, std)",
     "retention": "error retention",
+    "mae_flagged": "MAE, flagged structures",
+    "mae_unflagged": "MAE, other structures",
 }
 
 
@@ -44,6 +46,7 @@ def measures_table(targets: Mapping[str, Mapping[str, Any]]) -> Table:
         # Beside the first measures there is room for what the target is.
         about = [name, target["unit"], _counted(target["structures"], "structure")]
         about.append(_counted(target["values"], "value"))
+        about.append(f"{target.get('flagged', 0):,} flagged")
         measures = target["measures"].items()
         for place, (measure, estimate) in enumerate(measures):
             told = about[place] if place < len(about) else ""
@@ -64,7 +67,11 @@ def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """
     columns: dict[str, dict[str, str]] = {}
     for name, target in targets.items():
-        told = {"structures": f"{target['structures']:,}", "values": f"{target['values']:,}"}
+        told = {
+            "structures": f"{target['structures']:,}",
+            "values": f"{target['values']:,}",
+            "flagged": f"{target.get('flagged', 0):,}",
+        }
         for measure, estimate in target["measures"].items():
             value, interval = _cells(measure, estimate)
             told[words(measure)] = f"{value} [{interval}]" if interval else value

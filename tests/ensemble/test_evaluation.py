@@ -137,6 +137,32 @@ def test_all_ways_to_the_same_data_give_the_same_measures(
     same(evaluate(ensemble, file, keys=KEYS), expected)
 
 
+def test_flagged_structures_are_counted_and_their_errors_told_apart(
+    ensemble: Ensemble, structures: list[Atoms], tmp_path: Path
+) -> None:
+    odd = structures[1]
+    results = odd.calc.results
+    odd.set_cell(0.8 * odd.cell.array, scale_atoms=True)
+    odd.calc = SinglePointCalculator(odd, **results)
+    flagged = ensemble.predict(structures).graphs["flagged"].to_numpy(bool)
+    assert flagged[1] and not flagged.all()
+    file = tmp_path / "all.extxyz"
+    write(file, structures)
+    for data in (structures, file):
+        found = evaluate(ensemble, data)
+        table = ensemble.predict(structures).graphs
+        away = np.abs(table["energy_error"].to_numpy())
+        energy = found["energy"]
+        assert energy.flagged == flagged.sum()
+        assert energy.measures["mae_flagged"].value == pytest.approx(away[flagged].mean(), rel=1e-4)
+        mean = away[~flagged].mean()
+        assert energy.measures["mae_unflagged"].value == pytest.approx(mean, rel=1e-4)
+        assert {"mae_flagged", "mae_unflagged"} <= found["forces"].measures.keys()
+    some = [atoms for atoms, is_flagged in zip(structures, flagged, strict=True) if not is_flagged]
+    alike = evaluate(ensemble, some)["energy"]
+    assert alike.flagged == 0 and "mae_flagged" not in alike.measures
+
+
 @pytest.fixture
 def of_tables(ensemble: Ensemble) -> Ensemble:
     """As trained on a table."""

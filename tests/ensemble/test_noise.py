@@ -188,7 +188,7 @@ def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore
 def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphStore) -> None:
     """Their predictions are combined as without, by a calibration as without."""
     ensemble = Ensemble.load(run)
-    predicted = ensemble.member_predictions(alloy_store["testset"])
+    _, predicted, _ = ensemble.store_predictions(alloy_store, "testset")
     assert "energy_aleatoric_std" in predicted
     plain = {**WITH_NOISE, "Training": {**WITH_NOISE["Training"], "loss_function_type": "mse"}}
     mixed = replace(ensemble, models=(ensemble.models[0], build_model(plain, alloy_store)))

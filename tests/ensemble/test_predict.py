@@ -334,7 +334,7 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
     (of_store,) = predict_chunks(broken, alloy_store, split="testset")
     lost = of_store.tables.graphs["energy_mean"].isna()
     assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
-    splits, found = broken.store_predictions(alloy_store, "testset")
+    splits, found, _ = broken.store_predictions(alloy_store, "testset")
     assert split_tables(broken, splits, found, ()).graphs["flagged"][lost].all()
 
 

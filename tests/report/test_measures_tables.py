@@ -31,7 +31,7 @@ TARGETS = {
 
 
 def test_every_measure_has_words() -> None:
-    told = [words(name) for name in (*MEASURES, *OF_INTERVALS)]
+    told = [words(name) for name in (*MEASURES, "mae_flagged", "mae_unflagged", *OF_INTERVALS)]
     assert len(set(told)) == len(told)
     assert told[-2:] == ["99.5 % interval holds", "99.5 % interval width"]
 
@@ -45,7 +45,7 @@ def test_the_terminal_shows_each_target_and_fits() -> None:
     assert cells[0] == ["energy", "MAE", "0.500", "0.250 to 0.750"]
     assert cells[1][0] == "eV"
     assert cells[2] == ["1 structure", "R²", "", ""], "undefined"
-    assert cells[3][0] == "1,234 values"
+    assert [row[0] for row in cells[3:6]] == ["1,234 values", "0 flagged", ""]
     assert cells[10][1:] == ["90 % interval holds", "100.0 %", "93.8 % to 100.0 %"]
     assert cells[14] == ["[red]<b>", "MAE", "0.500", ""], "of one structure there is no interval"
 
@@ -57,7 +57,7 @@ def test_the_page_shows_them_below_the_errors(finished: Made) -> None:
     page = render(replace(run, ensemble={**run.ensemble, "measures": TARGETS}))
     frame = measures_frame(TARGETS)
     assert list(frame) == ["measure", "energy [eV]", "[red]<b>"]
-    assert frame["energy [eV]"][:3].tolist() == ["1", "1,234", "0.500 [0.250 to 0.750]"]
+    assert frame["energy [eV]"][:4].tolist() == ["1", "1,234", "0", "0.500 [0.250 to 0.750]"]
     for told in ("energy [eV]", "[red]&lt;b&gt;", "Spearman(|error|, std)", "93.8 % to 100.0 %"):
         assert told in page
     assert page.index("Accuracy on the test split") < page.index("Spearman")
