@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("models",),
     ("data", "search", "segment"),
-    ("config", "placement"),
+    ("config", "placement", "tasks"),
     ("locks", "processes", "retries"),
     ("errors", "files", "lazy", "log", "signals", "versions"),
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +16,7 @@ from hydragnn_flow.commands import evaluate, export, init, predict, search, sele
 from hydragnn_flow.commands.console import (
     RunDir,
     console,
+    interruptible,
     say,
     short,
     using,
@@ -128,7 +127,7 @@ def prepare(
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
     machine = sites.load(site, options)
-    with _interruptible(), using(run_dir or _RUNS, data):
+    with interruptible(), using(run_dir or _RUNS, data):
         store = build(loaded, machine, run_dir)
     say(f"store ready: {short(store)}")
 
@@ -153,7 +152,7 @@ def run(
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
     machine = sites.load(site, options)
-    with _interruptible(), using(run_dir or _RUNS, data):
+    with interruptible(), using(run_dir or _RUNS, data):
         summary = run_campaign(loaded, machine, run_dir)
     where = short(summary.run_directory)
     if summary.was_complete:
@@ -291,26 +290,12 @@ def store_check(path: Store) -> None:
 
 _RUNS = Path("runs")
 _LINES_OF_LOG = 20
-_STOPPED = "stopped; the same command continues from here"
 # Size [bytes] of a store whose check takes long enough for a progress bar.
 _LONG = 1 << 30
 
 
 def _counted(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Say that a command stopped by Ctrl-C or another signal can be continued."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(_STOPPED)
-        raise typer.Exit(130) from None
-    except SystemExit:
-        say(_STOPPED)
-        raise
 
 
 def main() -> None:

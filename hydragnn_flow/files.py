@@ -58,6 +58,26 @@ def replacing(path: Path, may_write: Callable[[], bool] = lambda: True) -> Itera
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Make a directory at once, at the end of a ``with`` block that fills a temporary one.
+
+    A crash leaves all of it or nothing. If another process is faster, its directory stays.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir(mode=0o700)
+    try:
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def sweep(path: Path) -> None:
     """Delete temporary files left by killed writers of ``path``; no process may be writing it."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):

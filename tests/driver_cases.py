@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,7 +32,12 @@ def member_lines(run: Path) -> int:
 
 def start(config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
     """Give the command, on a machine of two cores however many there are."""
-    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
+    return command_on_two_cores(["run", config, "--run-dir", run], log)
+
+
+def command_on_two_cores(words: Sequence[str | Path], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command whose site `local` has two GCDs."""
+    command = [sys.executable, "-m", "hydragnn_flow.cli", *words]
     with log.open("ab") as output, bound_to(TWO_CORES):
         return subprocess.Popen(command, stdout=output, stderr=output)
 

@@ -16,7 +16,7 @@ import torch
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.preparation import PoolWorkers
+from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.campaign.view import View
@@ -123,7 +123,7 @@ def _prepare(
         config.seed,
         directory.store,
         view.step,
-        PoolWorkers(site, pools),
+        PoolWorkers(site, pools, "hydragnn_flow.data:run_task"),
         whole_lists=architecture.enable_interatomic_potential
         and architecture.truncated_neighbours == "refuse",
     )

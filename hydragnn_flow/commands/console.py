@@ -18,6 +18,7 @@ console = Console()
 
 # The system refuses these without naming a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_STOPPED = "stopped; the same command continues from here"
 
 
 @contextmanager
@@ -46,6 +47,19 @@ def using(*named: Path | None) -> Iterator[None]:
         raise InputError(
             f"{refused}: {error.strerror}; make it usable or name another place"
         ) from error
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Say that a command stopped by Ctrl-C or another signal can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(_STOPPED)
+        raise typer.Exit(130) from None
+    except SystemExit:
+        say(_STOPPED)
+        raise
 
 
 def _existing(run_dir: Path) -> Path:

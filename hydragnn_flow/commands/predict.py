@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import (
     FinishedRun,
     Without,
     console,
     existing_data,
+    interruptible,
     refuse_unwritable,
     say,
     say_without,
     short,
     using,
 )
+from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.ensemble import Ensemble
+    from hydragnn_flow.ensemble.predictions_files import Written
+    from hydragnn_flow.execution import Site
 
 app = typer.Typer()
 
@@ -33,6 +41,7 @@ def _writable(outs: list[Path]) -> list[Path]:
 
 
 @app.command()
+@sites.with_options
 def predict(
     run_dir: FinishedRun,
     structures: Annotated[
@@ -78,8 +87,25 @@ def predict(
     ] = None,
     without: Without = None,
     device: Annotated[
-        str, typer.Option("--device", help="Device of the networks, by torch's name, as cuda.")
-    ] = "cpu",
+        str | None,
+        typer.Option(
+            "--device",
+            help="Device of the networks, by torch's name, as cuda. By default the CPU; with "
+            "--site, what the site says.",
+            show_default=False,
+        ),
+    ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            "--site",
+            help="Spread the work over all GCDs of a machine: the name of a shipped site, a site "
+            "file, or a site.yaml. The same command continues what was stopped. All paths must be "
+            "on file systems that its nodes see. Without it, this process predicts.",
+            show_default=False,
+        ),
+    ] = None,
+    **options: Any,
 ) -> None:
     """Predict structures with the ensemble of a finished run.
 
@@ -89,34 +115,20 @@ def predict(
     beside the predictions, with the errors. Units are those of the training data; they are printed,
     and written to the metadata of Parquet files.
     """
+    machine = _machine(site, device, options)
     from hydragnn_flow.ensemble import Ensemble
-    from hydragnn_flow.ensemble.predictions_files import write_predictions
-    from hydragnn_flow.report.progress import CampaignView
-    from hydragnn_flow.training.memory import keep_freed_memory
 
-    keep_freed_memory()
+    asked: dict[str, Any] = {"split": split, "members": members}
     with using(*out, run_dir, structures):
         ensemble = Ensemble.load(run_dir, without=without or ())
         if coverage is not None:
             ensemble = ensemble.at(coverage)
         say_without(without)
-        begun = time.monotonic()
-        with CampaignView(console) as view:
-
-            def progress(done: int, total: int | None) -> None:
-                if total and time.monotonic() > begun + _SECONDS_BEFORE_A_BAR:
-                    view.step("predict", done, total)
-
-            done = write_predictions(
-                ensemble,
-                structures,
-                out,
-                split=split,
-                members=members,
-                device=device,
-                say=say,
-                progress=progress,
-            )
+        if machine is None:
+            done = _here(ensemble, structures, out, asked | {"device": device or "cpu"})
+        else:
+            asked |= {"without": without or (), "coverage": coverage}
+            done = _on_site(run_dir, structures, out, machine, asked)
     for path in done.files:
         say(short(path))
     if done.without:
@@ -129,3 +141,47 @@ def predict(
     targets = ensemble.manifest.targets
     units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
     say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
+
+
+def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> Site | None:
+    """The site that the options name; None for this process."""
+    if site is not None:
+        if device is not None:
+            raise InputError(f"--device {device}: the site says what its GCDs are; leave it out")
+        return sites.load(site, options)
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"--{name} {value}: is an option of a site; name one with --site")
+    return None
+
+
+def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str, Any]) -> Written:
+    """Predict in this process."""
+    from hydragnn_flow.ensemble import write_predictions
+    from hydragnn_flow.report.progress import CampaignView
+    from hydragnn_flow.training.memory import keep_freed_memory
+
+    keep_freed_memory()
+    begun = time.monotonic()
+    with CampaignView(console) as view:
+
+        def progress(done: int, total: int | None) -> None:
+            if total and time.monotonic() > begun + _SECONDS_BEFORE_A_BAR:
+                view.step("predict", done, total)
+
+        return write_predictions(ensemble, structures, out, say=say, progress=progress, **asked)
+
+
+def _on_site(
+    run_dir: Path, structures: Path, out: list[Path], site: Site, asked: dict[str, Any]
+) -> Written:
+    """Predict on the GCDs of a site."""
+    from hydragnn_flow.campaign.prediction import predict_on_site
+    from hydragnn_flow.report.progress import CampaignView
+
+    with interruptible(), CampaignView(console) as view:
+
+        def progress(done: int, total: int, note: str) -> None:
+            view.step("predict", done, total, note)
+
+        return predict_on_site(run_dir, structures, out, site, say=say, progress=progress, **asked)

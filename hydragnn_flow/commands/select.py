@@ -15,7 +15,6 @@ from hydragnn_flow.commands.console import (
     short,
     using,
 )
-from hydragnn_flow.errors import InputError
 
 app = typer.Typer()
 
@@ -32,8 +31,8 @@ def select(
     structures: Annotated[
         Path,
         typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, or a table (.csv) like that "
-            "of the training data.",
+            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a table "
+            "(.csv) like that of the training data.",
             metavar="STRUCTURES",
             show_default=False,
             callback=existing_data,
@@ -49,19 +48,21 @@ def select(
     The structure about which the members disagree most comes first; then always the one whose
     disagreement times its distance from those selected before is largest, by node features. Each is
     written with its `file`, its number in that as `frame`, and its `uncertainty`: the disagreement
-    relative to the mean of all structures.
+    relative to the mean of all structures. Of a GraphStore, it has `split` and `graph_id` instead.
     """
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
     from hydragnn_flow.ensemble.labels import keys_of_label
-    from hydragnn_flow.ensemble.structure_files import read_path
+    from hydragnn_flow.ensemble.predictions_files import check_keeps_input
+    from hydragnn_flow.ensemble.structure_files import Structures, read_path
 
     with using(out, run_dir, structures):
+        check_keeps_input(structures, [out])
         ensemble = Ensemble.load(run_dir)
         found = read_path(structures, ensemble, split=None, say=say)
         if isinstance(found, GraphStore):
-            raise InputError(f"{structures}: is a GraphStore; give the files it was made of")
+            found = Structures.of_store(found)
         with found.naming(structures):
             selection = select_structures(ensemble, found.atoms, n, names=found.names)
         labels = {
@@ -69,5 +70,5 @@ def select(
             for target in ensemble.calibrations
             for key in keys_of_label(ensemble.manifest, target)
         }
-        write_selection(out, selection, found.atoms, found.files, found.frames, labels)
+        write_selection(out, selection, found.atoms, found.origins, labels)
     say(f"{short(out)}: {n:,} of {len(found.atoms):,} structures")

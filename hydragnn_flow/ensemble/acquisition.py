@@ -78,8 +78,7 @@ def write_selection(
     path: Path,
     selection: Selection,
     structures: Sequence[Atoms],
-    files: Sequence[str],
-    frames: Sequence[int],
+    origins: Sequence[Mapping[str, str | int]],
     labels: Collection[str],
 ) -> None:
     """Write the chosen structures as extended XYZ, in the order of choice and without labels.
@@ -92,9 +91,9 @@ def write_selection(
         Choice among ``structures``.
     structures
         Structures that were chosen from.
-    files, frames
-        File of each structure, and its number in it. Chosen structures are written with these as
-        `file` and `frame`, and with their `uncertainty`.
+    origins
+        Where each structure comes from: its `file`, say, and its number in that, the `frame`.
+        Chosen structures are written with it, and with their `uncertainty`.
     labels
         Names of what is left out, beside the results of calculations.
     """
@@ -104,8 +103,7 @@ def write_selection(
         for name in labels:
             atoms.info.pop(name, None)
             atoms.arrays.pop(name, None)
-        atoms.info["file"] = files[i]
-        atoms.info["frame"] = frames[i]
+        atoms.info |= origins[i]
         atoms.info["uncertainty"] = float(selection.uncertainties[i])
         chosen.append(atoms)
     write_text(path, extended_xyz(chosen))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import ase.io
@@ -21,6 +23,25 @@ def extended_xyz(structures: Sequence[Atoms]) -> str:
     text = StringIO()
     ase.io.write(text, [_writable(atoms) for atoms in structures], format="extxyz")
     return text.getvalue()
+
+
+def numbered_frames(file: Path, key: str, first: int) -> Iterator[str]:
+    """The structures of a file that :func:`extended_xyz` made, with their numbers under a key.
+
+    Parameters
+    ----------
+    file
+        The file.
+    key
+        Name of the number among what is said of a structure; it is not there yet.
+    first
+        Number of the first structure.
+    """
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        for number, n_atoms in enumerate(lines, first):
+            said = next(lines).rstrip("\n")
+            atoms = "".join(islice(lines, int(n_atoms)))
+            yield f"{n_atoms}{said} {key}={number}\n{atoms}"
 
 
 def _writable(atoms: Atoms) -> Atoms:

@@ -14,14 +14,14 @@ from ase import Atoms
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
-from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
 from hydragnn_flow.ensemble.labels import atoms_of, in_components, keys_of_label, label_if_known
-from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, Predictions, build_tables
 from hydragnn_flow.ensemble.records import CHUNK, Record, chunks, columns_of, fault_of
-from hydragnn_flow.ensemble.structure_files import Files, Progress, open_path
+from hydragnn_flow.ensemble.structure_files import Files, Piece, Progress, open_path
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stress import STRESS
@@ -65,9 +65,9 @@ def predict_chunks(
     opened: Predictable | Files = data
     if isinstance(data, (str, Path)):
         opened = open_path(Path(data), ensemble.manifest, split, but)
-    ensemble = _on_device(ensemble, device)
+    ensemble = on_device(ensemble, device)
     if isinstance(opened, GraphStore):
-        yield from _of_store(ensemble, opened, split, members, progress)
+        yield from chunks_of_store(ensemble, opened, split, None, members, progress)
         return
     if split is not None:
         raise InputError("structures have no splits; leave split out")
@@ -76,10 +76,70 @@ def predict_chunks(
         records = opened.records(say, progress)
     else:
         records = (Record(current(atoms)) for atoms in check_structures(opened))
+    yield from chunks_of_records(ensemble, records, members)
+
+
+def chunks_of_records(
+    ensemble: Ensemble, records: Iterable[Record], members: bool
+) -> Iterator[Chunk]:
+    """Predict structures, which are numbered from 0.
+
+    Parameters
+    ----------
+    ensemble
+        An ensemble that reads structures.
+    records
+        The structures.
+    members
+        Whether to give every member's prediction too.
+    """
     first = 0
     for some in chunks(records):
         yield _of_structures(ensemble, some, first, members)
         first += len(some)
+
+
+def chunks_of_store(
+    ensemble: Ensemble,
+    store: GraphStore,
+    split: str | None,
+    pieces: Sequence[Piece] | None,
+    members: bool,
+    progress: Progress = lambda done, total: None,
+) -> Iterator[Chunk]:
+    """Predict graphs of a store.
+
+    Parameters
+    ----------
+    ensemble
+        An ensemble.
+    store, split
+        As for :meth:`Ensemble.splits_of`.
+    pieces
+        Which of its graphs; all if None.
+    members
+        Whether to give every member's prediction too.
+    progress
+        Told how far the store is read.
+
+    Raises
+    ------
+    InputError
+        As :meth:`Ensemble.splits_of`.
+    """
+    splits = {one.name: one for one in ensemble.splits_of(store, split)}
+    ranges = [
+        (splits[name], first, len(splits[name]) if stop is None else stop)
+        for name, first, stop in ([Piece(name) for name in splits] if pieces is None else pieces)
+    ]
+    total, done = sum(stop - first for _, first, stop in ranges), 0
+    for one, first, last in ranges:
+        for start in range(first, last, CHUNK):
+            progress(done, total)
+            stop = min(start + CHUNK, last)
+            named = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
+            yield _of_graphs(ensemble, store, one, start, stop, named, members)
+            done += stop - start
 
 
 def _of_structures(ensemble: Ensemble, records: list[Record], first: int, members: bool) -> Chunk:
@@ -112,46 +172,45 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
     return Chunk(tables, structures, int(lost.sum()), int((flagged & ~lost).sum()))
 
 
-def _of_store(
-    ensemble: Ensemble, store: GraphStore, split: str | None, members: bool, progress: Progress
-) -> Iterator[Chunk]:
-    splits = ensemble.splits_of(store, split)
-    labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
-    total, done = sum(map(len, splits)), 0
-    for one in splits:
-        for start in range(0, len(one), CHUNK):
-            progress(done, total)
-            stop = min(start + CHUNK, len(one))
-            labels: dict[str, list[Floats]] = {name: [] for name in labelled}
-            said: list[str] = []
-            batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
-            numbers: list[NDArray[np.int64]] = []
-            batches = _keeping(labels, numbers, batches, store)
-            predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
-            n_atoms = one.n_atoms[start:stop]
-            predicted = ensemble.distributions(
-                predictions, n_atoms, np.concatenate(numbers) if numbers else None
-            )
-            unlike = ensemble.remarks(said, predictions, n_atoms)
-            missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
-            flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
-            about = {"split": [one.name] * (stop - start)} if len(splits) > 1 else {}
-            tables = build_tables(
-                {**about, "graph_id": one.graph_id[start:stop]},
-                n_atoms,
-                ensemble.manifest.targets,
-                predicted,
-                {
-                    name: in_components(np.concatenate(found), name, predicted[name].mean.shape[1])
-                    for name, found in labels.items()
-                },
-                ensemble.coverage,
-                ensemble.by_number(predictions) if members else None,
-                joined_notes(unlike, missing),
-                flagged.tolist(),
-            )
-            yield Chunk(tables, None, int(lost.sum()), int((flagged & ~lost).sum()))
-            done += stop - start
+def _of_graphs(
+    ensemble: Ensemble,
+    store: GraphStore,
+    one: GraphSplit,
+    start: int,
+    stop: int,
+    named: Mapping[str, list[str]],
+    members: bool,
+) -> Chunk:
+    labels: dict[str, list[Floats]] = {
+        name: [] for name in ensemble.calibrations if name in store.manifest.targets
+    }
+    said: list[str] = []
+    numbers: list[NDArray[np.int64]] = []
+    batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
+    batches = _keeping(labels, numbers, batches, store)
+    predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
+    n_atoms = one.n_atoms[start:stop]
+    predicted = ensemble.distributions(
+        predictions, n_atoms, np.concatenate(numbers) if numbers else None
+    )
+    unlike = ensemble.remarks(said, predictions, n_atoms)
+    missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
+    flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
+    tables = build_tables(
+        {**named, GRAPH_ID: one.graph_id[start:stop]},
+        n_atoms,
+        ensemble.manifest.targets,
+        predicted,
+        {
+            name: in_components(np.concatenate(found), name, predicted[name].mean.shape[1])
+            for name, found in labels.items()
+        },
+        ensemble.coverage,
+        ensemble.by_number(predictions) if members else None,
+        joined_notes(unlike, missing),
+        flagged.tolist(),
+    )
+    return Chunk(tables, None, int(lost.sum()), int((flagged & ~lost).sum()))
 
 
 def _keeping(
@@ -216,7 +275,7 @@ def missing_predictions(
     return ["; ".join(words) for words in notes], lost
 
 
-def _on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
+def on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
     """The ensemble, or a copy whose networks are on another device."""
     there = usable_device(device)
     if there == ensemble.device:

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
-from hydragnn_flow.ensemble.predictions_table import Predictions, may_be_absent
+from hydragnn_flow.ensemble.predictions_table import NODES, Predictions, may_be_absent
+from hydragnn_flow.ensemble.spool import Spool
 from hydragnn_flow.ensemble.structure_files import Progress
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import replacing
+from hydragnn_flow.locks import Held, Unlockable, locked
 
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble
 
 EXTXYZ = ".extxyz"
 SUFFIXES = (".csv", ".parquet", EXTXYZ)
+_LOCK = "lock"
 
 
 class PredictionFiles:
     """Files that predictions are added to, from entering a ``with`` block to leaving it.
 
     At its end the files appear, complete; after an exception none does. Memory does not grow with
-    the number of predictions: they wait in a temporary file, because only the last structure tells
-    whether any has a label.
+    the number of predictions: they wait in a hidden directory beside each file, because only the
+    last structure tells whether any has a label.
 
     Parameters
     ----------
@@ -50,7 +48,8 @@ class PredictionFiles:
     Raises
     ------
     InputError
-        If a file has another suffix, is in no directory, or is the table of atoms of another.
+        If a file has another suffix, is in no directory, is the table of atoms of another, or, on
+        entering the block, is being written by another process.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -59,7 +58,7 @@ class PredictionFiles:
                 raise InputError(f"{path}: must end in {' or '.join(SUFFIXES)}")
             if not path.absolute().parent.is_dir():
                 raise InputError(f"{path}: there is no directory {path.parent}; make it first")
-        of_atoms = {_table(path, "_nodes"): path for path in paths if path.suffix != EXTXYZ}
+        of_atoms = {_table(path, NODES): path for path in paths if path.suffix != EXTXYZ}
         for path in paths:
             if (other := of_atoms.get(path)) is not None:
                 raise InputError(
@@ -68,20 +67,19 @@ class PredictionFiles:
                 )
         self.written: list[Path] = []
         """The files, once they are complete."""
-        self._paths = paths
-        self._tables: dict[str, _Spool] = {}
-        self._structures: list[IO[str]] = []
+        self._paths = list(dict.fromkeys(paths))
+        self._folders: dict[Path, Path] = {}
+        self._tables: dict[str, Spool] = {}
+        self._frames: dict[Path, IO[str]] = {}
         self._until_the_end = ExitStack()
 
     def __enter__(self) -> PredictionFiles:
         with ExitStack() as stack:
-            folder = self._paths[0].absolute().parent
-            temporary = TemporaryDirectory(prefix=".predictions.", dir=folder)
-            self._folder = Path(stack.enter_context(temporary))
             for path in self._paths:
+                self._folders[path] = stack.enter_context(_workplace(path))
                 if path.suffix == EXTXYZ:
-                    file = stack.enter_context(replacing(path))
-                    self._structures.append(stack.enter_context(file.open("w", encoding="utf-8")))
+                    file = self._folders[path] / path.name
+                    self._frames[path] = stack.enter_context(file.open("w", encoding="utf-8"))
             self._until_the_end = stack.pop_all()
         return self
 
@@ -94,15 +92,26 @@ class PredictionFiles:
         if kind is not None:
             self._until_the_end.__exit__(kind, error, trace)
             return
-        with self._until_the_end as stack:
-            for path in self._paths:
-                if path.suffix == EXTXYZ:
-                    self.written.append(path)
+        with self._until_the_end:
+            complete: dict[Path, Path] = {}
+            for path, folder in self._folders.items():
+                if path in self._frames:
+                    self._frames[path].flush()
+                    os.fsync(self._frames[path].fileno())
+                    complete[path] = folder / path.name
                     continue
                 for name, table in self._tables.items():
                     target = _table(path, name)
-                    table.write(stack.enter_context(replacing(target)), path.suffix)
-                    self.written.append(target)
+                    complete[target] = folder / target.name
+                    table.write(complete[target], path.suffix)
+            for target, file in complete.items():
+                file.replace(target)
+                self.written.append(target)
+
+    @property
+    def hold_structures(self) -> bool:
+        """Whether a file holds the structures too."""
+        return any(path.suffix == EXTXYZ for path in self._paths)
 
     def add(self, tables: Predictions, structures: Sequence[Atoms] | None = None) -> None:
         """Add predictions.
@@ -114,77 +123,84 @@ class PredictionFiles:
         structures
             The structures; needed for extended XYZ.
         """
-        for name, table in (("", tables.graphs), ("_nodes", tables.nodes)):
-            if table is None:
-                continue
-            if name not in self._tables:
-                spool = _Spool(self._folder / f"table{name}", table)
-                self._tables[name] = self._until_the_end.enter_context(spool)
-            self._tables[name].add(table)
-        for file in self._structures:
+        for name, table in tables.by_name().items():
+            self.add_table(name, table)
+        if self.hold_structures:
             if structures is None:
-                raise InputError(
-                    f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; "
-                    f"choose {' or '.join(SUFFIXES[:-1])}"
-                )
-            file.write(extended_xyz(with_predictions(structures, tables)))
+                raise no_structures()
+            self.add_frames(extended_xyz(with_predictions(structures, tables)))
+
+    def add_table(self, name: str, table: pd.DataFrame) -> None:
+        """Add to a table alone, by its name as of :meth:`Predictions.by_name`."""
+        if name not in self._tables:
+            folder = self._folders[self._paths[0]]
+            spool = Spool(folder / f"table{name}", table)
+            self._tables[name] = self._until_the_end.enter_context(spool)
+        self._tables[name].add(table)
+
+    def add_frames(self, text: str) -> None:
+        """Add structures with their predictions, as extended XYZ."""
+        for file in self._frames.values():
+            file.write(text)
+
+
+def written_to(paths: Sequence[Path]) -> list[Path]:
+    """The files that :class:`PredictionFiles` may write for some paths, tables of atoms too."""
+    return [
+        file
+        for path in paths
+        for file in ([path] if path.suffix == EXTXYZ else [path, _table(path, NODES)])
+    ]
+
+
+def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
+    """Refuse to replace the structures by what is computed for them.
+
+    Raises
+    ------
+    InputError
+        If one of the files to write is the one that is read.
+    """
+    for path in paths:
+        if path.exists() and data.exists() and path.samefile(data):
+            raise InputError(f"{path}: holds the structures; write to another file")
+
+
+def no_structures() -> InputError:
+    """The error for extended XYZ of a GraphStore."""
+    return InputError(
+        f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; choose "
+        f"{' or '.join(SUFFIXES[:-1])}"
+    )
+
+
+@contextmanager
+def _workplace(path: Path) -> Iterator[Path]:
+    """The hidden directory in which a file grows, without what a killed process left in it."""
+    folder = path.with_name(f".{path.name}.writing")
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(exist_ok=True)
+            stack.enter_context(locked(folder / _LOCK, 0.0))
+        except (Held, FileNotFoundError):  # a process that has just finished deletes it
+            raise InputError(
+                f"{path}: another process is writing it; wait for it, or name another file"
+            ) from None
+        except Unlockable as error:
+            raise InputError(
+                f"{path}: is on a file system that cannot lock files ({error.strerror}); choose a "
+                f"directory on another"
+            ) from None
+        stack.callback(shutil.rmtree, folder)
+        for left in folder.iterdir():
+            if left.name != _LOCK:
+                left.unlink()
+        yield folder
 
 
 def _table(path: Path, name: str) -> Path:
     """File of a table, ``name`` behind the stem of the file that was asked for."""
     return path.with_name(f"{path.stem}{name}{path.suffix}")
-
-
-class _Spool:
-    """A table that grows in a temporary Parquet file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    table
-        A first part of the table.
-    """
-
-    def __init__(self, path: Path, table: pd.DataFrame) -> None:
-        self._path = path
-        fields = [(name, _type(table[name])) for name in table]
-        # Where pandas keeps what DataFrame.attrs hold.
-        self._schema = pa.schema(fields).with_metadata({"PANDAS_ATTRS": json.dumps(table.attrs)})
-        self._empty = set(may_be_absent(table))
-
-    def __enter__(self) -> _Spool:
-        self._writer = pa.parquet.ParquetWriter(self._path, self._schema)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-
-    def add(self, table: pd.DataFrame) -> None:
-        """Add a part of the table."""
-        whole = table.reindex(columns=self._schema.names)
-        self._empty = {name for name in self._empty if not whole[name].notna().any()}
-        self._writer.write_table(pa.Table.from_pandas(whole, self._schema, preserve_index=False))
-
-    def write(self, path: Path, suffix: str) -> None:
-        """Write the table without its empty columns; nothing can be added afterwards."""
-        self._writer.close()
-        names = [name for name in self._schema.names if name not in self._empty]
-        schema = pa.schema([self._schema.field(name) for name in names])
-        with pa.parquet.ParquetFile(self._path) as file, path.open("wb") as out:
-            if suffix == ".csv":
-                out.write((",".join(map(_quoted, names)) + "\n").encode())
-                options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
-                writer: Any = pa.csv.CSVWriter(out, schema, write_options=options)
-            else:
-                schema = schema.with_metadata(self._schema.metadata)
-                writer = pa.parquet.ParquetWriter(out, schema)
-            with writer:
-                for number in range(file.num_row_groups):
-                    part = file.read_row_group(number, columns=names)
-                    writer.write_table(part.replace_schema_metadata(schema.metadata))
-            out.flush()
-            os.fsync(out.fileno())
 
 
 class Written(NamedTuple):
@@ -229,6 +245,9 @@ def write_predictions(
         As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
     """
     structures = without = unlike = 0
+    outs = written_to(paths)
+    if isinstance(data, (str, Path)):
+        check_keeps_input(Path(data), outs)
     with PredictionFiles(paths) as files:
         for chunk in predict_chunks(
             ensemble,
@@ -238,7 +257,7 @@ def write_predictions(
             device=device,
             say=say,
             progress=progress,
-            but=paths,
+            but=outs,
         ):
             files.add(chunk.tables, chunk.structures)
             structures += len(chunk.tables.graphs)
@@ -293,14 +312,3 @@ def _is_absent(value: Any, is_label: bool) -> bool:
     if value is None or isinstance(value, str):
         return not value
     return is_label and bool(np.isnan(value).all())
-
-
-def _type(column: pd.Series[Any]) -> pa.DataType:
-    """Arrow's type; columns of objects hold words, or nothing."""
-    kinds = {"O": pa.string(), "i": pa.int64(), "b": pa.bool_()}
-    return kinds.get(column.dtype.kind, pa.float64())
-
-
-def _quoted(name: str) -> str:
-    """A name in the header of a CSV file."""
-    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\n\r') else name

@@ -15,8 +15,10 @@ from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
-ID, NOTE, FLAGGED = "id", "note", "flagged"
+GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
 ERROR = "_error"
+NODES = "_nodes"
+"""Name of the table of atoms, behind that of the table of structures."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Predictions:
     nodes: pd.DataFrame | None
     """A row per atom: the same columns but `note` and `flagged`, `node_index`, then those of each
     node target. None if the ensemble has no node targets."""
+
+    def by_name(self) -> dict[str, pd.DataFrame]:
+        """The tables there are, by what the names of their files end in: nothing, `_nodes`."""
+        return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
     def save(self, stem: Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""

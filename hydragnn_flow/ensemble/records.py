@@ -12,7 +12,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_flow.data.sources.single import check_sites
 from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.ensemble.predictions_table import ID
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, ID
 
 CHUNK = 1024
 """Structures that are predicted, laid out and written together. The same ones are batched
@@ -45,7 +45,7 @@ def columns_of(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     first
         Number of the first of them among all that are predicted.
     """
-    columns: dict[str, list[Any]] = {"graph_id": list(range(first, first + len(records)))}
+    columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
     if any(record.file is not None for record in records):
         columns |= {"file": [r.file for r in records], "frame": [r.frame for r in records]}
     columns["formula"] = [_formula(record.found) for record in records]

@@ -6,17 +6,19 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
-from hydragnn_flow.data.sources.csv_tables import each_row
+from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.ensemble.labels import atoms_of
 from hydragnn_flow.ensemble.records import Record, fault_of
 from hydragnn_flow.errors import InputError
 
@@ -28,6 +30,64 @@ _NAMED = 20
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of structures, or of files of a directory, that are done, and in all."""
+
+
+class Piece(NamedTuple):
+    """Structures that lie together: in a file, or in a split of a store."""
+
+    name: str
+    """Name of the file or split."""
+    start: int = 0
+    """The first of them, counted from 0."""
+    stop: int | None = None
+    """The first that does not belong to them; None if they reach to the end."""
+
+
+@dataclass
+class PassedOver:
+    """Files of a directory that hold no structures that can be read."""
+
+    strange: list[str] = field(default_factory=list)
+    """Files that are hidden, broken links, or of a format ASE does not know."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Errors of the other files, by name."""
+    written: list[str] = field(default_factory=list)
+    """Files that results are written to."""
+
+    def say(self, folder: Path, structures: int, say: Callable[[str], None]) -> None:
+        """Tell the user, when all is read.
+
+        Parameters
+        ----------
+        folder
+            The directory.
+        structures
+            Number of those that were read.
+        say
+            Told.
+
+        Raises
+        ------
+        InputError
+            If there were none.
+        """
+        if not structures:
+            why = "; ".join(self._lines()) or "the directory holds no files"
+            raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
+        for line in self._lines():
+            say(line)
+
+    def _lines(self) -> Iterator[str]:
+        if self.strange:
+            yield f"skipped, as they are no structures: {', '.join(self.strange)}"
+        if self.written:
+            yield f"skipped, as predictions are written to it: {', '.join(self.written)}"
+        if self.unreadable:
+            n = len(self.unreadable)
+            yield f"skipped, as {n} {'file' if n == 1 else 'files'} cannot be read:"
+            yield from islice(self.unreadable.values(), _NAMED)
+            if n > _NAMED:
+                yield f"and {n - _NAMED} more"
 
 
 class Files:
@@ -46,16 +106,46 @@ class Files:
     """
 
     def __init__(self, path: Path, column: str | None = None, but: Collection[Path] = ()) -> None:
-        self._path = path
+        self.path = path
+        self.is_directory = path.is_dir()
         self._column = column
-        self._but = {file.parent.resolve() / file.name for file in but}
+        here = path.resolve()
+        self._but = {file.name for file in but if file.parent.resolve() == here}
+
+    def names(self) -> list[str]:
+        """Names of the files, in order; some may hold no structures."""
+        if not self.is_directory:
+            return [self.path.name]
+        with os.scandir(self.path) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir()]
+        return sorted(names, key=lambda name: natural_order(Path(name)))
+
+    def file(self, name: str) -> Path:
+        """The file of a name."""
+        return self.path / name if self.is_directory else self.path
+
+    def is_written(self, name: str) -> bool:
+        """Whether results are written to a file of the directory."""
+        return name in self._but
+
+    def count(self, name: str) -> int | None:
+        """Number of structures in a file; None if it is not known without reading all of them.
+
+        Raises
+        ------
+        InputError
+            If a table cannot be read.
+        """
+        if self._column is not None:
+            return count_rows(self.path)
+        return count_structures(self.file(name))
 
     def records(
         self,
         say: Callable[[str], None] = print,
         progress: Progress = lambda done, total: None,
     ) -> Iterator[Record]:
-        """The structures, one after the other.
+        """All structures, one after the other.
 
         Parameters
         ----------
@@ -69,72 +159,56 @@ class Files:
         InputError
             If the file cannot be read, or the directory holds none that can.
         """
-        if self._path.is_dir():
-            yield from self._of_directory(say, progress)
-            return
-        if self._column is None:
-            total, structures = count_structures(self._path), each_structure(self._path)
-        else:
-            total, structures = None, each_row(self._path, self._column)
-        for number, found in enumerate(structures):
-            progress(number, total)
-            yield Record(found, self._path.name, number)
-
-    def _of_directory(self, say: Callable[[str], None], progress: Progress) -> Iterator[Record]:
-        with os.scandir(self._path) as entries:
-            names = [entry.name for entry in entries if not entry.is_dir()]
-        names.sort(key=lambda name: natural_order(Path(name)))
-        passed_over, empty = _PassedOver(), True
-        folder = self._path.resolve()
-        unfinished = tuple(f".{file.name}." for file in self._but)
+        passed_over, read, names = PassedOver(), 0, self.names()
+        total = None if self._column is not None or self.is_directory else self.count(names[0])
         for number, name in enumerate(names):
-            progress(number, len(names))
-            file = self._path / name
-            if folder / name in self._but:
-                passed_over.written.append(name)
-                continue
-            if name.startswith(unfinished):
-                continue
-            if name.startswith(".") or not file.is_file():
-                passed_over.strange.append(name)
-                continue
+            if self.is_directory:
+                progress(number, len(names))
+            for record in self.read(Piece(name), passed_over):
+                if not self.is_directory:
+                    progress(read, total)
+                yield record
+                read += 1
+        if self.is_directory:
+            passed_over.say(self.path, read, say)
+
+    def read(self, piece: Piece, passed_over: PassedOver) -> Iterator[Record]:
+        """The structures of a piece, one after the other.
+
+        Parameters
+        ----------
+        piece
+            Which.
+        passed_over
+            A file of a directory is added to it that holds none, or breaks off.
+
+        Raises
+        ------
+        InputError
+            If a file that is not in a directory cannot be read.
+        """
+        name, start, stop = piece
+        file = self.file(name)
+        if not self.is_directory:
+            for frame, found in enumerate(self._found(file, start, stop), start):
+                yield Record(found, name, frame)
+        elif name in self._but:
+            passed_over.written.append(name)
+        elif name.startswith(".") or not file.is_file():
+            passed_over.strange.append(name)
+        else:
             try:
-                for frame, found in enumerate(each_structure(file)):
+                for frame, found in enumerate(self._found(file, start, stop), start):
                     yield Record(found, name, frame)
-                    empty = False
             except UnknownFormat:
                 passed_over.strange.append(name)
             except InputError as error:
-                passed_over.unreadable.append(str(error))
-        if empty:
-            why = "; ".join(passed_over.lines()) or "the directory holds no files"
-            raise InputError(f"{self._path}: holds no file of structures that ASE can read ({why})")
-        for line in passed_over.lines():
-            say(line)
+                passed_over.unreadable[name] = str(error)
 
-
-@dataclass
-class _PassedOver:
-    """Files of a directory that hold no structures that can be read."""
-
-    strange: list[str] = field(default_factory=list)
-    """Files that are hidden, broken links, or of a format ASE does not know."""
-    unreadable: list[str] = field(default_factory=list)
-    """Error of each of the other files."""
-    written: list[str] = field(default_factory=list)
-    """Files that results are written to."""
-
-    def lines(self) -> Iterator[str]:
-        if self.strange:
-            yield f"skipped, as they are no structures: {', '.join(self.strange)}"
-        if self.written:
-            yield f"skipped, as predictions are written to it: {', '.join(self.written)}"
-        if self.unreadable:
-            n = len(self.unreadable)
-            yield f"skipped, as {n} {'file' if n == 1 else 'files'} cannot be read:"
-            yield from self.unreadable[:_NAMED]
-            if n > _NAMED:
-                yield f"and {n - _NAMED} more"
+    def _found(self, file: Path, start: int, stop: int | None) -> Iterator[Found]:
+        if self._column is not None:
+            return each_row(file, self._column, start, stop)
+        return each_structure(file, start, stop)
 
 
 def open_path(
@@ -172,11 +246,16 @@ def open_path(
 
 @dataclass
 class Structures:
-    """All structures of files, the names of their files, and their numbers in these."""
+    """All structures of files, the names of their files, and their numbers in these.
+
+    In place of a file, those of a store have its split.
+    """
 
     found: list[Found] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
+    called: tuple[str, str] = ("file", "frame")
+    """What name and number are called in tables and files."""
 
     @classmethod
     def of(
@@ -202,6 +281,35 @@ class Structures:
             raise InputError(f"{path}: holds no structures that the ensemble can predict")
         return read
 
+    @classmethod
+    def of_store(cls, store: GraphStore) -> Structures:
+        """The structures of a store's graphs, without their labels.
+
+        Raises
+        ------
+        InputError
+            If its nodes are no atoms.
+        """
+        if not atoms_of(store.manifest):
+            raise InputError(
+                f"{store.path}: the first feature of its nodes is no atomic number; give the files "
+                f"it was made of"
+            )
+        read = cls(called=("split", "graph_id"))
+        for name in store.splits:
+            for graph, number in zip(store[name], store[name].graph_id.tolist(), strict=True):
+                cell, pbc = (graph.get(key, None) for key in ("cell", "pbc"))
+                atoms = Atoms(
+                    graph.x[:, 0].numpy().astype(int),
+                    graph.pos.numpy(),
+                    cell=None if cell is None else cell.numpy(),
+                    pbc=None if pbc is None else pbc.numpy(),
+                )
+                read.found.append(Found(atoms, {}, {}))
+                read.files.append(name)
+                read.frames.append(number)
+        return read
+
     @property
     def atoms(self) -> list[Atoms]:
         """The structures alone."""
@@ -214,6 +322,15 @@ class Structures:
         return [
             f"{file}: structure {frame}" if file in several else file
             for file, frame in zip(self.files, self.frames, strict=True)
+        ]
+
+    @property
+    def origins(self) -> list[dict[str, str | int]]:
+        """Where each structure comes from, as tables and files say it."""
+        file, frame = self.called
+        return [
+            {file: name, frame: number}
+            for name, number in zip(self.files, self.frames, strict=True)
         ]
 
     @contextmanager

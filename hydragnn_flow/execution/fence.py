@@ -67,7 +67,7 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
     except Unlockable as error:
         raise InputError(
             f"{run_directory}: is on a file system that cannot lock files ({error.strerror}); "
-            "choose a directory on another with --run-dir"
+            "choose a directory on another"
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.campaign.preparation import PoolWorkers
+from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.preparing import prepare as preparing
@@ -17,12 +17,12 @@ from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.pools.node_health import NodeHealth
-from hydragnn_flow.execution.workers.worker import Prepared
+from hydragnn_flow.execution.workers.worker import TaskEnd
 from hydragnn_flow.placement import Gcd
 
 NODE = Node(("0",), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 
-Machine = Callable[[str, dict[str, Any]], Prepared]
+Machine = Callable[[str, dict[str, Any]], TaskEnd]
 
 
 class FakePools:
@@ -36,6 +36,9 @@ class FakePools:
     def update(self) -> None:
         self.health.check(len(self._nodes), set())
 
+    def waiting(self) -> str:
+        return ""
+
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         self.health.record(node, work, worked)
 
@@ -43,14 +46,14 @@ class FakePools:
         self.health.condemn(node, reason)
 
     def submit(
-        self, pool: str, function: object, node: Node, request: dict[str, Any]
-    ) -> Future[Prepared]:
+        self, pool: str, runs: object, node: Node, function: str, request: dict[str, Any]
+    ) -> Future[TaskEnd]:
         free = [each for each in self._nodes if not self.health.is_suspect(each)] or self._nodes
         # A node that fails is free again at once; the others take turns.
         where = "bad" if "bad" in free else free[self._next % len(free)]
         self._next += 1
         self.given.append(where)
-        future: Future[Prepared] = Future()
+        future: Future[TaskEnd] = Future()
         future.set_result(self._machine(where, request))
         return future
 
@@ -64,7 +67,7 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
             "split": {"val": 0.2, "test": 0.1},
         }
     )
-    workers = PoolWorkers(site, lambda: pools)
+    workers = PoolWorkers(site, lambda: pools, "hydragnn_flow.data:run_task")
     return prepare_store(data, 4.0, 12, 0, folder / "store.gs", workers=workers), pools
 
 
@@ -75,11 +78,11 @@ def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("status", ["refused", "failed"])
 def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: Any) -> None:
-    def machine(node: str, request: dict[str, Any]) -> Prepared:
+    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
         if node == "bad":
-            return Prepared(node, status, "its process was killed by SIGBUS")
+            return TaskEnd(node, status, "its process was killed by SIGBUS")
         run_task(request)
-        return Prepared(node, "ok")
+        return TaskEnd(node, "ok")
 
     store, pools = prepared(tmp_path, machine, ["bad", "node1", "node2", "node3"])
     assert sum(len(store[name]) for name in store.splits) == 200
@@ -91,13 +94,13 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: P
     """So what is prepared stays."""
     done = 0
 
-    def machine(node: str, request: dict[str, Any]) -> Prepared:
+    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
         nonlocal done
         if done == 3:
-            return Prepared(node, "refused", f"GCD 4 of {node}: the batch job was given only 4")
+            return TaskEnd(node, "refused", f"GCD 4 of {node}: the batch job was given only 4")
         run_task(request)
         done += 1
-        return Prepared(node, "ok")
+        return TaskEnd(node, "ok")
 
     with pytest.raises(InputError, match=r"GCD 4 of node\d"):
         prepared(tmp_path, machine, ["node1", "node2"])
@@ -105,11 +108,11 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: P
 
 
 def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path: Path) -> None:
-    def machine(node: str, request: dict[str, Any]) -> Prepared:
+    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
         if request["directory"].endswith("unit-00001"):
-            return Prepared(node, "failed", "its process was killed by SIGKILL")
+            return TaskEnd(node, "failed", "its process was killed by SIGKILL")
         run_task(request)
-        return Prepared(node, "ok")
+        return TaskEnd(node, "ok")
 
     with pytest.raises(CampaignStopped, match=r"on node1, node2, node3: .*SIGKILL"):
         prepared(tmp_path, machine, ["node1", "node2", "node3"])

@@ -68,6 +68,10 @@ def test_a_member_that_is_not_there_cannot_be_left_out(
         (["{store}", "--split", "test"], ["{store}", "testset"]),
         (["{folder}/some.xyz", "--split", "testset"], ["some.xyz", "--split"]),
         (["{folder}/none.xyz"], ["none.xyz", "does not exist"]),
+        (["{folder}/some.xyz", "--site", "atlantis"], ["--site atlantis", "frontier"]),
+        (["{folder}/some.xyz", "--site", "local", "--device", "cuda"], ["--device cuda", "site"]),
+        (["{folder}/some.xyz", "-N", "2"], ["--nodes 2", "--site"]),
+        (["{folder}/some.xyz", "--site", "local", "--split", "testset"], ["--split"]),
     ],
 )
 def test_structures_that_cannot_be_predicted(

@@ -23,8 +23,8 @@ from torch_geometric.data import Data
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
-from hydragnn_flow.data.preparing.workers import TaskFailed
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.tasks import TaskFailed
 
 pytestmark = pytest.mark.usefixtures("many_tasks")
 

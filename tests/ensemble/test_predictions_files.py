@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import signal
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +123,49 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> 
     assert out.read_text() == "old"
 
 
+def test_what_a_killed_process_left_is_cleared_by_the_next(
+    tmp_path: Path, ensemble: Ensemble
+) -> None:
+    outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
+    tables = ensemble.predict(crystal(1))
+    killed = os.fork()
+    if not killed:
+        with PredictionFiles(outs) as files:
+            files.add(tables, [crystal(1)])
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(killed, 0)
+    left = {path.name: sum(1 for _ in path.iterdir()) for path in tmp_path.iterdir()}
+    assert left == {".out.csv.writing": 3, ".out.extxyz.writing": 2}
+    with PredictionFiles(outs) as files:
+        with (
+            pytest.raises(InputError, match=r"out\.csv: another process is writing it"),
+            PredictionFiles(outs[:1]),
+        ):
+            raise AssertionError("two write the same file")
+        files.add(tables, [crystal(1)])
+    written = ["out.csv", "out.extxyz", "out_nodes.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
+    assert len(pd.read_csv(outs[0])) == len(ase.io.read(outs[1], ":")) == 1
+
+
+def test_structures_are_not_replaced_by_what_is_computed_for_them(
+    tmp_path: Path, ensemble: Ensemble
+) -> None:
+    file = tmp_path / "a.extxyz"
+    ase.io.write(file, crystal(1))
+    (tmp_path / "same.extxyz").symlink_to(file)
+    (tmp_path / "b_nodes.csv").symlink_to(file)
+    content = file.read_bytes()
+    for out, named in (
+        ("a.extxyz", "a.extxyz"),
+        ("same.extxyz", "same.extxyz"),
+        ("b.csv", "b_nodes.csv"),
+    ):
+        with pytest.raises(InputError, match=rf"{named}: holds the structures; write to another"):
+            write_predictions(ensemble, file, [tmp_path / out])
+    assert file.read_bytes() == content
+
+
 def test_files_that_cannot_be_written_are_refused_first(tmp_path: Path, ensemble: Ensemble) -> None:
     for name, says in {"out.txt": "must end in .csv or", "none/out.csv": "no directory"}.items():
         with pytest.raises(InputError, match=rf"{name}: .*{says}"):
@@ -147,8 +192,8 @@ def test_what_is_written_in_the_directory_of_the_input_is_not_read(
         done = write_predictions(ensemble, ".", outs, say=said.append)
         assert done.structures == 1
     assert said == [
-        "skipped, as they are no structures: predicted_nodes.csv",
-        "skipped, as predictions are written to it: predicted.csv, predicted.extxyz",
+        "skipped, as predictions are written to it: predicted.csv, predicted.extxyz, "
+        "predicted_nodes.csv",
     ]
 
 
@@ -161,8 +206,8 @@ def test_structures_are_let_go_once_they_are_written(
     seen: dict[str, list[weakref.ref[Any]]] = {"structures": [], "tables": []}
     most = dict.fromkeys(seen, 0)
 
-    def watched(file: Path) -> Iterator[Found]:
-        for found in each_structure(file):
+    def watched(file: Path, *piece: int | None) -> Iterator[Found]:
+        for found in each_structure(file, *piece):
             seen["structures"].append(weakref.ref(found.atoms))
             yield found
 

@@ -80,6 +80,27 @@ def test_the_selected_are_written_in_order_with_where_they_come_from(
         assert "energy" not in atoms.info and "forces" not in atoms.arrays
 
 
+def test_structures_of_a_store_are_those_it_was_made_of(
+    run: Path,
+    alloy_store: GraphStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out.extxyz"
+    code, said = flow(monkeypatch, capsys, run, alloy_store.path, "-n", 5, "-o", out)
+    assert code == 0 and "out.extxyz: 5 of 24 structures" in said, said
+    ensemble = Ensemble.load(run)
+    whole = ensemble.predict(alloy_store).graphs
+    for atoms in ase.io.read(out, ":"):
+        row = whole.query(
+            f"split == {atoms.info['split']!r} and graph_id == {atoms.info['graph_id']}"
+        )
+        again = ensemble.predict(atoms).graphs
+        np.testing.assert_allclose(row["energy_mean"], again["energy_mean"], rtol=1e-4)
+        assert "energy" not in again, "the label is to be computed"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -87,7 +108,7 @@ def test_the_selected_are_written_in_order_with_where_they_come_from(
         (["{folder}", "-n", 1, "-o", "out.csv"], "out.csv: must end in .extxyz"),
         (["{folder}/none", "-n", 1], "none: does not exist"),
         (["{folder}/notes.txt", "-n", 1], "notes.txt"),
-        (["{store}", "-n", 1], "is a GraphStore; give the files"),
+        (["{folder}/Cu.extxyz", "-n", 1, "-o", "{folder}/Cu.extxyz"], "holds the structures"),
     ],
 )
 def test_what_it_refuses(

@@ -37,7 +37,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.execution.workers import trainer_main, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.worker import run_preparation
+from hydragnn_flow.execution.workers.worker import run_function
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -232,13 +232,13 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
     trainer._process.send_signal(signal.SIGSTOP)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
-    died = run_preparation(NODE, {})
+    died = run_function(NODE, "hydragnn_flow.data:run_task", {})
     asked.join()
     assert (died.node, died.status) == (socket.gethostname(), "failed")
     assert "SIGKILL" in died.reason
     monkeypatch.setenv("PARSL_WORKER_RANK", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    few = run_preparation(replace(NODE, device="cuda"), {})
+    few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {})
     assert (few.node, few.status) == (socket.gethostname(), "refused")
     assert "was given only" in few.reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,11 +19,11 @@ from hydragnn_flow.data.preparing.tasks import (
     load_record,
     load_split,
     read_request,
+    run_task,
     split_file,
     targets_of,
     write_request,
 )
-from hydragnn_flow.data.preparing.workers import NoWorkers, Progress, Workers, run_all
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
 from hydragnn_flow.data.splits.divide import Structures, divide
@@ -33,8 +33,12 @@ from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.tasks import NoWorkers, Workers, run_all
 
 T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Called with the kind of work, the number done, and the number in all."""
 
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits."""
@@ -245,7 +249,12 @@ def _run(
         show(what, finished, sum(sizes))
 
     show(what, finished, sum(sizes))
-    run_all(workers, unfinished, done)
+    if workers is not None:
+        run_all(workers, unfinished, done, "preparing the store")
+    else:
+        for number, request in unfinished.items():
+            run_task(request)
+            done(number)
     return [load_record(directory) for directory in directories]
 
 

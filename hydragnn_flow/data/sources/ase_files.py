@@ -87,8 +87,16 @@ class UnknownFormat(InputError):
     """A file of a format that ASE does not know."""
 
 
-def each_structure(file: Path) -> Iterator[Found]:
+def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Iterator[Found]:
     """The structures of a file, one after the other, with all that the file says of them.
+
+    Parameters
+    ----------
+    file
+        The file.
+    start, stop
+        Read only the structures in [start, stop). Of a file that cannot be counted, all before
+        ``start`` are read too.
 
     Raises
     ------
@@ -99,7 +107,7 @@ def each_structure(file: Path) -> Iterator[Found]:
     """
     empty = True
     try:
-        for found in _each(file):
+        for found in _each(file, start, stop):
             yield found
             empty = False
     except InputError:
@@ -119,13 +127,16 @@ def count_structures(file: Path) -> int | None:
         return None
 
 
-def _each(file: Path) -> Iterator[Found]:
+def _each(file: Path, start: int, stop: int | None) -> Iterator[Found]:
     format = format_of(file)
     if format in ("db", "json"):
-        return _rows(file, 0, _count_rows(file))
+        return _rows(file, start, _count_rows(file) if stop is None else stop)
     # ASE takes an empty line for the end and would pass over all that follows.
-    images = read_frames(file, 0, sys.maxsize) if format == "extxyz" else _iread(file, format)
-    return map(said_of, images)
+    if format == "extxyz":
+        return map(said_of, read_frames(file, start, sys.maxsize if stop is None else stop))
+    if format == "traj":
+        return map(said_of, _iread(file, format, slice(start, stop)))
+    return map(said_of, islice(_iread(file, format), start, stop))
 
 
 def format_of(file: Path) -> str:

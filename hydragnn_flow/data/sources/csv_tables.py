@@ -77,7 +77,18 @@ class CsvTables(StructureSource):
         return _path(row.get(self._column), file)
 
 
-def each_row(file: Path, column: str) -> Iterator[Found]:
+def count_rows(file: Path) -> int:
+    """Number of rows of a table.
+
+    Raises
+    ------
+    InputError
+        If the file is no table.
+    """
+    return sum(1 for _ in _rows(file))
+
+
+def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -> Iterator[Found]:
     """The structures of a table, to be predicted, with all cells of their rows.
 
     Parameters
@@ -86,6 +97,8 @@ def each_row(file: Path, column: str) -> Iterator[Found]:
         The table.
     column
         Column of the structures, as that of the training data was.
+    start, stop
+        Read only the rows in [start, stop).
 
     Raises
     ------
@@ -93,7 +106,7 @@ def each_row(file: Path, column: str) -> Iterator[Found]:
         If the file is no such table, or a row has no structure that can be read.
     """
     empty = True
-    for origin, row in _rows(file):
+    for origin, row in islice(_rows(file), start, stop):
         empty = False
         cell = row.get(column)
         if cell is None:

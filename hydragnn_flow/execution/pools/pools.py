@@ -408,5 +408,5 @@ def _check_name(site: Site, directory: Path) -> None:
     if strange is not None:
         raise InputError(
             f"{directory.absolute().parent}: Parsl, which starts the workers, takes no "
-            f"{strange[0]!r} in a path; choose a directory without it (--run-dir)"
+            f"{strange[0]!r} in a path; choose a directory without it"
         )

@@ -123,7 +123,8 @@ def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
         return {"refused": type(error).__name__, "reason": str(error)}
     except Exception as error:
         traceback.print_exc()
-        return {"error": _one_line(error)}
+        # On an accelerator some errors last as long as the process.
+        return {"error": _one_line(error), LAST: True}
 
 
 def _train(

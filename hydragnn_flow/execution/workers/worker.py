@@ -1,4 +1,4 @@
-"""Parsl tasks: segments, rank groups of gangs, a store's preparation."""
+"""Parsl tasks: segments, rank groups of gangs, functions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _lock = threading.Lock()
 _watches_manager = False
 
 
-class Prepared(NamedTuple):
-    """End of a task of a store's preparation."""
+class TaskEnd(NamedTuple):
+    """How a function's call ended."""
 
     node: str
     status: Literal["ok", "failed", "refused"]
@@ -102,8 +102,17 @@ def _energy_fraction(node: Node, segments: int) -> float:
     return 1 / (slots * segments)
 
 
-def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
-    """Run a task of a store's preparation in the trainer process; a task of the `gcd` pool.
+def run_function(node: Node, function: str, argument: dict[str, Any]) -> TaskEnd:
+    """Call a function in the trainer process; a task of the `gcd` pool.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    function
+        Its name, `module:function`.
+    argument
+        What it is called with, as JSON.
 
     Raises
     ------
@@ -113,17 +122,17 @@ def run_preparation(node: Node, request: dict[str, Any]) -> Prepared:
     here = socket.gethostname()
     try:
         trainer = trainer_for(node, _own_gcd(node))
-        answer = trainer.run("hydragnn_flow.data:run_task", request)
+        answer = trainer.run(function, argument)
     except InputError as error:
-        return Prepared(here, "refused", str(error))
+        return TaskEnd(here, "refused", str(error))
     except (ProcessDied, OSError) as error:
-        return Prepared(here, "failed", str(error))
+        return TaskEnd(here, "failed", str(error))
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
     if "error" in answer:
-        return Prepared(here, "failed", str(answer["error"]))
-    return Prepared(here, "ok")
+        return TaskEnd(here, "failed", str(answer["error"]))
+    return TaskEnd(here, "ok")
 
 
 def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:

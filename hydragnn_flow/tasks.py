@@ -1,4 +1,4 @@
-"""Workers that run the tasks of a preparation."""
+"""Tasks that workers run to their end, again where a process or a node was lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
-from hydragnn_flow.data.preparing.tasks import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.retries import MOST_TRIES, Retries
-
-Progress = Callable[[str, int, int], None]
-"""Called with the kind of work, the number done, and the number in all."""
 
 _CHECK_SECONDS = 1.0
 
@@ -38,13 +34,13 @@ class TaskFailed(RuntimeError):
 
 
 class Workers(Protocol):
-    """Processes that run tasks, such as those of a site's pool."""
+    """Processes that run tasks of one kind, such as those of a site's pool."""
 
     nodes: int
     """Nodes they may be on."""
 
     def submit(self, request: Mapping[str, Any]) -> Future[None]:
-        """Have one of them run :func:`run_task`; an InputError there is one here."""
+        """Have one of them run a task; an InputError there is one here."""
         ...
 
     def check(self) -> None:
@@ -53,23 +49,26 @@ class Workers(Protocol):
 
 
 def run_all(
-    workers: Workers | None,
+    workers: Workers,
     requests: Mapping[int, Mapping[str, Any]],
     done: Callable[[int], None],
+    work: str,
 ) -> None:
     """Run every task to its end.
 
-    A task whose process is lost is run again, until it has failed on several nodes; what it wrote
-    is committed whole or not at all, so that nothing is done twice.
+    A task whose process is lost is run again, until it has failed on several nodes. So it commits
+    what it writes whole or not at all.
 
     Parameters
     ----------
     workers
-        Who runs them; None for this process, one after the other.
+        Who runs them.
     requests
-        The tasks by number.
+        The tasks by number; ``what`` of each says in errors what it is about.
     done
         Called with the number of each as it ends.
+    work
+        What the tasks do, as the subject of an error: "preparing the store".
 
     Raises
     ------
@@ -80,11 +79,6 @@ def run_all(
     CampaignStopped
         If the process of a task was lost again and again.
     """
-    if workers is None:
-        for number, request in requests.items():
-            run_task(request)
-            done(number)
-        return
     retries: defaultdict[int, Retries] = defaultdict(Retries)
     failed_on: defaultdict[int, set[str]] = defaultdict(set)
     waiting = {_submit(workers, request): number for number, request in requests.items()}
@@ -111,8 +105,7 @@ def run_all(
                 _cancel(waiting)
                 on = ", ".join(sorted(nodes - {""})) or "nodes not known"
                 raise CampaignStopped(
-                    f"preparing the store failed {retries[number].total} times at "
-                    f"{requests[number]['what']}, "
+                    f"{work} failed {retries[number].total} times at {requests[number]['what']}, "
                     f"on {on}: {error}; see whether these nodes are in order and have enough "
                     f"memory, then start again"
                 ) from error

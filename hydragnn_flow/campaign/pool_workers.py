@@ -1,4 +1,4 @@
-"""Preparing a run's store on the pools of its site."""
+"""Tasks on the pools of a site."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
-from hydragnn_flow.data.preparing.workers import TaskFailed
 from hydragnn_flow.execution import Site
 from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.execution.workers.worker import Prepared, run_preparation
+from hydragnn_flow.execution.workers.worker import TaskEnd, run_function
+from hydragnn_flow.tasks import TaskFailed
 
 
 class PoolWorkers:
@@ -24,16 +24,28 @@ class PoolWorkers:
         The machine.
     pools
         Starts the pools, or gives those that run already.
+    function
+        What runs a task, `module:function`; called with the task's request in a process that has
+        torch imported. Its errors of input are the caller's.
+    waiting
+        Told what the work waits for while there are no workers; an empty text once there are.
     """
 
-    def __init__(self, site: Site, pools: Callable[[], Pools]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        pools: Callable[[], Pools],
+        function: str,
+        waiting: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self.nodes = site.nodes
-        self._node, self._pools = site.node, pools
+        self._node, self._pools, self._function = site.node, pools, function
+        self._waiting = waiting
         # Written by the threads that receive results.
-        self._ended: SimpleQueue[tuple[str, Prepared]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[str, TaskEnd]] = SimpleQueue()
 
     def submit(self, request: Mapping[str, Any]) -> Future[None]:
-        """Have a worker run a task of the preparation."""
+        """Have a worker run a task."""
         answer: Future[None] = Future()
 
         def pass_on(task: Future[Any]) -> None:
@@ -43,7 +55,7 @@ class PoolWorkers:
             if isinstance(error, ManagerLost | WorkerLost):
                 error = TaskFailed(error.hostname, str(error))
             if error is None:
-                end: Prepared = task.result()
+                end: TaskEnd = task.result()
                 self._ended.put((request["directory"], end))
                 if end.status != "ok":
                     error = TaskFailed(end.node, end.reason)
@@ -52,7 +64,7 @@ class PoolWorkers:
             else:
                 answer.set_result(None)
 
-        task = self._pools().submit("gcd", run_preparation, self._node, dict(request))
+        task = self._pools().submit("gcd", run_function, self._node, self._function, dict(request))
         task.add_done_callback(pass_on)
         return answer
 
@@ -72,3 +84,4 @@ class PoolWorkers:
             else:
                 pools.record(end.node, directory, worked=end.status == "ok")
         pools.update()
+        self._waiting(pools.waiting())

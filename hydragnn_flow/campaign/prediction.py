@@ -1,0 +1,198 @@
+"""Predictions spread over the GCDs of a site: planned in parts, predicted by workers, joined."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydragnn_flow.campaign.pool_workers import PoolWorkers
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import Ensemble
+from hydragnn_flow.ensemble.part_files import join_parts
+from hydragnn_flow.ensemble.part_plan import (
+    PLAN,
+    Asked,
+    OtherParts,
+    Part,
+    digest_of_ensemble,
+    plan,
+    request_of,
+)
+from hydragnn_flow.ensemble.predictions_files import (
+    PredictionFiles,
+    Written,
+    check_keeps_input,
+    no_structures,
+    written_to,
+)
+from hydragnn_flow.ensemble.structure_files import Files, open_path
+from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.log import driver_log
+from hydragnn_flow.tasks import NoWorkers, run_all
+
+Shown = Callable[[int, int, str], None]
+"""Called with the number of structures that are done, their number, and what is waited for."""
+
+_TASK = "hydragnn_flow.ensemble.part_files:predict_part"
+_PART = "part-"
+_SECONDS_TO_SEE = 90.0
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def predict_on_site(
+    run: str | Path,
+    structures: str | Path,
+    outs: Sequence[Path],
+    site: Site,
+    *,
+    without: Collection[int] = (),
+    coverage: float | None = None,
+    split: str | None = None,
+    members: bool = False,
+    say: Callable[[str], None] = print,
+    progress: Shown = lambda done, total, note: None,
+) -> Written:
+    """Predict structures on all GCDs of a site, into the files that one process would write.
+
+    The structures are divided into parts, which workers predict into the hidden directory
+    ``.NAME.parts`` beside the first file. Finished parts stay when the process ends early, and the
+    same call continues from there. At the end they are joined, and the directory is deleted.
+
+    Parameters
+    ----------
+    run
+        Directory of a finished run, or an exported ensemble; the site's nodes see it.
+    structures
+        Path of a file, a directory of files or a GraphStore; the nodes see it too.
+    outs
+        As for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the nodes see the
+        directory of the first.
+    site
+        The machine, which decides the device.
+    without, coverage, split, members, say
+        As for :meth:`Ensemble.load` and :meth:`Ensemble.predict`.
+    progress
+        Told how far the prediction is.
+
+    Raises
+    ------
+    InputError
+        As :meth:`Ensemble.predict`, or if parts of another prediction are there; nearly all of that
+        is found before a worker starts.
+    CampaignStopped
+        If something keeps a part from being predicted, again and again.
+    """
+    outs, structures = list(outs), Path(structures)
+    files, may_write = PredictionFiles(outs), written_to(outs)
+    check_keeps_input(structures, may_write)
+    if not site.node.gcds:
+        raise InputError(f"site {site.name}: has no GCDs to predict on; correct its node")
+    ensemble = Ensemble.load(run, without=without)
+    if coverage is not None:
+        ensemble = ensemble.at(coverage)
+    data = open_path(structures, ensemble.manifest, split, may_write)
+    if isinstance(data, GraphStore):
+        ensemble.splits_of(data, split)
+        if files.hold_structures:
+            raise no_structures()
+    else:
+        ensemble.check_reads_structures()
+    asked = Asked(
+        run=str(Path(run).absolute()),
+        without=tuple(sorted(without)),
+        coverage=coverage,
+        data=str(structures.absolute()),
+        split=split,
+        members=members,
+        frames=files.hold_structures,
+        outs=tuple(str(path.absolute()) for path in may_write),
+        ensemble=digest_of_ensemble(run),
+    )
+    folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with sole_driver(folder), driver_log(folder, say), _forgotten_if_input_is_wrong(folder):
+        if not _finished(folder):
+            (folder / PLAN).unlink(missing_ok=True)
+        planned = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
+        parts = {folder / f"{_PART}{number:06d}": part for number, part in enumerate(planned)}
+        _predict(parts, asked, site, folder, progress)
+        with files:
+            counts, passed_over = join_parts(parts, files, isinstance(data, Files))
+            if isinstance(data, Files) and data.is_directory:
+                passed_over.say(
+                    structures,
+                    counts["structures"],
+                    lambda line: say(line.replace(asked.data, str(structures))),
+                )
+    shutil.rmtree(folder, ignore_errors=True)
+    return Written(files.written, **counts)
+
+
+def _predict(
+    parts: Mapping[Path, Part], asked: Asked, site: Site, folder: Path, progress: Shown
+) -> None:
+    """Have workers predict the parts that are not finished."""
+    finished = _finished(folder)
+    left = {n: path for n, path in enumerate(parts) if path.name not in finished}
+    total = sum(part.structures for part in parts.values())
+    done = total - sum(parts[path].structures for path in left.values())
+    note = ""
+
+    def waits(why: str) -> None:
+        nonlocal note
+        note = why
+        progress(done, total, note)
+
+    def ended(number: int) -> None:
+        nonlocal done
+        done += parts[left[number]].structures
+        progress(done, total, note)
+
+    progress(done, total, note)
+    if left:
+        device = "cuda" if site.node.device == "hip" else site.node.device
+        requests = {n: request_of(parts[path], path, asked, device) for n, path in left.items()}
+        with Pools(site, folder / "parsl") as pools:
+            workers = PoolWorkers(site, lambda: pools, _TASK, waits)
+            run_all(workers, requests, ended, "predicting")
+    _wait_for(parts, folder)
+
+
+def _wait_for(parts: Collection[Path], folder: Path) -> None:
+    """Wait until this node sees what others have written: NFS tells for a while what was before.
+
+    Raises
+    ------
+    CampaignStopped
+        If it does not come to see it.
+    """
+    give_up = time.monotonic() + _SECONDS_TO_SEE
+    while missing := {path.name for path in parts} - _finished(folder):
+        if time.monotonic() > give_up:
+            raise CampaignStopped(
+                f"{folder}: workers have written {min(missing)}, and it is not there; name an "
+                f"--out in a directory that the nodes of the site share with this one"
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _finished(folder: Path) -> set[str]:
+    """Names of the parts that are predicted."""
+    return {entry.name for entry in folder.iterdir() if entry.name.startswith(_PART)}
+
+
+@contextmanager
+def _forgotten_if_input_is_wrong(folder: Path) -> Iterator[None]:
+    """Delete the parts where input is at fault: it will be other input the next time."""
+    try:
+        yield
+    except (StoreError, NoWorkers, OtherParts):
+        raise
+    except InputError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,300 @@
+"""Predictions on a site: those of one process, whatever becomes of workers and driver."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pandas as pd
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ensemble_cases import untrained_ensemble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_flow import Ensemble
+from hydragnn_flow.campaign import prediction
+from hydragnn_flow.campaign.prediction import predict_on_site
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import part_plan, predicting, records, write_predictions
+from hydragnn_flow.ensemble.predictions_files import Written
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution.workers.worker import TaskEnd
+from hydragnn_flow.placement import Gcd
+
+NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
+SITE = Site("fake", 3, NODE, lambda directory: None)
+
+Machine = Callable[[dict[str, Any]], TaskEnd | None]
+
+
+class FakePools:
+    """Runs tasks at once in this process, unless a function of the test's has them end."""
+
+    machine: Machine = staticmethod(lambda request: None)
+    ran: list[str]
+
+    def __init__(self, site: Site, directory: Path) -> None:
+        self.ran.clear()
+
+    def __enter__(self) -> FakePools:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """They are not real."""
+
+    def update(self) -> None:
+        """They are there."""
+
+    def waiting(self) -> str:
+        return ""
+
+    def record(self, node: str, work: str, worked: bool) -> None:
+        """All nodes are good."""
+
+    def submit(
+        self, pool: str, runs: object, node: Node, function: str, request: dict[str, Any]
+    ) -> Future[TaskEnd]:
+        future: Future[TaskEnd] = Future()
+        self.ran.append(request["what"])
+        try:
+            end = self.machine(request)
+            if end is None:
+                module, _, name = function.partition(":")
+                getattr(importlib.import_module(module), name)(request)
+                end = TaskEnd("here", "ok")
+            future.set_result(end)
+        except InputError as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture(autouse=True)
+def pools(monkeypatch: pytest.MonkeyPatch) -> type[FakePools]:
+    monkeypatch.setattr(prediction, "Pools", FakePools)
+    monkeypatch.setattr(FakePools, "ran", [], raising=False)
+    monkeypatch.setattr(FakePools, "machine", staticmethod(lambda request: None))
+    return FakePools
+
+
+@pytest.fixture(scope="module")
+def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+
+
+@pytest.fixture(autouse=True)
+def small_parts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records.chunks, "__defaults__", (2,))
+        patch.setattr(predicting, "CHUNK", 2)
+        patch.setattr(part_plan, "CHUNK", 2)
+        yield
+
+
+def crystal(number: int) -> Atoms:
+    if number % 5 == 3:
+        return Atoms("Al")
+    atoms = bulk("Cu", cubic=True) if number % 2 else bulk("Au")
+    atoms.rattle(0.1, seed=number)
+    atoms.info["id"] = f"s-{number}"
+    if number % 5 == 4:
+        atoms.info["energy"] = float(number)
+    return atoms
+
+
+def compare(folder: Path, one: Written, other: Written, *, digits: float) -> None:
+    """Compare all that two ways have written to the directories `one` and `other`."""
+    assert [path.name for path in one.files] == [path.name for path in other.files]
+    assert one[1:] == other[1:]
+    for path, same in zip(one.files, other.files, strict=True):
+        if path.suffix == ".parquet":
+            tables = [pd.read_parquet(file) for file in (path, same)]
+            pd.testing.assert_frame_equal(*tables, rtol=digits, atol=digits)
+            assert tables[0].attrs == tables[1].attrs
+        elif path.suffix == ".csv":
+            csv = [pd.read_csv(file) for file in (path, same)]
+            pd.testing.assert_frame_equal(*csv, rtol=digits, atol=digits)
+        else:
+            frames = [ase.io.read(file, ":") for file in (path, same)]
+            for a, b in zip(*frames, strict=True):
+                assert a.info.keys() == b.info.keys() and a.arrays.keys() == b.arrays.keys()
+                for key, value in {**a.info, **a.arrays}.items():
+                    found = {**b.info, **b.arrays}[key]
+                    if np.asarray(value).dtype.kind == "f":
+                        np.testing.assert_allclose(value, found, rtol=digits, atol=digits)
+                    else:
+                        assert np.all(value == found), key
+
+
+def both_ways(
+    run: Path, data: Path, folder: Path, suffixes: list[str], digits: float, **asked: Any
+) -> list[str]:
+    """Predict here and on a site, and compare; returns what both have told."""
+    told: dict[str, list[str]] = {"one": [], "other": []}
+    outs = {name: [folder / name / f"out{suffix}" for suffix in suffixes] for name in told}
+    for name in told:
+        (folder / name).mkdir()
+    one = write_predictions(Ensemble.load(run), data, outs["one"], say=told["one"].append, **asked)
+    other = predict_on_site(run, data, outs["other"], SITE, say=told["other"].append, **asked)
+    compare(folder, one, other, digits=digits)
+    assert told["one"] == told["other"]
+    for name in told:
+        assert not [file for file in (folder / name).iterdir() if file.name.startswith(".")]
+    return told["one"]
+
+
+@settings(deadline=None, max_examples=3)
+@given(sizes=st.lists(st.integers(-1, 7), min_size=1, max_size=5), broken=st.integers(0, 9))
+def test_a_directory_is_predicted_as_by_one_process(
+    run: Path, tmp_path_factory: pytest.TempPathFactory, sizes: list[int], broken: int
+) -> None:
+    """Files of every size, empty ones, one that breaks off, and one that holds no structures."""
+    folder = tmp_path_factory.mktemp("spread")
+    data = folder / "data"
+    data.mkdir()
+    numbers = iter(range(99))
+    ase.io.write(data / "whole.cif", crystal(1))
+    for number, size in enumerate(sizes):
+        file = data / f"run-{number}.extxyz"
+        if size < 0:
+            file = data / f"README-{number}"
+            file.write_text("no structures")
+        elif size == 0:
+            file.write_text("")
+        else:
+            ase.io.write(file, [crystal(next(numbers)) for _ in range(size)])
+    rows = (data / "run-0.extxyz").read_text().splitlines() if sizes[0] > 0 else []
+    if broken < len(rows) and rows[broken].startswith(("Cu", "Au")):
+        rows[broken] = "Cu nowhere 0 0"
+        (data / "run-0.extxyz").write_text("\n".join(rows) + "\n")
+    both_ways(run, data, folder, [".parquet", ".extxyz"], 1e-6, members=True)
+
+
+def test_what_follows_a_fault_in_a_file_is_left_out(run: Path, tmp_path: Path) -> None:
+    """Workers could enter the file behind it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    ase.io.write(data / "a.cif", crystal(1))
+    ase.io.write(data / "long.extxyz", [crystal(n) for n in (1, 2, 5, 6, 7, 9)])
+    lines = (data / "long.extxyz").read_text().splitlines()
+    lines[17] = "Cu nowhere 0 0"  # an atom of the fourth
+    (data / "long.extxyz").write_text("\n".join(lines) + "\n")
+    ase.io.write(data / "z.cif", crystal(1))
+    told = both_ways(run, data, tmp_path, [".parquet", ".extxyz"], 1e-6)
+    assert told[0] == "skipped, as 1 file cannot be read:"
+    table = pd.read_parquet(tmp_path / "other" / "out.parquet")
+    assert table["file"].tolist() == ["a.cif", *["long.extxyz"] * 3, "z.cif"]
+    assert table["graph_id"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
+def test_a_file_is_predicted_to_the_last_digit(run: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"all.{kind}"
+    ase.io.write(file, [crystal(number) for number in range(9)])
+    suffixes = [".csv", ".parquet", ".extxyz"]
+    both_ways(run, file, tmp_path, suffixes, 0.0)
+    assert FakePools.ran == [
+        f"structures {first} to {min(first + 1, 8)} of all.{kind}" for first in range(0, 9, 2)
+    ]
+
+
+def test_a_store_keeps_its_splits_and_numbers(
+    run: Path, tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    both_ways(run, alloy_store.path, tmp_path, [".csv", ".parquet"], 0.0)
+    table = pd.read_parquet(tmp_path / "other" / "out.parquet")
+    assert table["split"].unique().tolist() == list(alloy_store.splits)
+    with pytest.raises(InputError, match=r"extxyz is for structures from files"):
+        predict_on_site(run, alloy_store.path, [tmp_path / "out.extxyz"], SITE)
+
+
+def test_finished_parts_are_not_predicted_again(
+    run: Path, tmp_path: Path, pools: type[FakePools]
+) -> None:
+    file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
+    ase.io.write(file, [crystal(number) for number in range(9)])
+    whole = tmp_path / "whole.csv"
+    write_predictions(Ensemble.load(run), file, [whole])
+
+    def stopped(request: dict[str, Any]) -> None:
+        if len(pools.ran) == 3:
+            raise KeyboardInterrupt
+
+    pools.machine = staticmethod(stopped)
+    with pytest.raises(KeyboardInterrupt):
+        predict_on_site(run, file, [out], SITE)
+    assert not out.exists() and len(pools.ran) == 3
+    pools.machine = staticmethod(lambda request: None)
+    with pytest.raises(InputError, match=r"\.out\.csv\.parts: .*with other options; delete it"):
+        predict_on_site(run, file, [out], SITE, members=True)
+    shown: list[tuple[int, int, str]] = []
+    predict_on_site(run, file, [out], SITE, progress=lambda *how: shown.append(how))
+    # The third was interrupted.
+    assert [what.partition(" of")[0].split()[1] for what in pools.ran] == ["4", "6", "8"]
+    assert (shown[0][:2], shown[-1][:2], len(shown)) == ((4, 9), (9, 9), 4)
+    assert out.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / ".out.csv.parts").exists()
+
+
+def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[FakePools]) -> None:
+    file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
+    ase.io.write(file, [crystal(number) for number in range(6)])
+    lost = {"structures 2 to 3 of all.extxyz": 2}
+
+    def machine(request: dict[str, Any]) -> TaskEnd | None:
+        left = lost.get(request["what"], 0)
+        lost[request["what"]] = left - 1
+        if left <= 0:
+            return None
+        return TaskEnd(f"node{left}", "failed", "its process was killed by SIGKILL")
+
+    pools.machine = staticmethod(machine)
+    predict_on_site(run, file, [out], SITE)
+    assert pd.read_csv(out)["graph_id"].tolist() == list(range(6))
+    lost["structures 2 to 3 of all.extxyz"] = 99
+    with pytest.raises(
+        CampaignStopped, match=r"failed 3 times at structures 2 to 3 of all\.extxyz, .*SIGKILL"
+    ):
+        predict_on_site(run, file, [out], SITE)
+    assert {"part-000000", "part-000002"} <= {
+        path.name for path in (tmp_path / ".out.csv.parts").iterdir()
+    }
+
+
+def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    file = tmp_path / "all.extxyz"
+    ase.io.write(file, [crystal(1)] * 6)
+    lines = file.read_text().splitlines()
+    lines[-1] = "Cu nowhere 0 0"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"all\.extxyz cannot be read"):
+        predict_on_site(run, file, [out], SITE)
+    with pytest.raises(InputError, match=r"none\.xyz: does not exist"):
+        predict_on_site(run, tmp_path / "none.xyz", [out], SITE)
+    with pytest.raises(InputError, match="has no GCDs"):
+        predict_on_site(run, file, [out], Site("bare", 1, Node((), NODE.gcd, 1, "cpu"), print))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty: holds no file .*the directory holds no files"):
+        predict_on_site(run, tmp_path / "empty", [out], SITE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.extxyz", "empty"]
+
+
+def test_directories_that_nodes_do_not_see_are_named(
+    run: Path, tmp_path: Path, pools: type[FakePools]
+) -> None:
+    """A worker writes where the driver cannot see it."""
+    file = tmp_path / "all.extxyz"
+    ase.io.write(file, [crystal(1)] * 3)
+    pools.machine = staticmethod(lambda request: TaskEnd("node1", "ok"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
+        with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):
+            predict_on_site(run, file, [tmp_path / "out.csv"], SITE)
