@@ -53,9 +53,9 @@ def select(
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
+    from hydragnn_flow.ensemble.all_structures import Structures, read_path
     from hydragnn_flow.ensemble.labels import keys_of_label
     from hydragnn_flow.ensemble.predictions_files import check_keeps_input
-    from hydragnn_flow.ensemble.structure_files import Structures, read_path
 
     with using(out, run_dir, structures):
         check_keeps_input(structures, [out])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.ensemble.all_structures import read_path
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import check_structures, current, structure_names
 from hydragnn_flow.ensemble.labels import (
@@ -21,7 +22,6 @@ from hydragnn_flow.ensemble.labels import (
     labels_in_files,
     numbers_of,
 )
-from hydragnn_flow.ensemble.structure_files import read_path
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-from ase import Atoms
 
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
@@ -18,12 +15,11 @@ from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
-from hydragnn_flow.ensemble.labels import atoms_of
-from hydragnn_flow.ensemble.records import Record, fault_of
+from hydragnn_flow.ensemble.records import Record
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.ensemble import Ensemble
+    pass
 
 _NAMED = 20
 """Unreadable files that are named one by one."""
@@ -242,129 +238,3 @@ def open_path(
     source = trained_on.provenance.get("source", {})
     is_table = path.suffix == ".csv" and source.get("format") == "csv"
     return Files(path, source["structure"] if is_table else None, but)
-
-
-@dataclass
-class Structures:
-    """All structures of files, the names of their files, and their numbers in these.
-
-    In place of a file, those of a store have its split.
-    """
-
-    found: list[Found] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    frames: list[int] = field(default_factory=list)
-    called: tuple[str, str] = ("file", "frame")
-    """What name and number are called in tables and files."""
-
-    @classmethod
-    def of(
-        cls, path: Path, files: Files, ensemble: Ensemble, say: Callable[[str], None]
-    ) -> Structures:
-        """Read all; those of a directory that cannot be predicted are left out, and named.
-
-        Raises
-        ------
-        InputError
-            As :meth:`Files.records`, or if there are none.
-        """
-        read = cls()
-        for record in files.records(say):
-            why = fault_of(record) or ensemble.refusal(record.found.atoms)
-            if path.is_dir() and why:
-                say(f"skipped: {path / str(record.file)}: structure {record.frame} {why}")
-                continue
-            read.found.append(record.found)
-            read.files.append(str(record.file))
-            read.frames.append(record.frame)
-        if not read.found:
-            raise InputError(f"{path}: holds no structures that the ensemble can predict")
-        return read
-
-    @classmethod
-    def of_store(cls, store: GraphStore) -> Structures:
-        """The structures of a store's graphs, without their labels.
-
-        Raises
-        ------
-        InputError
-            If its nodes are no atoms.
-        """
-        if not atoms_of(store.manifest):
-            raise InputError(
-                f"{store.path}: the first feature of its nodes is no atomic number; give the files "
-                f"it was made of"
-            )
-        read = cls(called=("split", "graph_id"))
-        for name in store.splits:
-            for graph, number in zip(store[name], store[name].graph_id.tolist(), strict=True):
-                cell, pbc = (graph.get(key, None) for key in ("cell", "pbc"))
-                atoms = Atoms(
-                    graph.x[:, 0].numpy().astype(int),
-                    graph.pos.numpy(),
-                    cell=None if cell is None else cell.numpy(),
-                    pbc=None if pbc is None else pbc.numpy(),
-                )
-                read.found.append(Found(atoms, {}, {}))
-                read.files.append(name)
-                read.frames.append(number)
-        return read
-
-    @property
-    def atoms(self) -> list[Atoms]:
-        """The structures alone."""
-        return [one.atoms for one in self.found]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the structures: file, and number if the file has several."""
-        several = {file for file, frame in zip(self.files, self.frames, strict=True) if frame > 0}
-        return [
-            f"{file}: structure {frame}" if file in several else file
-            for file, frame in zip(self.files, self.frames, strict=True)
-        ]
-
-    @property
-    def origins(self) -> list[dict[str, str | int]]:
-        """Where each structure comes from, as tables and files say it."""
-        file, frame = self.called
-        return [
-            {file: name, frame: number}
-            for name, number in zip(self.files, self.frames, strict=True)
-        ]
-
-    @contextmanager
-    def naming(self, path: Path) -> Iterator[None]:
-        """Let errors begin with the path of the file at fault, or else with ``path``."""
-        folder = path if path.is_dir() else path.parent
-        try:
-            yield
-        except InputError as error:
-            said = str(error)
-            of_a_file = said.startswith(tuple(self.files))
-            raise InputError(f"{folder / said}" if of_a_file else f"{path}: {said}") from None
-
-
-def read_path(
-    path: Path, ensemble: Ensemble, *, split: str | None, say: Callable[[str], None]
-) -> GraphStore | Structures:
-    """The store, or all structures, at a path.
-
-    Parameters
-    ----------
-    path, split
-        As for :func:`open_path`.
-    ensemble
-        Ensemble that is to predict them.
-    say
-        Told which files and structures of a directory were passed over, and why.
-
-    Raises
-    ------
-    InputError
-        As :func:`open_path` and :meth:`Structures.of`.
-    """
-    opened = open_path(path, ensemble.manifest, split)
-    if isinstance(opened, GraphStore):
-        return opened
-    return Structures.of(path, opened, ensemble, say)
