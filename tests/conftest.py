@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
 
 # How long an example takes says how loaded the machine is, and nothing of the code.
-settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# New examples come with every run, so a few of each property are enough; some tests ask for more.
+settings.register_profile(
+    "any load", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any load")
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.

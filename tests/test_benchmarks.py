@@ -58,6 +58,7 @@ def _read(printed: str, figures: Path) -> tuple[str, list[list[str]], Any]:
     return printed, cells[2:], json.loads(figures.read_text())
 
 
+@pytest.mark.slow
 def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "memory", "--only", "stream"]
     peers = {"numpy.memmap", "list of Data"}
@@ -77,6 +78,7 @@ def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "SchNet", "--mode", "potential"]
     sides = ["ours"]
@@ -102,6 +104,7 @@ def test_prediction(tmp_path: Path) -> None:
     assert figures["quick"] and "Too little was measured" in printed
 
 
+@pytest.mark.slow
 def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("train", "test_MD"):
@@ -226,6 +229,7 @@ def test_chance_limits_the_miscalibration_area(structures: int) -> None:
     assert 0.02 < beyond < 0.09
 
 
+@pytest.mark.slow
 def test_search(tmp_path: Path) -> None:
     arguments = ["--quick", "--scratch", tmp_path / "scratch"]
     printed, _, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")

@@ -15,6 +15,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 from campaign_cases import CONFIG, write_config
+from driver_cases import TWO_CORES
+
+from hydragnn_flow.execution.binding import bound_to
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +81,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     kinds = ("hydragnn_flow.cli", "interchange", "trainer_main", "other")
     seen = Ran(run, {kind: set() for kind in kinds}, set())
     environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
-    with output.open("wb") as log:
+    with output.open("wb") as log, bound_to(TWO_CORES):
         # With the umask of the most careless of users.
         started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, umask=0)
     give_up = time.monotonic() + PATIENCE

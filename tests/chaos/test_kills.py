@@ -1,7 +1,7 @@
 """The driver is killed at every stage of a run; the same command goes on, and nothing is lost.
 
-A campaign that is killed once and interrupted once is tests/test_campaign.py; a search that is
-killed at random moments, test_search_kills.py.
+It is killed while segments run in tests/test_campaign.py, and at random moments of a search in
+test_search_kills.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from hydragnn_flow.search import read_trials
 # What the run directory shows at each moment of death, in the order of a run.
 MOMENTS: dict[str, Reached] = {
     "while the store is being written": lambda run: any(run.glob("*store*")),
-    "while segments run": lambda run: (run / "trials/0/checkpoint.pt").exists(),
     "late in the search": lambda run: lines(run / "segments.jsonl") >= 7,
     "while a member trains": lambda run: (run / "ensemble/members/0/log").exists(),
     "between members": lambda run: member_lines(run) >= 1,

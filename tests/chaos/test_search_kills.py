@@ -1,4 +1,4 @@
-"""A search of a hundred trials whose driver is killed at random moments, again and again."""
+"""A search of forty trials whose driver is killed at random moments, again and again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hydragnn_flow.config import load_config
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 
-TRIALS, KILLS = 100, 10
+TRIALS, KILLS = 40, 5
 SEARCH: dict[str, Any] = {
     "trials": TRIALS,
     "sampler": "auto",
@@ -50,7 +50,7 @@ def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
     for kill in range(KILLS):
         driver, before = start(config, run, log), lines(ledger)
         # Now and then before it does anything; else in the midst of its work.
-        more = 0 if kill % 5 == 1 else chance.randint(1, 12)
+        more = 0 if kill % 5 == 1 else chance.randint(1, 8)
         give_up = time.monotonic() + 120
         while lines(ledger) < before + more and driver.poll() is None:
             assert time.monotonic() < give_up, log.read_text()

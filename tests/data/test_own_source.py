@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, write_config
+from driver_cases import TWO_CORES
 from page_cases import blocks
 from segment_cases import NETWORK
 
@@ -18,6 +19,7 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.testing.sources import SourceSuite
 
 SECTION = {"format": "toy_files:ToySource", "train": "*.toy", "targets": {"energy": "eV"}}
@@ -138,11 +140,12 @@ def test_a_campaign_is_run_on_it(module, tmp_path):
     config = write_config(tmp_path, data=data, network=network, search=search)
     path = os.pathsep.join([str(module), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     words = ["run", config, "--data", tmp_path / "data", "--run-dir", tmp_path / "run"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    with bound_to(TWO_CORES):
+        done = subprocess.run(
+            [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run" / "predictions" / "test.parquet").is_file()

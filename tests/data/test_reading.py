@@ -102,12 +102,14 @@ def test_round_trip(graph, same, seeds, n_val, n_atoms, dtypes, block_bytes):
 
 
 @given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
+@settings(max_examples=20)
 def test_equals_pyg(split, pool, indices):
     chosen = [pool[i] for i in indices]
     assert_equal(split.batch(indices), Batch.from_data_list(chosen))
 
 
 @given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
+@settings(max_examples=20)
 def test_comes_apart_again(split, pool, same, indices):
     batch = split.batch(indices)
     parts = batch.to_data_list()
@@ -121,6 +123,7 @@ def test_comes_apart_again(split, pool, same, indices):
         st.lists(st.integers(0, POOL - 1), min_size=1, max_size=9), min_size=0, max_size=8
     )
 )
+@settings(max_examples=20)
 def test_batches_in_any_order(split, pool, parts):
     batches = list(split.batches(np.array(part) for part in parts))
     assert len(batches) == len(parts)

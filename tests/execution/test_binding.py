@@ -15,7 +15,7 @@ from segment_cases import make_spec
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.binding import LOOPBACK, address_of, cores_of, environment
+from hydragnn_flow.execution.binding import LOOPBACK, address_of, bound_to, cores_of, environment
 from hydragnn_flow.execution.site import Device
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.placement import Gcd
@@ -115,15 +115,18 @@ def test_every_thread_of_a_trainer_runs_on_the_cores_of_its_gcd() -> None:
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
     trainer = worker.trainer_for(node, 1, slot=1)  # it shares the GCD with another
     probe = "hydragnn_flow.execution.site_check.probe:probe"
-    assert trainer.run(probe, asked)["cores"] == [mine]
+    found = trainer.run(probe, asked)
+    assert (found["cores"], found["address"]) == ([mine], "127.0.0.1")
     threads = psutil.Process(trainer._process.pid).threads()
     assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
-    left = worker.trainer_for(node, 2).run(probe, asked)
-    assert left["cores"] == ALLOWED, (
-        "a trainer process without a core of its own keeps what there is"
-    )
-    assert left["address"] == "127.0.0.1"
     assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"
+
+
+@needs_cores
+def test_without_a_core_of_its_own_a_process_keeps_what_there_is() -> None:
+    node = node_of("cpu", cores=("0", "0", "100000"))
+    with bound_to(cores_of(node, 2)):
+        assert sorted(os.sched_getaffinity(0)) == ALLOWED
 
 
 def test_an_interface_that_is_not_there_is_named() -> None:

@@ -414,16 +414,15 @@ def on_nodes(nodes: list[list[str]]) -> Iterator[list[Worker]]:
         worker.end()
 
 
-def test_a_gang_of_two_nodes_with_two_gcds_each(
+def test_a_gang_of_two_nodes(
     tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
-    for number, worker in enumerate(on_nodes):
-        worker.send(spec, (0, 1), "hsn0", first_rank=2 * number, world=4)
+    send(on_nodes, spec, interface="hsn0")
     result = merged([worker.result() for worker in on_nodes])
     assert (result.status, result.to_epoch) == ("ok", 2), result.reason
-    other = result.gcds[2].partition("/")[0]
-    assert result.gcds == ["0", "1", f"{other}/0", f"{other}/1"]
+    other = result.gcds[1].partition("/")[0]
+    assert result.gcds == ["0", f"{other}/0"]
     assert other not in ("", result.node)
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
     np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)

@@ -113,6 +113,7 @@ def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: G
     assert "data.0 has changed since it was written" in result.reason
 
 
+@pytest.mark.slow  # of one rank above; that all end for the fault of one, too
 def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
     (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])

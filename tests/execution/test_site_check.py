@@ -115,6 +115,7 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
+@pytest.mark.slow  # one that finds a fault follows
 @pytest.mark.usefixtures("one_core")
 def test_check_starts_workers_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,7 @@ def test_counting_changes_nothing(mpnn: str, make: Make) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("potential_type", ["SchNet", "PNA", "PAINN", "MACE"])
 def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None:
     model = make(potential_type)
     small, more_edges = (network_cost(model, 100, edges, 4) for edges in (2000, 4000))

@@ -18,7 +18,8 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL, profile_training
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # each in processes of its own
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
     told: list[str] = []
     profile = profile_network(NETWORK, alloy_store.path, ranks=ranks, seconds=0.1, say=told.append)
