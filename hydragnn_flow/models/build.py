@@ -18,6 +18,7 @@ from hydragnn_flow.models.build_heads import build_properties, head_context
 from hydragnn_flow.models.build_potential import build_potential
 from hydragnn_flow.models.model import HydraModel, PropertyModel
 from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.quiet import QuietLinear
 
 
 def build_model(
@@ -53,6 +54,8 @@ def build_model(
     build = build_potential if is_potential else build_properties
     model = build(config, manifest, encoder, context)
     _initialise(model)
+    if isinstance(model, PotentialModel):
+        model.atomic_energy.scale_weights(model.encoder.layers.first_energies)
     _set_bias(model, config)
     return model
 
@@ -65,7 +68,8 @@ def _initialise(model: nn.Module) -> None:
     """
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            gain = layer.gain if isinstance(layer, QuietLinear) else 1.0
+            nn.init.normal_(layer.weight, std=gain * layer.in_features**-0.5)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     for layers in model.modules():

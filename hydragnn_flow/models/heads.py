@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,13 +91,24 @@ class BranchedHeads(nn.Module):
     @torch.no_grad()
     def set_bias(self, value: float) -> None:
         """Fill the bias of all last layers, but for the halves that say the noise."""
+        for last, dim in self._last_layers():
+            last.bias[..., :dim] = value
+
+    @torch.no_grad()
+    def scale_weights(self, factor: float) -> None:
+        """Multiply the weights of all last layers."""
+        for last, _ in self._last_layers():
+            last.weight *= factor
+
+    def _last_layers(self) -> Iterator[tuple[nn.Linear | PlaceLinear, int]]:
+        """Last layers with the number of components they predict."""
         for branch in self.branches:
             assert isinstance(branch, BranchHeads)
             for head, dim in zip(branch.heads, self.dims, strict=True):
                 assert isinstance(head, nn.Sequential)
                 last = head[-1]
                 assert isinstance(last, (nn.Linear, PlaceLinear))
-                last.bias[..., :dim] = value
+                yield last, dim
 
 
 class Rescale(nn.Module):

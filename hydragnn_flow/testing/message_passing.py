@@ -330,7 +330,8 @@ class PotentialSuite(_Suite):
             return ase.Atoms("AuCuAu", [[2.5, 0, 0], [0, 0, 0], end])
 
         energies, _ = energy_and_forces(model, bent(np.pi), bent(2.2))
-        assert (abs(energies[0] - energies[1]) > 1e-4) == properties.sees_angles
+        # Far above what rounding does to 10 eV in float64; fresh weights may hardly see the angle.
+        assert (abs(energies[0] - energies[1]) > 1e-7) == properties.sees_angles
 
     def test_a_lone_atom_has_an_energy(self, model: HydraModel) -> None:
         energies, forces = energy_and_forces(model, ase.Atoms("Cu"))

@@ -81,6 +81,9 @@ class MessagePassing(nn.Module):
 
     properties: ClassVar[Properties]
     """Properties of a user's own type; `config/network/mpnn_types.py` has those of ours."""
+    first_energies: ClassVar[float] = 1.0
+    """What the last weights of a potential's head are multiplied by before training. A potential
+    that begins almost flat is not led astray by the slopes of its random weights."""
     layers: nn.ModuleList
     """Each is a :data:`Layer`."""
 

@@ -256,6 +256,7 @@ class MACE(MessagePassing):
     The last layer makes scalars only, as in the paper.
     """
 
+    first_energies = 0.1
     element_rows: Tensor
 
     def __init__(

@@ -12,7 +12,12 @@ from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
+from hydragnn_flow.models.quiet import QuietLinear
 from hydragnn_flow.models.radial import BesselBasis
+
+# A network that begins with messages and updates smaller than what they are added to is smoother,
+# and learns forces in fewer steps.
+_MESSAGES_BEGIN, _GATES_BEGIN = 0.4, 0.5
 
 
 class VectorEdges(NamedTuple):
@@ -92,26 +97,23 @@ class VectorUpdate(nn.Module):
 
     def __init__(self, width: int, *, last: bool) -> None:
         super().__init__()
-        self.left = nn.Linear(width, width, bias=False)
-        self.right = nn.Linear(width, width, bias=False)
-        self.scalars = nn.Linear(width, width)
-        self.norms = nn.Linear(width, width, bias=False)
-        self.of_product = nn.Linear(width, width)
-        self.of_scalars = nn.Linear(width, width)
-        self.of_vectors = None if last else nn.Linear(width, width)
+        self.width = width
+        self.mix = nn.Linear(width, 2 * width, bias=False)
+        self.scalars = nn.Linear(2 * width, width)
+        self.gates = QuietLinear(width, (2 if last else 3) * width, _GATES_BEGIN)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
         """The state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
-        left, right = self.left(vectors), self.right(vectors)
+        left, right = self.mix(vectors).split(self.width, dim=2)
         # On an ideal lattice the vectors are zero, where the root alone has no slope. A smaller
         # number would give a force that turns within a tiny displacement.
         norms = (right.square().sum(dim=1) + 1e-2).sqrt()
-        hidden = functional.silu(self.scalars(scalars) + self.norms(norms))
-        product = (left * right).sum(dim=1)
-        scalars = scalars + self.of_product(hidden) * product + self.of_scalars(hidden)
-        if self.of_vectors is None:
+        hidden = functional.silu(self.scalars(torch.cat([scalars, norms], dim=1)))
+        gates = self.gates(hidden).split(self.width, dim=1)
+        scalars = scalars + gates[0] * (left * right).sum(dim=1) + gates[1]
+        if len(gates) == 2:
             return NodeState(scalars)
-        return NodeState(scalars, vectors + self.of_vectors(hidden)[:, None] * left)
+        return NodeState(scalars, vectors + gates[2][:, None] * left)
 
 
 class PAINNLayer(nn.Module):
@@ -133,10 +135,9 @@ class PAINNLayer(nn.Module):
 
     def __init__(self, width: int, features: int, *, first: bool, last: bool) -> None:
         super().__init__()
+        self.width = width
         self.hidden = nn.Linear(width, width)
-        self.to_scalars = nn.Linear(width, width)
-        self.to_directions = nn.Linear(width, width)
-        self.to_vectors = None if first else nn.Linear(width, width)
+        self.sent = nn.Linear(width, (2 if first else 3) * width)
         self.scalar_filter = Filter(features, width)
         self.direction_filter = Filter(features, width)
         self.vector_filter = None if first else Filter(features, width)
@@ -145,15 +146,14 @@ class PAINNLayer(nn.Module):
     def forward(self, state: NodeState, features: VectorEdges, geometry: Geometry) -> NodeState:
         """The state after this layer; its tensors are [n_atoms, 3, width]."""
         radial = features.radial
-        hidden = functional.silu(self.hidden(state.scalars))
-        sent = self.to_scalars(hidden)[:, None]
-        scalars = filtered_sum(sent, self.scalar_filter(radial), geometry)[:, 0]
-        lengths = geometry.of_sender(self.to_directions(hidden)) * self.direction_filter(radial)
+        sent = self.sent(functional.silu(self.hidden(state.scalars))).split(self.width, dim=1)
+        scalars = filtered_sum(sent[0][:, None], self.scalar_filter(radial), geometry)[:, 0]
+        lengths = geometry.of_sender(sent[1]) * self.direction_filter(radial)
         vectors = outer_sum(features.directions, lengths, geometry)
-        if self.to_vectors is not None:
-            assert state.tensors is not None and self.vector_filter is not None
+        if self.vector_filter is not None:
+            assert state.tensors is not None
             # Terms linear in the sender's vectors are multiplied once per atom.
-            gated = state.tensors * self.to_vectors(hidden)[:, None]
+            gated = state.tensors * sent[2][:, None]
             turned = filtered_sum(gated, self.vector_filter(radial), geometry)
             vectors = state.tensors + vectors + turned
         new: NodeState = self.update(state.scalars + scalars, vectors)
@@ -166,11 +166,13 @@ class PAINN(MessagePassing):
     Sums of messages are divided by the root of the average number of neighbours.
     """
 
+    first_energies = 0.1
+
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
-        scale = statistics.average_neighbours**-0.5
+        scale = _MESSAGES_BEGIN * statistics.average_neighbours**-0.5
         self.reader = VectorEdgeReader(architecture.num_radial, statistics, scale)
         self.layers = nn.ModuleList(
             PAINNLayer(width, self.reader.size, first=number == 0, last=number == depth - 1)
