@@ -13,11 +13,11 @@ export OMP_NUM_THREADS ?= 1
 PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
 	execution models models.mpnn placement report search testing)
 
-# `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, and the directory
-# that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
+# `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, one that has
+# schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy forces campaigns ensemble prediction search search_quality execution
+BENCHMARKS := store models accuracy peers_accuracy forces campaigns ensemble prediction search search_quality execution
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -30,7 +30,7 @@ help:
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (10 minutes)"
 	@echo "make format       let ruff rewrite the sources"
-	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
+	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md (2.5 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables and pictures of the pages"
 	@echo "make reference    build the API reference, docs/reference/index.html"
@@ -85,6 +85,10 @@ benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/accuracy.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
 		--json $(RESULTS)/accuracy.json
+
+benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
+		--json $(RESULTS)/peers_accuracy.json
 
 benchmark-forces benchmark-prediction: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
