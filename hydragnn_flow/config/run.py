@@ -33,7 +33,7 @@ class EnsembleConfig(Section):
     strategy: Strategy = "greedy"
     """Which trials become members, by the criterion on the validation split: those that together
     predict best (``greedy``), the best (``top``), or the best of each message-passing type
-    (``best_of_each_type``). ``greedy`` may take a trial for up to half of the members, each with a
+    (``best_of_each_type``). ``greedy`` may take a trial for several members, each with a
     seed of its own. The best trial is always a member."""
     epochs: int = Field(ge=1)
     """Epochs of a member in total, those of its trial included where it continues from there."""

@@ -14,10 +14,13 @@ from hydragnn_flow.config.run import Strategy
 
 Floats = NDArray[np.floating[Any]]
 
-_BAGS = 20
-_SMALLEST_BAG = 6
-# Sums that differ by less are alike: a criterion measured on tens of structures knows no better.
-_TOLERANCE = 1e-3
+# Of how many trials further seeds are weighed, and how many of each.
+_REPEATED = 4
+_SEEDS = 6
+# Correlation of the errors of two seeds of a network.
+_LIKENESS = 0.75
+# Criteria that differ by less are alike: tens of structures know no better.
+_TOLERANCE = 5e-3
 _NEXT = "next in line"
 
 
@@ -91,10 +94,9 @@ def select_members(
     ----------
     strategy
         ``top``: the best. ``best_of_each_type``: the best of each message-passing type, the best
-        type first, then the second of each. ``greedy``: :func:`greedy_weights` shares out the
-        members. A trial that it wants for more than one of them gets several seeds, for at most
-        half of the members; trials that are wanted alike go by their type, then their width, where
-        no member has it yet.
+        type first, then the second of each. ``greedy``: to the best, one by one, whichever lowers
+        the criterion of the members' mean most. That may be another seed of a trial. Of those that
+        are alike in this it is one of a new type, then of a new width, then the best.
     size
         Members; at most the number of candidates.
     candidates
@@ -116,10 +118,7 @@ def select_members(
     pool = [c for c in ranked if not any(_rank(c)[:2]) and _known(residuals.get(c.trial))]
     if strategy == "greedy" and len(pool) > 1:
         judged = Judged(np.stack([residuals[c.trial] for c in pool]), shares, power)
-        if pool[0] is line[0]:
-            chosen = _greedy(pool, judged, size, has_best=True)
-        else:
-            chosen += _greedy(pool, judged, size - 1, has_best=False)
+        chosen += _greedy(pool, judged, size - 1, has_best=pool[0] is line[0])
     taken = {choice.trial for choice in chosen}
     rest = [candidate for candidate in line if candidate.trial not in taken]
     missing = size - len(chosen)
@@ -132,90 +131,69 @@ def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=_rank)
 
 
-def greedy_weights(judged: Judged, steps: int) -> Floats:
-    """Weights ``[k]`` of candidates in a mean that grows greedily, adding up to one.
+def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
+    """Candidates, then further seeds of the best few, and the candidate that each row is of.
 
-    Ensemble selection (Caruana et al., ICML 2004, doi:10.1145/1015330.1015432): the candidate that
-    lowers the criterion of the mean most is added, also one that is in it already. As proposed
-    there, the mean begins with the best few candidates, as many as do best together, and the
-    result is averaged over bags, each of a random half of the candidates. Of the means on the way,
-    the first counts that is as good as the best, within a thousandth.
-
-    Parameters
-    ----------
-    judged
-        Errors of the candidates, the best first; that one is in every bag.
-    steps
-        Members of the mean, at most.
+    What another seed of a network errs is not known before it is trained. It is taken to err as
+    much as this one, and the errors of any two seeds to have the correlation `_LIKENESS`: in part
+    they are this one's, in part its own in another order, which all further seeds have in common,
+    and in part in an order of their own.
     """
-    k = len(judged.residuals)
-    random = np.random.default_rng(0)
-    half = max(min(k, _SMALLEST_BAG), (k + 1) // 2)
-    bags = 1 if half == k else _BAGS
-    total = np.zeros(k)
-    for _ in range(bags):
-        others = 1 + random.choice(k - 1, half - 1, replace=False)
-        bag = np.concatenate([[0], np.sort(others)])
-        counts = _grow(judged.rows(bag.tolist()), steps)
-        total[bag] += counts / counts.sum()
-    return total / bags
+    random = np.random.default_rng(1)
+    k, n = judged.residuals.shape
+    targets = [np.flatnonzero(judged.shares == share) for share in np.unique(judged.shares)]
 
+    def another_order() -> NDArray[np.int64]:
+        order = np.arange(n)
+        for places in targets:
+            order[places] = random.permutation(places)
+        return order
 
-def _grow(judged: Judged, steps: int) -> Floats:
-    """How often each candidate is in the best mean found on the way, ``[k]``."""
-    residuals = judged.residuals
-    k = len(residuals)
-    sums = np.cumsum(residuals[:steps], axis=0)
-    found = judged.criterion(sums / np.arange(1, len(sums) + 1)[:, None])
-    start = int(np.argmin(found)) + 1
-    path, values, total = list(range(start)), [float(found[start - 1])], sums[start - 1].copy()
-    while len(path) < steps:
-        tried = judged.criterion((total + residuals) / (len(path) + 1))
-        best = int(np.argmin(tried))
-        path.append(best)
-        values.append(float(tried[best]))
-        total += residuals[best]
-    enough = min(values) * (1 + _TOLERANCE)
-    first = next((i for i, value in enumerate(values) if value <= enough), 0)
-    return np.bincount(path[: start + first], minlength=k).astype(float)
+    known = judged.residuals[:_REPEATED]
+    in_common = _LIKENESS * known
+    in_common += np.sqrt(_LIKENESS - _LIKENESS**2) * known[:, another_order()]
+    rows, owner = [judged.residuals], [np.arange(k)]
+    for _ in range(_SEEDS - 1):
+        seeds = in_common + np.sqrt(1 - _LIKENESS) * known[:, another_order()]
+        found = judged.criterion(seeds)
+        seeds *= (judged.criterion(known) / np.where(found > 0, found, 1))[:, None]
+        rows.append(seeds)
+        owner.append(np.arange(len(known)))
+    return Judged(np.concatenate(rows), judged.shares, judged.power), np.concatenate(owner)
 
 
 def _greedy(
-    pool: Sequence[Candidate], judged: Judged, size: int, *, has_best: bool
+    pool: Sequence[Candidate], judged: Judged, more: int, *, has_best: bool
 ) -> list[Choice]:
-    """Members in proportion to greedy weights, by the method of d'Hondt.
+    """Further members by ensemble selection with replacement.
+
+    Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. What is chosen twice is trained twice
+    here, where it has twice the weight there.
 
     Parameters
     ----------
+    pool
+        Candidates, the best first.
     has_best
-        Whether the first of the pool is the best trial, which is to be the first member.
+        Whether the first of them is a member already.
     """
-    weights = greedy_weights(judged, steps=max(4 * size, 16))
-    most = max(1, size // 2)
-    members = Counter[int]()
+    seeds, owners = _with_seeds(judged)
+    owner = owners.tolist()
+    rows = [0] if has_best else []
     chosen: list[Choice] = []
-    while len(chosen) < size:
-        wanted = {
-            i: weight / (1 + members[i])
-            for i, weight in enumerate(weights)
-            if weight > 0 and members[i] < most
-        }
-        if has_best and not chosen:
-            wanted = {0: 1.0}
-        if not wanted:
-            return chosen
-        enough = max(wanted.values()) * (1 - 50 * _TOLERANCE)
-        alike = [i for i, value in wanted.items() if value >= enough]
-        new = _is_new([pool[i] for i in members])
-        place = min(alike, key=lambda i: (*new(pool[i]), -wanted[i], i))
-        candidate, repeat = pool[place], members[place]
-        why = f"{weights[place]:.0%} of the greedy ensemble, criterion {candidate.value:.4g}"
-        if has_best and not chosen:
-            why = f"the best trial; {why}"
-        elif repeat:
-            why = f"seed {repeat + 1} of this trial; {why}"
-        chosen.append(Choice(candidate.trial, repeat, why))
-        members[place] += 1
+    while len(chosen) < more and len(rows) < len(owner):
+        total = seeds.residuals[rows].sum(axis=0)
+        criteria = seeds.criterion((total + seeds.residuals) / (len(rows) + 1))
+        criteria[rows] = np.inf
+        (alike,) = np.nonzero(criteria <= criteria.min() * (1 + _TOLERANCE))
+        is_new = _is_new([pool[owner[row]] for row in rows])
+        row = min(alike.tolist(), key=lambda r: (*is_new(pool[owner[r]]), criteria[r]))
+        candidate = pool[owner[row]]
+        repeat = sum(owner[r] == owner[row] for r in rows)
+        seed = f"seed {repeat + 1} of this trial; " if repeat else ""
+        why = f"{seed}criterion {candidate.value:.4g}, of the members' mean {criteria[row]:.4g}"
+        chosen.append(Choice(candidate.trial, int(repeat), why))
+        rows.append(row)
     return chosen
 
 

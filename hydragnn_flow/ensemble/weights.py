@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,11 +17,8 @@ from hydragnn_flow.training.criterion import Criterion
 
 # Fitted weights follow the noise of few structures, so they are mixed with those that have one
 # number for each member: a power of its criterion. Never without any: the error bars are made of
-# the disagreement of the members, so each has a say.
-_POWERS = (2, 4)
-_PARTS = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
-# Least weight where only the best member alone would do, as a fraction of an equal one.
-_LEAST = 1e-6
+# the disagreement of the members, so each has a say. The most even mixture comes first.
+_MIXTURES = [(power, part) for part in (1.0, 0.75, 0.5, 0.25, 0.1, 0.02) for power in (2, 4)]
 
 
 @dataclass(frozen=True)
@@ -128,8 +124,8 @@ def combine_best(
 
     What is fitted on all folds but one is judged on that one: the weighted mean, with weights that
     are fitted, or follow each member's criterion, or are between the two; the mean with equal
-    weights; the median. On all the data together the result is no worse than the best single
-    member, unless ``uniform`` or ``median`` was asked for.
+    weights; the median. Of the mixtures that are within a standard error of the best, the most even
+    counts: a member that is the best of all on few structures is so by chance in part.
 
     Parameters
     ----------
@@ -145,20 +141,22 @@ def combine_best(
     """
     n_folds, n_members = int(folds.max()) + 1, len(judged.residuals)
     equal = np.full(n_members, 1 / n_members)
-    mixtures = list(itertools.product(_POWERS, _PARTS))
-    weights, sums = np.empty((len(mixtures), n_folds, n_members)), np.zeros(len(mixtures))
+    weights, sums = (
+        np.empty((len(_MIXTURES), n_folds, n_members)),
+        np.empty((len(_MIXTURES), n_folds)),
+    )
     for fold in range(n_folds):
         inside = folds == fold
         fitted_on = _masked(judged, ~inside if n_folds > 1 else inside)
         held_out, fitted = _masked(judged, inside), convex_weights(fitted_on)
-        for place, mixture in enumerate(mixtures):
+        for place, mixture in enumerate(_MIXTURES):
             weights[place, fold] = _mixed(fitted, fitted_on, *mixture)
         means = weights[:, fold] @ held_out.residuals
-        sums += held_out.criterion(means) ** judged.power
-    place = int(np.argmin(sums))
+        sums[:, fold] = held_out.criterion(means) ** judged.power
+    place = _most_even(sums)
     members = np.asarray(judged.criterion(judged.residuals), np.float64)
     scores = {
-        "weighted": float(sums[place]) ** (1 / judged.power),
+        "weighted": float(sums[place].sum()) ** (1 / judged.power),
         "uniform": float(judged.criterion(equal @ judged.residuals)),
         "median": float(judged.criterion(np.median(judged.residuals, axis=0))),
     }
@@ -167,25 +165,28 @@ def combine_best(
         chosen = asked
     else:
         allowed: list[Aggregation] = ["uniform", "median"] if median else ["uniform"]
-        allowed = [name for name in allowed if scores[name] <= members.min()]
         chosen = min([*allowed, chosen], key=lambda name: scores[name])
     if chosen != "weighted":
         return Combination(chosen, equal, np.tile(equal, (n_folds, 1)), scores, members)
-    found = _no_worse_than_one(judged, *mixtures[place])
+    found = _mixed(convex_weights(judged), judged, *_MIXTURES[place])
     return Combination(chosen, found, weights[place], scores, members)
 
 
-def _no_worse_than_one(judged: Judged, power: int, part: float) -> Floats:
-    """Fitted weights, mixed as far as the mean stays as good as the best single member."""
-    fitted = convex_weights(judged)
-    singles = judged.criterion(judged.residuals)
-    for smaller in (p for p in reversed(_PARTS) if p <= part):
-        weights = _mixed(fitted, judged, power, smaller)
-        if judged.criterion(weights @ judged.residuals) <= singles.min():
-            return weights
-    weights = np.full(len(singles), _LEAST / len(singles))
-    weights[int(np.argmin(singles))] += 1 - _LEAST
-    return weights
+def _most_even(sums: Floats) -> int:
+    """The first mixture that is within a standard error of the best.
+
+    Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
+    the difference between the two.
+
+    Parameters
+    ----------
+    sums
+        What each fold adds to the criterion of each mixture, ``[n_mixtures, n_folds]``.
+    """
+    n_folds = sums.shape[1]
+    worse = sums - sums[np.argmin(sums.sum(axis=1))]
+    error = np.sqrt(n_folds) * worse.std(axis=1, ddof=1) if n_folds > 1 else 0.0
+    return int(np.argmax(worse.sum(axis=1) <= error))
 
 
 def _mixed(fitted: Floats, judged: Judged, power: int, part: float) -> Floats:

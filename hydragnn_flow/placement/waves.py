@@ -33,7 +33,7 @@ def plan_members(
     nodes
         Nodes of the site.
     gcds_per_node
-        GCDs of a node. A member is trained by DDP, on at least two of them if there are two.
+        GCDs of a node.
     widest
         Largest useful number of GCDs of each member: no rank may be left without a graph.
 
@@ -43,19 +43,15 @@ def plan_members(
         Every member in exactly one wave; waves are independent and may run in any order. All nodes
         of a member on several nodes but the last are full.
     """
-    narrowest = min(2, gcds_per_node)
-    per_wave = max(1, gcds_per_node // narrowest)
-    n_waves = max(min(nodes, len(seconds)), -(-len(seconds) // per_wave))
+    n_waves = max(min(nodes, len(seconds)), -(-len(seconds) // gcds_per_node))
     groups: list[list[int]] = [[] for _ in range(n_waves)]
     for member in sorted(range(len(seconds)), key=lambda m: -seconds[m]):
-        open_groups = [group for group in groups if len(group) < per_wave]
+        open_groups = [group for group in groups if len(group) < gcds_per_node]
         min(open_groups, key=lambda group: sum(seconds[m] for m in group)).append(member)
     waves = [
         Wave(
             tuple(group),
-            _widths(
-                [seconds[m] for m in group], [widest[m] for m in group], gcds_per_node, narrowest
-            ),
+            _widths([seconds[m] for m in group], [widest[m] for m in group], gcds_per_node),
         )
         for group in groups
         if group
@@ -71,10 +67,8 @@ def plan_members(
     return waves
 
 
-def _widths(
-    seconds: Sequence[float], widest: Sequence[int], gcds: int, narrowest: int
-) -> tuple[int, ...]:
-    widths = [min(narrowest, most) for most in widest]
+def _widths(seconds: Sequence[float], widest: Sequence[int], gcds: int) -> tuple[int, ...]:
+    widths = [1] * len(seconds)
     for _ in range(gcds - sum(widths)):
         growing = [i for i, most in enumerate(widest) if widths[i] < most]
         if not growing:

@@ -67,6 +67,6 @@ def test_widths_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture
     assert said(decisions, "trial 0")[0] == "trial 0 gets a width of 2"
     member_phase(campaign(), trials[:MEMBERS]).run(FakePools(well))
     assert [said(decisions, f"member {member}") for member in range(MEMBERS)] == [
-        ["member 0 gets a width of 2, on nodes: 1"],
-        ["member 1 gets a width of 2, on nodes: 1"],
+        ["member 0 gets a width of 1, on nodes: 1"],
+        ["member 1 gets a width of 1, on nodes: 1"],
     ]

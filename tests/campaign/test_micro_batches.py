@@ -105,12 +105,11 @@ def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expect
 
 
 def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:
-    """Two GCDs have half of a step each."""
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, _ = run(context, well)
     pools = FakePools(well)
     member_phase(context, trials[:MEMBERS]).run(pools)
-    assert {micro_batches(job.spec) for job in pools.groups} == {2}
+    assert {micro_batches(job.spec) for job in pools.groups} == {4}
 
 
 def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:

@@ -38,7 +38,7 @@ def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
         {name: random.normal(size=values.shape) for name, values in labels.items()}
         for _ in range(3)
     )
-    errors = [(common, 1.0), (common, 1.01), (common, 1.02), (other, 1.2), (third, 9.0)]
+    errors = [(common, 1.0), (common, 1.01), (common, 1.02), (other, 1.1), (third, 9.0)]
     results = []
     for number, (error, size) in enumerate(errors):
         predicted = {name: values + size * error[name] for name, values in labels.items()}

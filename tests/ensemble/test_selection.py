@@ -15,7 +15,6 @@ from hydragnn_flow.ensemble.selection import (
     Candidate,
     Judged,
     Selection,
-    greedy_weights,
     select_members,
 )
 from hydragnn_flow.ensemble.weights import convex_weights
@@ -66,10 +65,10 @@ def test_every_strategy_holds_its_promises(
     assert len(found.chosen) == size
     best = min(candidates, key=lambda c: c.value)
     assert found.chosen[0].trial == best.trial and found.chosen[0].repeat == 0
-    # Seeds of a trial are counted, and at most half of the members.
+    # Seeds of a trial are counted.
     for trial, members in Counter(choice.trial for choice in found.chosen).items():
         repeats = [choice.repeat for choice in found.chosen if choice.trial == trial]
-        assert repeats == list(range(members)) and members <= max(1, size // 2)
+        assert repeats == list(range(members))
     assert all(choice.reason for choice in found.chosen)
     # Whoever is no member is next in line, once.
     line = [choice.trial for choice in found.reserve]
@@ -84,16 +83,27 @@ def test_every_strategy_holds_its_promises(
     assert again == found
 
 
-@settings(deadline=None, max_examples=15)
-@given(seed=st.integers(0, 99), k=st.integers(1, 12), power=st.sampled_from([1, 2]))
-def test_the_greedy_mean_is_no_worse_than_the_best_candidate(seed: int, k: int, power: int) -> None:
-    candidates, judged = drawn(seed, k, power)
-    ranked = judged.rows(np.argsort([c.value for c in candidates]).tolist())
-    weights = greedy_weights(ranked, steps=16)
-    assert weights.sum() == pytest.approx(1) and (weights >= 0).all()
-    best = min(c.value for c in candidates)
-    # Each bag's mean is as good within the tolerance, and their average no worse than the worst.
-    assert judged.criterion(weights @ ranked.residuals) <= best * 1.002
+def test_greedy_beats_the_best_trials_where_seeds_err_alike() -> None:
+    """New seeds of five trials; errors of seeds of one have the correlation 0.6, of two 0.4."""
+    random = np.random.default_rng(0)
+    means = dict.fromkeys(STRATEGIES, 0.0)
+    for _ in range(10):
+        sizes = random.uniform(1, 2, 5)
+        of_all, of_trial = random.laplace(size=(1, 1, 400)), random.laplace(size=(5, 1, 400))
+        errors = np.sqrt(0.4) * of_all + np.sqrt(0.2) * of_trial
+        errors = errors + np.sqrt(0.4) * random.laplace(size=(5, 5, 400))
+        errors *= sizes[:, None, None]
+        judged = Judged(errors[:, 0], np.full(400, 1 / 400))
+        values = judged.criterion(judged.residuals)
+        candidates = [Candidate(i, float(value), "ABCDE"[i]) for i, value in enumerate(values)]
+        for strategy in STRATEGIES:
+            chosen = select(strategy, 4, candidates, judged).chosen
+            trained = Judged(
+                np.stack([errors[c.trial, 1 + c.repeat] for c in chosen]), judged.shares
+            )
+            weights = convex_weights(trained)
+            means[strategy] += float(trained.criterion(weights @ trained.residuals)) / 10
+    assert means["greedy"] < means["top"]
 
 
 def test_greedy_takes_what_complements_and_not_what_is_second_best() -> None:
@@ -110,17 +120,15 @@ def test_greedy_takes_what_complements_and_not_what_is_second_best() -> None:
     assert {choice.trial for choice in select("top", 2, candidates, judged).chosen} == {0, 1}
 
 
-def test_a_trial_wanted_twice_gets_a_second_seed_and_no_more_than_half() -> None:
-    """The others are of no use."""
+def test_a_trial_far_ahead_of_the_others_gets_several_seeds() -> None:
     random = np.random.default_rng(1)
     residuals = random.normal(size=(6, 200)) * np.array([1, 50, 50, 50, 50, 50])[:, None]
     judged = Judged(residuals, np.full(200, 1 / 200))
     values = judged.criterion(residuals)
     candidates = [Candidate(i, float(value)) for i, value in enumerate(values)]
     found = select("greedy", 4, candidates, judged)
-    assert [(c.trial, c.repeat) for c in found.chosen[:2]] == [(0, 0), (0, 1)]
+    assert [(c.trial, c.repeat) for c in found.chosen] == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert "seed 2 of this trial" in found.chosen[1].reason
-    assert all(choice.trial != 0 for choice in found.chosen[2:])
 
 
 def test_the_best_trial_is_first_once_where_its_predictions_are_lost() -> None:

@@ -63,7 +63,7 @@ def test_a_few_wild_atoms_do_not_decide() -> None:
 
 @settings(deadline=None, max_examples=15)
 @given(scales, st.integers(0, 50), st.sampled_from([1, 2]), st.booleans())
-def test_the_ensemble_is_no_worse_than_its_best_member(
+def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_one(
     s: list[float], seed: int, power: int, median: bool
 ) -> None:
     judged = drawn(s, seed, power)
@@ -71,9 +71,9 @@ def test_the_ensemble_is_no_worse_than_its_best_member(
     best = float(judged.criterion(judged.residuals).min())
     if found.aggregation == "median":
         assert median
-        assert judged.criterion(np.median(judged.residuals, axis=0)) <= best
+        assert judged.criterion(np.median(judged.residuals, axis=0)) <= best * 1.05
     else:
-        assert loss(judged, found.weights) <= best * (1 + 1e-5)
+        assert loss(judged, found.weights) <= best * 1.05
     assert found.weights.sum() == pytest.approx(1) and found.weights.min() > 0
 
 
@@ -87,6 +87,16 @@ def test_equal_members_get_about_equal_weights() -> None:
         far.append([np.ptp(found), np.ptp(convex_weights(judged))])
     together, fitted = np.mean(far, axis=0)
     assert together < 0.6 * fitted
+
+
+def test_members_alike_all_count_although_one_is_the_best_of_few_structures() -> None:
+    """Si with 24 structures: four networks that err alike, and one that errs 4 % less there."""
+    random = np.random.default_rng(5)
+    common = random.normal(size=24)
+    errors = [common + 0.2 * random.normal(size=24) for _ in range(4)]
+    judged = Judged(np.stack([0.96 * errors[0], *errors[1:]]), np.full(24, 1 / 24))
+    found = combine_best(judged, folds(24), "auto", median=False)
+    assert found.weights.min() > 0.1
 
 
 def test_what_is_asked_for_is_done() -> None:
