@@ -204,9 +204,12 @@ class MemberPhase:
         return member_folder(self.context.directory.ensemble, member)
 
     def _widest(self, task: Task) -> int:
-        """Ranks that can all be given a graph in every step."""
+        """Ranks that can all be given two graphs in every step.
+
+        With one each, two ranks take as long as one: they wait for each other's gradients.
+        """
         n_train = self.context.store.manifest.splits["trainset"].graphs
-        return max(1, n_train // self.context.estimator.steps_per_epoch(task.spec.network))
+        return max(1, n_train // (2 * self.context.estimator.steps_per_epoch(task.spec.network)))
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""

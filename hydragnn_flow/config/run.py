@@ -50,7 +50,7 @@ class EnsembleConfig(Section):
     square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the
     targets trained on, so it has no unit. Squares let a few atoms of thousands decide."""
     aggregation: Literal["auto", Aggregation] = "auto"
-    """How members' predictions become one: mean by fitted weights (``weighted``), mean with equal
+    """How members' predictions become one: mean by weights (``weighted``), mean with equal
     weights (``uniform``) or ``median``. ``auto`` takes the one with the smallest criterion on
     structures that did not fit it. Potentials have no median: forces would not be the gradient of
     the energy."""

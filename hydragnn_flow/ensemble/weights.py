@@ -1,4 +1,4 @@
-"""How much each member counts: convex weights, equal ones, or the median."""
+"""How much each member counts: weights by their criteria, equal ones, or the median."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint, minimize
 
 from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.training.criterion import Criterion
 
-# Fitted weights follow the noise of few structures, so they are mixed with those that have one
-# number for each member: a power of its criterion. Never without any: the error bars are made of
-# the disagreement of the members, so each has a say. The most even mixture comes first.
-_MIXTURES = [(power, part) for part in (1.0, 0.75, 0.5, 0.25, 0.1, 0.02) for power in (2, 4)]
+# Of a member's criterion: from equal weights to the best member nearly alone.
+_POWERS = (0, 2, 4, 8)
+# By how much more even weights may be worse, of the criterion: few folds tell little of the error.
+_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,48 +33,6 @@ class Combination:
     """Criterion of each kind of combination on structures that did not fit it."""
     members: Floats
     """Criterion of each member alone, ``[n_members]``."""
-
-
-def convex_weights(judged: Judged) -> Floats:
-    """Weights ``[n_members]``, none negative, with which the mean has the smallest criterion.
-
-    The criterion is convex in them, so there is one minimum. Corners of absolute values are rounded
-    at a thousandth of the mean residual.
-    """
-    k = len(judged.residuals)
-    equal = np.full(k, 1 / k)
-    unit = float(judged.criterion(equal @ judged.residuals))
-    if not np.isfinite(unit) or unit == 0:
-        return equal
-    residuals = judged.residuals
-    sizes = np.abs(equal @ residuals)
-    used = judged.shares > 0
-    rounded = (1e-3 * np.median(sizes[used])) ** 2 if judged.power == 1 else 0.0
-    scale = unit**judged.power
-
-    def loss(weights: Floats) -> tuple[float, Floats]:
-        mean = weights @ residuals
-        squares = np.square(mean) + rounded
-        if judged.power == 2:
-            value, slope = squares, 2 * mean
-        else:
-            value = np.sqrt(squares)
-            slope = mean / np.where(value > 0, value, 1)
-        gradient = residuals @ (judged.shares * slope) / scale
-        return float(judged.shares @ value) / scale, gradient
-
-    fit = minimize(
-        loss,
-        equal,
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, 1.0)] * k,
-        constraints=LinearConstraint(np.ones((1, k)), 1, 1),
-        options={"maxiter": 200, "ftol": 1e-9},
-    )
-    found = np.clip(fit.x, 0, None)
-    candidates = [found / found.sum() if found.sum() > 0 else equal, equal]
-    return min(candidates, key=lambda weights: float(judged.criterion(weights @ residuals)))
 
 
 def weigh_members(
@@ -122,10 +79,11 @@ def combine_best(
 ) -> Combination:
     """Choose how members are combined, by cross-validation.
 
-    What is fitted on all folds but one is judged on that one: the weighted mean, with weights that
-    are fitted, or follow each member's criterion, or are between the two; the mean with equal
-    weights; the median. Of the mixtures that are within a standard error of the best, the most even
-    counts: a member that is the best of all on few structures is so by chance in part.
+    The mean has weights that are inversely proportional to a power of each member's criterion. With
+    what all folds but one say, each power is judged on that one. Of those within a standard error
+    of the best, and no more than a fifth worse, the most even one counts: a member that is the best
+    of all on few structures is so by chance in part. Weights that minimise the criterion are worse,
+    for that reason.
 
     Parameters
     ----------
@@ -140,40 +98,38 @@ def combine_best(
         Whether the median may be chosen.
     """
     n_folds, n_members = int(folds.max()) + 1, len(judged.residuals)
-    equal = np.full(n_members, 1 / n_members)
-    weights, sums = (
-        np.empty((len(_MIXTURES), n_folds, n_members)),
-        np.empty((len(_MIXTURES), n_folds)),
-    )
+    weights = np.empty((len(_POWERS), n_folds, n_members))
+    sums = np.empty((len(_POWERS), n_folds))
     for fold in range(n_folds):
         inside = folds == fold
-        fitted_on = _masked(judged, ~inside if n_folds > 1 else inside)
-        held_out, fitted = _masked(judged, inside), convex_weights(fitted_on)
-        for place, mixture in enumerate(_MIXTURES):
-            weights[place, fold] = _mixed(fitted, fitted_on, *mixture)
+        others, held_out = (
+            _masked(judged, ~inside if n_folds > 1 else inside),
+            _masked(judged, inside),
+        )
+        for place, power in enumerate(_POWERS):
+            weights[place, fold] = _weights(others, power)
         means = weights[:, fold] @ held_out.residuals
         sums[:, fold] = held_out.criterion(means) ** judged.power
     place = _most_even(sums)
-    members = np.asarray(judged.criterion(judged.residuals), np.float64)
+    uneven = place or 1 + _most_even(sums[1:])
+    criteria = sums.sum(axis=1) ** (1 / judged.power)
     scores = {
-        "weighted": float(sums[place].sum()) ** (1 / judged.power),
-        "uniform": float(judged.criterion(equal @ judged.residuals)),
+        "weighted": float(criteria[uneven]),
+        "uniform": float(criteria[0]),
         "median": float(judged.criterion(np.median(judged.residuals, axis=0))),
     }
-    chosen: Aggregation = "weighted"
+    chosen: Aggregation = "weighted" if place else "uniform"
     if asked != "auto":
         chosen = asked
-    else:
-        allowed: list[Aggregation] = ["uniform", "median"] if median else ["uniform"]
-        chosen = min([*allowed, chosen], key=lambda name: scores[name])
-    if chosen != "weighted":
-        return Combination(chosen, equal, np.tile(equal, (n_folds, 1)), scores, members)
-    found = _mixed(convex_weights(judged), judged, *_MIXTURES[place])
-    return Combination(chosen, found, weights[place], scores, members)
+    elif median and scores["median"] < scores[chosen]:
+        chosen = "median"
+    place = uneven if chosen == "weighted" else 0
+    members = np.asarray(judged.criterion(judged.residuals), np.float64)
+    return Combination(chosen, _weights(judged, _POWERS[place]), weights[place], scores, members)
 
 
 def _most_even(sums: Floats) -> int:
-    """The first mixture that is within a standard error of the best.
+    """The first kind of weights that is within a standard error of the best.
 
     Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
     the difference between the two.
@@ -181,20 +137,21 @@ def _most_even(sums: Floats) -> int:
     Parameters
     ----------
     sums
-        What each fold adds to the criterion of each mixture, ``[n_mixtures, n_folds]``.
+        What each fold adds to the criterion with each kind of weights, ``[n_kinds, n_folds]``.
     """
     n_folds = sums.shape[1]
-    worse = sums - sums[np.argmin(sums.sum(axis=1))]
+    totals = sums.sum(axis=1)
+    worse = sums - sums[np.argmin(totals)]
     error = np.sqrt(n_folds) * worse.std(axis=1, ddof=1) if n_folds > 1 else 0.0
-    return int(np.argmax(worse.sum(axis=1) <= error))
+    return int(np.argmax(worse.sum(axis=1) <= np.minimum(error, _TOLERANCE * totals.min())))
 
 
-def _mixed(fitted: Floats, judged: Judged, power: int, part: float) -> Floats:
-    """Fitted weights, and in part those that follow each member's criterion."""
+def _weights(judged: Judged, power: int) -> Floats:
+    """Weights ``[n_members]``, inversely proportional to a power of the criterion."""
     criterion = judged.criterion(judged.residuals)
     best = criterion.min()
-    by_criterion = (best / criterion) ** power if best > 0 else np.ones(len(fitted))
-    return np.asarray((1 - part) * fitted + part * by_criterion / by_criterion.sum())
+    by_criterion = (best / criterion) ** power if best > 0 else np.ones(len(criterion))
+    return np.asarray(by_criterion / by_criterion.sum())
 
 
 def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:

@@ -17,7 +17,6 @@ from hydragnn_flow.ensemble.selection import (
     Selection,
     select_members,
 )
-from hydragnn_flow.ensemble.weights import convex_weights
 
 STRATEGIES: tuple[Strategy, ...] = ("greedy", "top", "best_of_each_type")
 
@@ -74,9 +73,6 @@ def test_every_strategy_holds_its_promises(
     line = [choice.trial for choice in found.reserve]
     members = {choice.trial for choice in found.chosen}
     assert sorted([*line, *members]) == [candidate.trial for candidate in candidates]
-    # With fitted weights the members are no worse than the best trial alone.
-    of = rows(found, candidates, judged)
-    assert judged.criterion(convex_weights(of) @ of.residuals) <= best.value * (1 + 1e-6)
     # The order in which candidates come does not matter.
     order = np.random.default_rng(seed).permutation(k).tolist()
     again = select(strategy, size, [candidates[i] for i in order], judged.rows(order))
@@ -101,8 +97,7 @@ def test_greedy_beats_the_best_trials_where_seeds_err_alike() -> None:
             trained = Judged(
                 np.stack([errors[c.trial, 1 + c.repeat] for c in chosen]), judged.shares
             )
-            weights = convex_weights(trained)
-            means[strategy] += float(trained.criterion(weights @ trained.residuals)) / 10
+            means[strategy] += float(trained.criterion(trained.residuals.mean(axis=0))) / 10
     assert means["greedy"] < means["top"]
 
 

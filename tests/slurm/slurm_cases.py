@@ -48,7 +48,7 @@ def write_campaign(
     """
     network = CONFIG["network"] | {
         "Architecture": CONFIG["network"]["Architecture"] | (architecture or {}),
-        # Every step has a structure for each of four ranks.
+        # Every step has a structure for each of four ranks of a trial.
         "Training": CONFIG["network"]["Training"] | {"num_epoch": epochs, "batch_size": 4},
     }
     source = {"format": "emt_alloys", "structures": structures, "atoms": [atoms, atoms]}

@@ -57,7 +57,8 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
 
 
 def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
-    space = SPACE | {"Resources.gcds": {"choices": [1, 2]}}
+    # Every step of a member has two structures for each of four ranks.
+    space = SPACE | {"Resources.gcds": {"choices": [1, 2]}, "Training.batch_size": {"choices": [8]}}
     for name in ("gangs", "alone"):
         (tmp_path / name).mkdir()
         # Suggestions that do not depend on the order in which trials end.
