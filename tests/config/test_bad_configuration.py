@@ -237,7 +237,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*SPACE, "Architecture.force_weight"), {"choices": [0, 9]}, ("trials without a target",)),
     ((*SPACE, "Architecture.hidden_dim.x"), {"int": [1, 3]}, ("does not lead into a mapping",)),
     # sections that do not fit each other
-    (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 16")),
+    (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 12")),
     (("ensemble", "size"), 1, ("ensemble.size:",)),
     (("ensemble", "level"), 0.9, ("ensemble", "level is called coverage now; rename the key")),
     (("ensemble", "epochs"), 1, ("ensemble.epochs = 1", "Training.num_epoch = ")),
