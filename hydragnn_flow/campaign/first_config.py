@@ -27,8 +27,10 @@ _LARGEST_FRACTION = 0.3
 # Atoms that a trial sees in all its epochs: some minutes on a core for networks of this size.
 _ATOMS_SEEN = 250_000
 _EPOCHS = (6, 60)
-_STEPS = 40
-"""Steps of an epoch that the batch size leaves, where there are enough structures."""
+_STEPS = 40, 15
+"""Steps of an epoch that the batch size leaves, and the fewest that it does."""
+_ATOMS_OF_A_STEP = 128
+"""A step on fewer takes as long."""
 
 _COLUMN = 36
 """Column of the comments."""
@@ -90,7 +92,9 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     train -= sum(math.ceil(fraction * train) for fraction in split.values())
     seen = train * finding.atoms[1]
     epochs = round(min(max(_ATOMS_SEEN / seen, _EPOCHS[0]), _EPOCHS[1]))
-    batch = 2 ** round(math.log2(min(max(train / _STEPS, 2), 32)))
+    steps, fewest = _STEPS
+    batch = max(train / steps, min(_ATOMS_OF_A_STEP / finding.atoms[1], train / fewest))
+    batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
     trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3
     lines = [
@@ -102,7 +106,7 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
         "",
         "ensemble:",
         _noted(f"  size: {members}", "networks that predict together"),
-        _noted(f"  epochs: {3 * epochs}", "of each, those of its trial included"),
+        _noted(f"  epochs: {2 * epochs}", "of each, those of its trial included"),
         _noted("  coverage: 0.9", "fraction of true values that the intervals should hold"),
     ]
     text = "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,24 @@ def test_another_energy_keeps_its_name_and_is_no_sum(key: str, tmp_path: Path) -
     config = made(tmp_path, energy("volume"), energy(key))
     assert [one.name for one in config.targets] == [key]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "mean"
+
+
+@pytest.mark.parametrize(
+    ("structures", "atoms", "batch"),
+    [(400, 8, 16), (400, 64, 8), (60, 8, 2), (4000, 8, 32)],
+    ids=["small", "large", "few", "many"],
+)
+def test_a_step_has_atoms_enough_and_an_epoch_steps(
+    structures: int, atoms: int, batch: int, tmp_path: Path
+) -> None:
+    """On fewer than a hundred or so atoms a step takes as long."""
+    found = replace(
+        finding(tmp_path, energy("energy")),
+        sizes={"train": structures},
+        atoms=(atoms, float(atoms), atoms),
+    )
+    network = first_config(found, "run", tmp_path, 4).network["NeuralNetwork"]
+    assert network["Training"]["batch_size"] == batch
 
 
 @pytest.mark.parametrize("pattern", ["*.json", "*train*.json", "*"])
