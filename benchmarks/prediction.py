@@ -50,6 +50,7 @@ MEASURES = [
     "hydragnn_flow/ensemble/inputs.py",
     "hydragnn_flow/ensemble/predicting.py",
     "hydragnn_flow/ensemble/predictions_files.py",
+    "hydragnn_flow/ensemble/spool.py",
     "hydragnn_flow/ensemble/structure_files.py",
     "hydragnn_flow/models",
     "hydragnn_flow/training/predict.py",

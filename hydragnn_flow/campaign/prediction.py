@@ -13,11 +13,11 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.ensemble.part_files import join_parts
 from hydragnn_flow.ensemble.part_plan import (
-    PLAN,
     Asked,
     OtherParts,
     Part,
     digest_of_ensemble,
+    finished,
     plan,
     request_of,
 )
@@ -39,7 +39,6 @@ Shown = Callable[[int, int, str], None]
 """Called with the number of structures that are done, their number, and what is waited for."""
 
 _TASK = "hydragnn_flow.ensemble.part_files:predict_part"
-_PART = "part-"
 _SECONDS_TO_SEE = 90.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -96,12 +95,7 @@ def predict_on_site(
     if coverage is not None:
         ensemble = ensemble.at(coverage)
     data = open_path(structures, ensemble.manifest, split, may_write)
-    if isinstance(data, GraphStore):
-        ensemble.splits_of(data, split)
-        if files.hold_structures:
-            raise no_structures()
-    else:
-        ensemble.check_reads_structures()
+    _check(ensemble, data, split, files)
     asked = Asked(
         run=str(Path(run).absolute()),
         without=tuple(sorted(without)),
@@ -116,10 +110,7 @@ def predict_on_site(
     folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
     with sole_driver(folder), driver_log(folder, say), _forgotten_if_input_is_wrong(folder):
-        if not _finished(folder):
-            (folder / PLAN).unlink(missing_ok=True)
-        planned = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
-        parts = {folder / f"{_PART}{number:06d}": part for number, part in enumerate(planned)}
+        parts = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
         _predict(parts, asked, site, folder, progress)
         with files:
             counts, passed_over = join_parts(parts, files, isinstance(data, Files))
@@ -133,12 +124,27 @@ def predict_on_site(
     return Written(files.written, **counts)
 
 
+def _check(
+    ensemble: Ensemble, data: GraphStore | Files, split: str | None, files: PredictionFiles
+) -> None:
+    """Refuse, before a worker starts, what the ensemble cannot predict or the files cannot hold."""
+    if isinstance(data, Files):
+        ensemble.check_reads_structures()
+        return
+    ensemble.splits_of(data, split)
+    if files.hold_structures:
+        raise no_structures()
+
+
 def _predict(
     parts: Mapping[Path, Part], asked: Asked, site: Site, folder: Path, progress: Shown
 ) -> None:
     """Have workers predict the parts that are not finished."""
-    finished = _finished(folder)
-    left = {n: path for n, path in enumerate(parts) if path.name not in finished}
+    if not parts:
+        return
+    together = next(iter(parts)).parent
+    there = finished(together)
+    left = {n: path for n, path in enumerate(parts) if path.name not in there}
     total = sum(part.structures for part in parts.values())
     done = total - sum(parts[path].structures for path in left.values())
     note = ""
@@ -160,7 +166,7 @@ def _predict(
         with Pools(site, folder / "parsl") as pools:
             workers = PoolWorkers(site, lambda: pools, _TASK, waits)
             run_all(workers, requests, ended, "predicting")
-    _wait_for(parts, folder)
+    _wait_for(parts, together)
 
 
 def _wait_for(parts: Collection[Path], folder: Path) -> None:
@@ -172,18 +178,13 @@ def _wait_for(parts: Collection[Path], folder: Path) -> None:
         If it does not come to see it.
     """
     give_up = time.monotonic() + _SECONDS_TO_SEE
-    while missing := {path.name for path in parts} - _finished(folder):
+    while missing := {path.name for path in parts} - finished(folder):
         if time.monotonic() > give_up:
             raise CampaignStopped(
                 f"{folder}: workers have written {min(missing)}, and it is not there; name an "
                 f"--out in a directory that the nodes of the site share with this one"
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _finished(folder: Path) -> set[str]:
-    """Names of the parts that are predicted."""
-    return {entry.name for entry in folder.iterdir() if entry.name.startswith(_PART)}
 
 
 @contextmanager

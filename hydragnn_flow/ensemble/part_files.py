@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import lru_cache
@@ -25,7 +27,7 @@ from hydragnn_flow.ensemble.predicting import (
 )
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, with_predictions
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES
-from hydragnn_flow.ensemble.spool import Spool, spooled
+from hydragnn_flow.ensemble.spool import Spool, Spooled
 from hydragnn_flow.ensemble.structure_files import PassedOver, Piece, open_path
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import whole_directory, write_json
@@ -33,6 +35,11 @@ from hydragnn_flow.files import whole_directory, write_json
 RECORD = "record.json"
 _FRAMES = "frames.extxyz"
 _COUNTS = ("structures", "without", "unlike")
+# Time to the first predictions [s]: kernels are compiled, a store is opened. From then on, the
+# longest time between two chunks [s], or number of the longest such times.
+_SECONDS_TO_BEGIN = 3600.0
+_SECONDS_BETWEEN_CHUNKS = 600.0
+_CHUNKS_TO_WAIT = 20.0
 
 
 def predict_part(request: Mapping[str, Any]) -> None:
@@ -76,7 +83,7 @@ def predict_part(request: Mapping[str, Any]) -> None:
             if request["frames"]:
                 file = (folder / _FRAMES).open("w", encoding="utf-8", newline="\n")
                 frames = stack.enter_context(file)
-            for chunk in _chunks(request, ensemble, passed_over):
+            for chunk in watched(_chunks(request, ensemble, passed_over)):
                 for name, table in chunk.tables.by_name().items():
                     if name not in tables:
                         spool = Spool(_table(folder, name), table)
@@ -122,9 +129,7 @@ def join_parts(
         record, first = read_json(folder / RECORD), totals["structures"] if renumber else 0
         for name in ("", NODES):
             if _table(folder, name).exists():
-                for table in spooled(_table(folder, name)):
-                    table[GRAPH_ID] += first
-                    files.add_table(name, table)
+                files.add_spooled(name, Spooled(_table(folder, name), first))
         if files.hold_structures:
             for text in numbered_frames(folder / _FRAMES, GRAPH_ID, first):
                 files.add_frames(text)
@@ -150,6 +155,24 @@ def _chunks(
         return
     records = (record for piece in pieces for record in data.read(piece, passed_over))
     yield from chunks_of_records(ensemble, records, members)
+
+
+def watched(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks; if one does not come, this process ends, and its part is predicted elsewhere.
+
+    A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.
+    """
+    longest, begun = 0.0, time.monotonic()
+    faulthandler.dump_traceback_later(_SECONDS_TO_BEGIN, exit=True, file=2)
+    try:
+        for chunk in chunks:
+            longest = max(longest, time.monotonic() - begun)
+            patience = max(_SECONDS_BETWEEN_CHUNKS, _CHUNKS_TO_WAIT * longest)
+            faulthandler.dump_traceback_later(patience, exit=True, file=2)
+            yield chunk
+            begun = time.monotonic()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @lru_cache(maxsize=1)

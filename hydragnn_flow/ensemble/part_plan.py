@@ -23,6 +23,7 @@ from hydragnn_flow.versions import versions
 
 PLAN = "plan.json"
 _VERSION = 1
+_PART = "part-"
 # Enough parts for GCDs of unequal speed to end together, and each long enough to be worth starting.
 _PARTS_PER_GCD = 4
 _MOST_CHUNKS = 64
@@ -78,13 +79,13 @@ def digest_of_ensemble(run: str | Path) -> str:
 
 def plan(
     folder: Path, asked: Asked, data: GraphStore | Files, ensemble: Ensemble, gcds: int
-) -> list[Part]:
-    """The parts of a prediction: as they were planned before, if it was begun.
+) -> dict[Path, Part]:
+    """The parts of a prediction, in order: as they were planned before, if any is predicted.
 
     Parameters
     ----------
     folder
-        Directory of the parts.
+        Directory of the prediction.
     asked
         What is asked for.
     data
@@ -94,30 +95,45 @@ def plan(
     gcds
         Number of GCDs to spread a new plan over.
 
+    Returns
+    -------
+    dict
+        Directory of each part -> part. All are in one directory, which only this plan has: a worker
+        that outlives its driver may still finish a part of an earlier one.
+
     Raises
     ------
     OtherParts
-        If the directory is that of another prediction.
+        If the directory has finished parts of another prediction.
     InputError
         If a table of structures cannot be read.
     """
     of = {
-        "ensemble": [asked.ensemble, versions()["hydragnn_flow"]],
+        "version of this package": [_VERSION, versions()["hydragnn_flow"]],
+        "ensemble": asked.ensemble,
         "structures": _digest_of_data(data),
         "options": json.loads(json.dumps({**asdict(asked), "run": None, "ensemble": None})),
     }
     file = folder / PLAN
-    if file.exists():
-        found = read_json(file)
-        if found.get("version") != _VERSION:
-            raise _refused(folder, "of another version of this package")
-        if other := [key for key, value in of.items() if found["of"].get(key) != value]:
-            raise _refused(folder, f"with other {' and '.join(other)}")
-        return [Part(tuple(Piece(*p) for p in pieces), n) for pieces, n in found["parts"]]
-    sizes = list(_sizes(data, asked.split, ensemble))
-    parts = divide(sizes, per_part(sum(n or 1 for _, n in sizes), gcds))
-    write_json(file, {"version": _VERSION, "of": of, "parts": parts})
-    return parts
+    found = read_json(file) if file.exists() else {"of": {}}
+    parts = [Part(tuple(Piece(*p) for p in pieces), n) for pieces, n in found.get("parts", ())]
+    if other := [key for key, value in of.items() if found["of"].get(key) != value]:
+        if finished(folder, "*") and file.exists():
+            raise OtherParts(
+                f"{folder}: holds finished parts of a prediction with other {' and '.join(other)}; "
+                f"delete it to begin anew, or name another file with --out"
+            )
+        sizes = list(_sizes(data, asked.split, ensemble))
+        parts = divide(sizes, per_part(sum(n or 1 for _, n in sizes), gcds))
+        write_json(file, {"of": of, "parts": parts})
+    digest = hashlib.blake2b(json.dumps([of, parts]).encode(), digest_size=8).hexdigest()
+    (folder / digest).mkdir(exist_ok=True)
+    return {folder / digest / f"{_PART}{n:06d}": part for n, part in enumerate(parts)}
+
+
+def finished(folder: Path, plan: str = "") -> set[str]:
+    """Names of the predicted parts in a directory, or in its directories of a pattern."""
+    return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 
 def per_part(structures: int, gcds: int) -> int:
@@ -199,13 +215,6 @@ def _digest_of_data(data: GraphStore | Files) -> str:
         said = None if about is None else (about.st_size, about.st_mtime_ns)
         digest.update(f"{file.name!r} {said}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def _refused(folder: Path, which: str) -> OtherParts:
-    return OtherParts(
-        f"{folder}: holds finished parts of a prediction {which}; delete it to begin anew, or name "
-        f"another file with --out"
-    )
 
 
 def request_of(part: Part, directory: Path, asked: Asked, device: str) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import NODES, Predictions, may_be_absent
-from hydragnn_flow.ensemble.spool import Spool
+from hydragnn_flow.ensemble.spool import Spool, Spooled, write_table
 from hydragnn_flow.ensemble.structure_files import Progress
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.locks import Held, Unlockable, locked
@@ -70,6 +70,7 @@ class PredictionFiles:
         self._paths = list(dict.fromkeys(paths))
         self._folders: dict[Path, Path] = {}
         self._tables: dict[str, Spool] = {}
+        self._parts: dict[str, list[Spooled]] = {}
         self._frames: dict[Path, IO[str]] = {}
         self._until_the_end = ExitStack()
 
@@ -93,6 +94,8 @@ class PredictionFiles:
             self._until_the_end.__exit__(kind, error, trace)
             return
         with self._until_the_end:
+            for spool in self._tables.values():
+                spool.close()
             complete: dict[Path, Path] = {}
             for path, folder in self._folders.items():
                 if path in self._frames:
@@ -100,10 +103,10 @@ class PredictionFiles:
                     os.fsync(self._frames[path].fileno())
                     complete[path] = folder / path.name
                     continue
-                for name, table in self._tables.items():
+                for name, parts in self._parts.items():
                     target = _table(path, name)
                     complete[target] = folder / target.name
-                    table.write(complete[target], path.suffix)
+                    write_table(parts, complete[target], path.suffix)
             for target, file in complete.items():
                 file.replace(target)
                 self.written.append(target)
@@ -124,19 +127,19 @@ class PredictionFiles:
             The structures; needed for extended XYZ.
         """
         for name, table in tables.by_name().items():
-            self.add_table(name, table)
+            if name not in self._tables:
+                file = self._folders[self._paths[0]] / f"table{name}"
+                self._tables[name] = self._until_the_end.enter_context(Spool(file, table))
+                self.add_spooled(name, Spooled(file))
+            self._tables[name].add(table)
         if self.hold_structures:
             if structures is None:
                 raise no_structures()
             self.add_frames(extended_xyz(with_predictions(structures, tables)))
 
-    def add_table(self, name: str, table: pd.DataFrame) -> None:
-        """Add to a table alone, by its name as of :meth:`Predictions.by_name`."""
-        if name not in self._tables:
-            folder = self._folders[self._paths[0]]
-            spool = Spool(folder / f"table{name}", table)
-            self._tables[name] = self._until_the_end.enter_context(spool)
-        self._tables[name].add(table)
+    def add_spooled(self, name: str, part: Spooled) -> None:
+        """Have a file follow in a table, whose name is one of :meth:`Predictions.by_name`."""
+        self._parts.setdefault(name, []).append(part)
 
     def add_frames(self, text: str) -> None:
         """Add structures with their predictions, as extended XYZ."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+import runpy
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from ensemble_cases import untrained_ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow import Ensemble
+from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign import prediction
 from hydragnn_flow.campaign.prediction import predict_on_site
 from hydragnn_flow.data import GraphStore
@@ -89,13 +92,15 @@ def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
+def small_parts(patch: pytest.MonkeyPatch, size: int) -> None:
+    patch.setattr(records.chunks, "__defaults__", (size,))
+    patch.setattr(predicting, "CHUNK", size)
+    patch.setattr(part_plan, "CHUNK", size)
+
+
 @pytest.fixture(autouse=True)
-def small_parts() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records.chunks, "__defaults__", (2,))
-        patch.setattr(predicting, "CHUNK", 2)
-        patch.setattr(part_plan, "CHUNK", 2)
-        yield
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_parts(monkeypatch, 2)
 
 
 def crystal(number: int) -> Atoms:
@@ -150,8 +155,8 @@ def both_ways(
     return told["one"]
 
 
-@settings(deadline=None, max_examples=3)
-@given(sizes=st.lists(st.integers(-1, 7), min_size=1, max_size=5), broken=st.integers(0, 9))
+@settings(deadline=None, max_examples=2)
+@given(sizes=st.lists(st.integers(-1, 5), min_size=1, max_size=4), broken=st.integers(0, 9))
 def test_a_directory_is_predicted_as_by_one_process(
     run: Path, tmp_path_factory: pytest.TempPathFactory, sizes: list[int], broken: int
 ) -> None:
@@ -197,18 +202,19 @@ def test_what_follows_a_fault_in_a_file_is_left_out(run: Path, tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
 def test_a_file_is_predicted_to_the_last_digit(run: Path, tmp_path: Path, kind: str) -> None:
     file = tmp_path / f"all.{kind}"
-    ase.io.write(file, [crystal(number) for number in range(9)])
-    suffixes = [".csv", ".parquet", ".extxyz"]
-    both_ways(run, file, tmp_path, suffixes, 0.0)
+    ase.io.write(file, [crystal(number) for number in range(5)])
+    both_ways(run, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
     assert FakePools.ran == [
-        f"structures {first} to {min(first + 1, 8)} of all.{kind}" for first in range(0, 9, 2)
+        f"structures {first} to {min(first + 1, 4)} of all.{kind}" for first in range(0, 5, 2)
     ]
 
 
 def test_a_store_keeps_its_splits_and_numbers(
-    run: Path, tmp_path: Path, alloy_store: GraphStore
+    run: Path, tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both_ways(run, alloy_store.path, tmp_path, [".csv", ".parquet"], 0.0)
+    small_parts(monkeypatch, 6)
+    both_ways(run, alloy_store.path, tmp_path, [".parquet"], 0.0)
+    assert "structures 6 to 11 of trainset" in FakePools.ran
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert table["split"].unique().tolist() == list(alloy_store.splits)
     with pytest.raises(InputError, match=r"extxyz is for structures from files"):
@@ -264,7 +270,7 @@ def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[Fak
     ):
         predict_on_site(run, file, [out], SITE)
     assert {"part-000000", "part-000002"} <= {
-        path.name for path in (tmp_path / ".out.csv.parts").iterdir()
+        path.name for path in (tmp_path / ".out.csv.parts").glob("*/part-*")
     }
 
 
@@ -298,3 +304,30 @@ def test_directories_that_nodes_do_not_see_are_named(
         patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
         with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):
             predict_on_site(run, file, [tmp_path / "out.csv"], SITE)
+
+
+def test_command_and_script_say_on_a_site_what_they_say_here(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, script = tmp_path / "data", Path(__file__).parents[2] / "workflows" / "predict.py"
+    data.mkdir()
+    ase.io.write(data / "some.extxyz", [crystal(number) for number in range(5)])
+    (data / "README").write_text("no structures")
+    monkeypatch.chdir(tmp_path)
+    for start in (cli.main, lambda: runpy.run_path(str(script), run_name="__main__")):
+        said, tables = [], []
+        for site in ([], ["--site", "local"]):
+            monkeypatch.setattr("sys.argv", ["x", str(run), "data", "--out", "out.csv", *site])
+            if start is cli.main:
+                sys.argv.insert(1, "predict")
+            with suppress(SystemExit):
+                start()
+            said.append([line for line in capsys.readouterr().out.splitlines() if "/" not in line])
+            tables.append(pd.read_csv("out.csv"))
+            Path("out.csv").unlink()
+        assert said[0] == said[1] and "skipped, as they are no structures: README" in said[0]
+        assert any("1 of 5 structures have no" in line or "1 without" in line for line in said[0])
+        pd.testing.assert_frame_equal(*tables)

@@ -31,7 +31,7 @@ def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> N
     def started(parts: int) -> psutil.Popen:
         driver = command_on_two_cores(words, log)
         give_up = time.monotonic() + PATIENCE
-        while len(list(folder.glob("part-*"))) < parts:
+        while len(list(folder.glob("*/part-*"))) < parts:
             assert driver.poll() is None and time.monotonic() < give_up, log.read_text()
             time.sleep(0.02)
         return driver
@@ -39,12 +39,12 @@ def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> N
     driver = started(2)
     driver.kill()
     driver.wait()
-    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("part-*")}
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*/part-*")}
     assert before and not out.exists()
     driver = started(len(before) + 1)
     trainers = [p for p in family_of(driver, folder) if "trainer_main" in " ".join(p.cmdline())]
     trainers[0].kill()
-    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("part-*")}
+    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*/part-*")}
     assert before.items() <= kept.items()
     assert driver.wait(timeout=PATIENCE) == 0, log.read_text()
     assert f"{STRUCTURES:,} structures" in log.read_text()

@@ -94,11 +94,14 @@ def test_a_plan_stays_until_something_else_is_asked_for(
         ensemble=digest_of_ensemble(run),
     )
 
-    def planned(asked: Asked, gcds: int = 1) -> list[part_plan.Part]:
+    def planned(asked: Asked, gcds: int = 1) -> dict[Path, part_plan.Part]:
         return plan(folder, asked, Files(data, None, [out]), ensemble, gcds)
 
+    first = planned(replace(asked, members=True))
     parts = planned(asked)
-    assert [part.what for part in parts] == [
+    assert parts.keys().isdisjoint(first), "an orphan finishes parts of its own plan"
+    next(iter(parts)).mkdir()
+    assert [part.what for part in parts.values()] == [
         *("many-0.cif to many-1.cif", "many-2.cif"),
         *(f"structures {span} of many-10.extxyz" for span in ("0 to 1", "2 to 3", "4 to 4")),
     ]
