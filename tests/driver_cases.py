@@ -13,7 +13,7 @@ import psutil
 
 from hydragnn_flow.execution.binding import bound_to
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 TWO_CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
 
 Reached = Callable[[Path], bool]

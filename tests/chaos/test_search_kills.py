@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, write_config
-from driver_cases import lines, start
+from driver_cases import PATIENCE, lines, start
 
 from hydragnn_flow.config import load_config
 from hydragnn_flow.run_directory import RunDirectory
@@ -51,7 +51,7 @@ def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
         driver, before = start(config, run, log), lines(ledger)
         # Now and then before it does anything; else in the midst of its work.
         more = 0 if kill % 5 == 1 else chance.randint(1, 8)
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + PATIENCE
         while lines(ledger) < before + more and driver.poll() is None:
             assert time.monotonic() < give_up, log.read_text()
             time.sleep(0.01)

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import FILE as CHECKPOINT
 
 # Nothing here takes as long on an idle machine; these are for loaded ones.
-PATIENCE = 300.0
+PATIENCE = 600.0
 SECONDS_BETWEEN_CHECKS = 0.1
 
 
@@ -136,6 +136,42 @@ class Campaign:
                     if output.name == "log" and output.parent.parent == self.path / "trials":
                         found[node][int(output.parent.name)] = process
         return found
+
+    @contextmanager
+    def held(self, n_trials: int) -> Iterator[dict[str, dict[int, psutil.Process]]]:
+        """Have trials at work at the same time, standing still within the ``with`` block.
+
+        Each stands still as soon as it has a checkpoint: it might be done before the last begins,
+        or before what is to happen to it has happened.
+
+        Parameters
+        ----------
+        n_trials
+            That many, or more.
+
+        Returns
+        -------
+        dict
+            As of :meth:`at_work`, of these trials.
+        """
+        held: dict[str, dict[int, psutil.Process]] = {node: {} for node in self.cluster.nodes}
+
+        def are_there() -> bool:
+            for node, there in self.at_work().items():
+                for number in filter(self.trains, there.keys() - held[node].keys()):
+                    with suppress(psutil.NoSuchProcess):  # it has just ended
+                        there[number].suspend()
+                        held[node][number] = there[number]
+            return len({number for there in held.values() for number in there}) >= n_trials
+
+        try:
+            self.wait_for(f"{n_trials} trials that train", are_there)
+            yield held
+        finally:
+            for there in held.values():
+                for process in there.values():
+                    with suppress(psutil.NoSuchProcess):  # it was taken away
+                        process.resume()
 
     def trains(self, number: int) -> bool:
         """Whether a trial has a checkpoint."""

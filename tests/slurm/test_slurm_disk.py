@@ -16,13 +16,13 @@ from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
 
-TRIALS, EPOCHS = 8, 40
+TRIALS, EPOCHS = 6, 40
 
 
 def begun(cluster: Cluster, folder: Path) -> Campaign:
     """A campaign on the small disk, with a few segments recorded."""
     config = write_campaign(folder, TRIALS, EPOCHS)
-    site = write_site(folder, nodes=1, blocks=1, gcds=4)
+    site = write_site(folder, nodes=1, blocks=1, gcds=2)
     campaign = Campaign(cluster, config, site, cluster.disk / "run")
     campaign.start()
     campaign.wait_for("results", lambda: len(campaign.results()) >= 2)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
@@ -33,34 +32,15 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
     return campaign
 
 
-def wait_for_gang(campaign: Campaign) -> tuple[dict[str, set[int]], str]:
-    """Wait until a gang trains beside others; who works where then, and a node of the gang.
+@contextmanager
+def a_gang_and_others(campaign: Campaign) -> Iterator[tuple[dict[str, set[int]], str]]:
+    """Hold all trials while they train; who works where, and a node of the gang.
 
-    Some other trial trains without a rank on that node. Trials of one GCD pause until then: they
-    may be done sooner than the second block comes, which the gang needs.
+    The gang has a block of its own, as the others have a GCD of the first block.
     """
-    found: list[tuple[dict[str, set[int]], str]] = []
-    paused: dict[int, psutil.Process] = {}
-
-    def look() -> bool:
-        processes = campaign.at_work()
-        at_work = {node: set(trainers) for node, trainers in processes.items()}
-        training = {n for there in at_work.values() for n in there if campaign.trains(n)}
-        for there in processes.values():
-            for number in there.keys() & training - paused.keys():
-                if WIDTHS[number] == 1:
-                    with suppress(psutil.NoSuchProcess):  # it has just ended
-                        there[number].suspend()
-                        paused[number] = there[number]
-        for node, there in at_work.items():
-            if any(WIDTHS[n] == GANG for n in there & training) and training - there:
-                found.append((at_work, node))
-        return bool(found)
-
-    campaign.wait_for("a gang at work", look)
-    for process in paused.values():
-        process.resume()
-    return found[0]
+    with campaign.held(TRIALS) as held:
+        at_work = {node: set(campaign.at_work()[node]) for node in held}
+        yield at_work, next(node for node, there in at_work.items() if WIDTHS.index(GANG) in there)
 
 
 def assert_went_on_elsewhere(campaign: Campaign, hit: set[int], lost_nodes: set[str]) -> None:
@@ -87,8 +67,8 @@ def test_a_node_that_loses_power_costs_its_own_segments_only(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     campaign = begun(cluster, tmp_path)
-    at_work, node = wait_for_gang(campaign)
-    cluster.power_off(node)
+    with a_gang_and_others(campaign) as (at_work, node):
+        cluster.power_off(node)
     campaign.finish()
     assert_went_on_elsewhere(campaign, at_work[node], {node})
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
@@ -98,10 +78,10 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     campaign = begun(cluster, tmp_path)
-    at_work, node = wait_for_gang(campaign)
-    (job,) = [job for job in cluster.squeue() if node in cluster.nodes_of(job)]
-    hit = {number for other in cluster.nodes_of(job) for number in at_work[other]}
-    cluster.scancel(job.number)
+    with a_gang_and_others(campaign) as (at_work, node):
+        (job,) = [job for job in cluster.squeue() if node in cluster.nodes_of(job)]
+        hit = {number for other in cluster.nodes_of(job) for number in at_work[other]}
+        cluster.scancel(job.number)
     campaign.finish()
     assert_went_on_elsewhere(campaign, hit, set())
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
@@ -130,23 +110,16 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
 def test_a_worker_that_is_killed_costs_its_own_segment_only(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    trials, epochs = 6, 60
+    trials, epochs, gcds = 4, 60, 3
     config = write_campaign(tmp_path, trials, epochs)
-    site = write_site(tmp_path, nodes=1, blocks=1, gcds=4)
+    site = write_site(tmp_path, nodes=1, blocks=1, gcds=gcds)
     campaign = Campaign(cluster, config, site)
     campaign.start()
-
-    def training() -> list[int]:
-        return [number for number in campaign.at_work()[node] if campaign.trains(number)]
-
-    node = cluster.nodes[0]
-    campaign.wait_for("four trials at work", lambda: len(training()) == 4)
-    trainers = campaign.at_work()[node]
-    first, second = sorted(trainers)[:2]
-    trainers[first].parent().send_signal(
-        signal.SIGKILL
-    )  # the Parsl worker that owns the trainer process
-    trainers[second].send_signal(signal.SIGKILL)  # as the system does when memory runs out
+    with campaign.held(gcds) as held:
+        trainers = held[cluster.nodes[0]]
+        first, second = sorted(trainers)[:2]
+        trainers[first].parent().kill()  # the Parsl worker that owns the trainer process
+        trainers[second].kill()  # as the system does when memory runs out
     campaign.finish()
     for number in range(trials):
         statuses = [result.status for result in campaign.of_trial(number)]

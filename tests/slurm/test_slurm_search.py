@@ -27,7 +27,7 @@ SECONDS_IDLE = 10.0
 def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    trials, epochs, gcds = 32, 12, 4
+    trials, epochs, gcds = 20, 12, 2
     config = write_campaign(tmp_path, trials, epochs)
     campaign = Campaign(cluster, config, write_site(tmp_path, gcds=gcds))
     campaign.start()

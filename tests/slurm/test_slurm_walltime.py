@@ -21,7 +21,7 @@ def test_blocks_that_end_one_after_the_other_lose_nothing(cluster: Cluster, tmp_
     campaign.wait_for(
         "the end of two blocks",
         lambda: len(campaign.blocks("ended")) >= blocks,
-        seconds=3 * PATIENCE,
+        seconds=2 * PATIENCE,
     )
     first = cluster.jobs()[:blocks]
     assert {job.state for job in first} <= {"COMPLETED", "COMPLETING"}, "did not end by itself"

@@ -198,7 +198,7 @@ class Cluster:
         for node in self.nodes:
             self.on_node(node, "find", "/dev/shm", self.scratch, "-mindepth", "1", "-delete")
         self.ask("find", str(self.disk), "-mindepth", "1", "-delete")
-        # Slurm goes on listing them for minutes.
+        # Slurm goes on listing them.
         self._cleared = frozenset(job.number for job in self._jobs("--states=all"))
         self._wait_for_nodes(self.nodes)
 

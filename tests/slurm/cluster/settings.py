@@ -50,7 +50,7 @@ ReturnToService=2
 SlurmdTimeout=20
 KillWait=5
 # squeue answers for ended jobs so long.
-MinJobAge=300
+MinJobAge=86400
 MessageTimeout=10
 TCPTimeout=5
 PrologFlags=Alloc
