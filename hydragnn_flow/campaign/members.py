@@ -176,6 +176,9 @@ class MemberPhase:
         from_scratch = config.start == "scratch" or repeat > 0
         start = 0 if from_scratch else trained
         begun = checkpoint_time(self._folder(member)) > 0
+        # Members from scratch keep the rate as long as their trial did: seeds whose rate fell from
+        # the first epoch on erred a seventh more. A schedule that was asked for begins with them.
+        scheduler = context.config.network_with(trial.parameters).Training.Scheduler
         return context.task(
             "member",
             member,
@@ -185,7 +188,7 @@ class MemberPhase:
             until_epoch=config.epochs,
             done_epochs=max(start, mine) if begun else start,
             start_from=None if from_scratch else context.directory.trial(trial.number) / FILE,
-            decay=(start, config.epochs),
+            decay=(trained if scheduler is None else start, config.epochs),
             repeat=repeat,
             results=self._of("trial", member),
         )
