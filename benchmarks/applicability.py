@@ -81,7 +81,9 @@ def judged(run: Path, times: int) -> dict[str, Any]:
         "outside": len(flagged),
         "flagged": int(flagged.sum()),
         "held": int(held.sum()) if labelled else None,
-        "missed": Counter(kind for kind, is_held in zip(kinds, held, strict=True) if not is_held),
+        "missed": dict(
+            Counter(kind for kind, is_held in zip(kinds, held, strict=True) if not is_held)
+        ),
     }
 
 

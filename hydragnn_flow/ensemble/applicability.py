@@ -15,62 +15,30 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.ensemble.environments import Environments, Floats, Usual, extreme
+from hydragnn_flow.ensemble.environments import (
+    SURROUNDINGS,
+    Environments,
+    Floats,
+    Usual,
+    extreme,
+)
+from hydragnn_flow.ensemble.ranges import (
+    STRANGE,
+    Range,
+    fraction_ranges,
+    mirrored,
+    ranges_of,
+)
 from hydragnn_flow.ensemble.uncertainty import combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 
 APPLICABILITY = "applicability.json"
-_VERSION = 1
+_VERSION = 2
 
 # Structures of the training split whose quantities are kept while ranges are found.
 _SAMPLE = 8192
 _BATCH = 64
-# Fraction of the training data beyond either end of a range, where they are many.
-_BEYOND = 0.003
-# Width of a margin in standard deviations: at least this, and more where the data are few.
-_MARGIN = 0.5
-_FAR = 3.8
-# Of as few values the standard deviation itself is uncertain.
-_FEW = 10
-# The variance of an element's fractions leans on that of all as if by as many structures.
-_LEANING = 5.0
-
-
-@dataclass(frozen=True)
-class Range:
-    """Range of a quantity in the data, and how far beyond it is still taken as like them."""
-
-    low: float
-    high: float
-    margin: float
-
-    @classmethod
-    def of(cls, values: Floats) -> Range | None:
-        """Range of some values, of which NaN does not count; None if there is none.
-
-        The 0.3 % most extreme values on each side are left out where there are so many. The margin
-        is half a standard deviation, and where data are few as much as reaches what several hundred
-        values from a normal distribution would: their largest is about √(2 ln n) standard
-        deviations from the mean.
-        """
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return None
-        low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND], method="inverted_cdf")
-        return cls(float(low), float(high), _width(len(values)) * float(values.std()))
-
-    def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
-        """Places of values beyond the range and its margin, and the end they are beyond.
-
-        Only on the sides that are asked for.
-        """
-        if below:
-            limit = self.low - self.margin - _rounding(self.low)
-            yield from ((i, self.low) for i in np.flatnonzero(values < limit).tolist())
-        if above:
-            limit = self.high + self.margin + _rounding(self.high)
-            yield from ((i, self.high) for i in np.flatnonzero(values > limit).tolist())
 
 
 @dataclass(frozen=True)
@@ -91,7 +59,7 @@ class Applicability:
     def of(
         cls, training: GraphSplit, manifest: Manifest, deviations: Mapping[str, Floats]
     ) -> Applicability:
-        """Find the ranges; the training split is streamed twice, in constant memory.
+        """Find the ranges; the training split is streamed three times, in constant memory.
 
         Parameters
         ----------
@@ -104,20 +72,21 @@ class Applicability:
             :func:`deviations_of`.
         """
         with np.errstate(divide="ignore"):
-            logs = {name: np.log(values) for name, values in deviations.items()}
-        beyond = _ranges(logs)
+            logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
+        beyond = ranges_of(logs)
         atoms = manifest.node_features[:1] == ["atomic_number"] and manifest.elements
         if not atoms or not len(training):
             return cls(None, deviations=beyond)
-        usual = Usual.found(_environments(training))
+        usual = Usual.found(lambda: _environments(training))
         quantities: dict[str, list[Floats]] = {}
         fractions: list[Floats] = []
         for one in _environments(training):
             for name, values in usual.quantities(one).items():
                 quantities.setdefault(name, []).append(values)
             fractions.append(one.fractions)
-        ranges = _ranges({name: np.concatenate(values) for name, values in quantities.items()})
-        of_elements = _fraction_ranges(np.concatenate(fractions))
+        found = {name: np.concatenate(values) for name, values in quantities.items()}
+        ranges = ranges_of(found) | {SURROUNDINGS: Range.below_tail(found[SURROUNDINGS])}
+        of_elements = fraction_ranges(np.concatenate(fractions))
         elements = sorted(of_elements)
         if len(training) > _SAMPLE:
             elements = sorted(set(manifest.elements) - manifest.unseen)
@@ -331,6 +300,15 @@ def _neighbours(one: Environments, usual: Usual, graph: int) -> tuple[str, float
     return "the mean coordination number", mean, ""
 
 
+def _surroundings(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
+    atoms = one.atoms_of(graph)
+    away = usual.strangeness(one)[atoms]
+    atom = int(away.argmax())
+    symbol = chemical_symbols[one.numbers[atoms[atom]]]
+    what = f"the distance from usual ones of the surroundings of atom {atom} ({symbol})"
+    return what, float(away[atom]), ""
+
+
 def _volume(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
     return "the volume per atom", float(one.volumes[graph] / one.n_atoms[graph]), " Å³"
 
@@ -347,6 +325,7 @@ _SAYINGS = {
     "neighbours": _Saying(
         _neighbours, False, "smallest of such elements", "largest of such elements"
     ),
+    SURROUNDINGS: _Saying(_surroundings, False, above=f"largest of {100 * (1 - STRANGE):g} %"),
     "volume": _Saying(_volume, True, "smallest of such elements", "largest of such elements"),
     "atoms": _Saying(_atoms, False, "smallest", "largest"),
 }
@@ -373,45 +352,5 @@ def _environments(split: GraphSplit) -> Iterator[Environments]:
     return map(Environments.of, batches)
 
 
-def _ranges(values: Mapping[str, Floats]) -> dict[str, Range]:
-    """Those of quantities that any structure has."""
-    found = {name: Range.of(of) for name, of in values.items()}
-    return {name: range_ for name, range_ in found.items() if range_ is not None}
-
-
-def _fraction_ranges(fractions: Floats) -> dict[int, Range]:
-    """Ranges of the fraction of each element that occurs, from smallest to largest.
-
-    Where chemistry is diverse, most structures lack most elements: those without an element say
-    nothing of how much its fraction varies. The margin is of the structures with it, and leans on
-    the other elements where these are few.
-
-    Parameters
-    ----------
-    fractions
-        Of each element in each structure, ``[n, 119]``.
-    """
-    held = fractions > 0
-    n = held.sum(axis=0)
-    means = fractions.sum(axis=0) / np.maximum(n, 1)
-    squares = np.square(np.where(held, fractions - means, 0.0)).sum(axis=0)
-    variances = (squares + _LEANING * squares.sum() / n.sum()) / (n + _LEANING)
-    lowest, highest = fractions.min(axis=0), fractions.max(axis=0)
-    return {
-        z: Range(float(lowest[z]), float(highest[z]), _width(int(n[z])) * math.sqrt(variances[z]))
-        for z in np.flatnonzero(n).tolist()
-    }
-
-
-def _width(n: int) -> float:
-    """Width of the margin beyond the ends of n values, in standard deviations."""
-    return max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
-
-
 def _plain(ranges: Mapping[Any, Range]) -> dict[str, dict[str, float]]:
     return {str(name): asdict(one) for name, one in ranges.items()}
-
-
-def _rounding(end: float) -> float:
-    """What two computations of one quantity may differ by."""
-    return 1e-4 * max(1.0, abs(end))

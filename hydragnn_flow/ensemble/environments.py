@@ -6,7 +6,7 @@ and gold. Elements and pairs that are rare there lean on covalent radii.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,8 @@ import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
+
+from hydragnn_flow.ensemble.surroundings import Surroundings, neighbours_in_shells
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -27,6 +29,8 @@ _WIDTH = 0.05
 _FEW = 5.0
 # Of the same kind, for volumes: this many structures of an element alone.
 _FEW_VOLUMES = 0.2
+SURROUNDINGS = "surroundings"
+"""How far the surroundings of a structure's atoms are from the usual."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +129,34 @@ class Usual:
     """Number of neighbours, by element, [119]."""
     volume: Floats
     """Volume of an atom [Å³], by element, [119]."""
+    surroundings: Surroundings
 
     @classmethod
-    def found(cls, batches: Iterable[Environments]) -> Usual:
-        """Means over structures, in memory that does not grow with their number."""
+    def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
+        """Means over structures, in memory that does not grow with their number.
+
+        Parameters
+        ----------
+        batches
+            Called twice for the structures, which may come from a disk.
+        """
         pairs, nearest, neighbours = _Mean(_ELEMENTS**2), _Mean(_ELEMENTS), _Mean(_ELEMENTS)
         volumes = _Volumes()
-        for one in batches:
+        for one in batches():
             pairs.add(*_closest_of_pairs(one))
             near = np.isfinite(one.nearest)
             nearest.add(one.numbers[near], one.nearest[near])
             neighbours.add(one.numbers, one.neighbours)
             volumes.add(one)
-        return cls(pairs.values(), nearest.values(), neighbours.values(), volumes.values())
+        closeness = pairs.values()
+        shells = ((one.numbers, _shells(one, closeness)) for one in batches())
+        return cls(
+            closeness,
+            nearest.values(),
+            neighbours.values(),
+            volumes.values(),
+            Surroundings.found(shells),
+        )
 
     def closer(self, one: Environments) -> Floats:
         """Closeness of each edge less what is usual of its pair, [n_edges]."""
@@ -146,6 +165,10 @@ class Usual:
     def more_neighbours(self, one: Environments) -> Floats:
         """Neighbours of each atom less what is usual of its element, [n_atoms]."""
         return one.neighbours - self.neighbours[one.numbers]
+
+    def strangeness(self, one: Environments) -> Floats:
+        """How far each atom's surroundings are from the usual, [n_atoms]."""
+        return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
         """Quantities of each structure, [n]; NaN where a structure has none."""
@@ -162,6 +185,7 @@ class Usual:
             "fewest": extreme(np.fmin, more, one.graph, n),
             "most": extreme(np.fmax, more, one.graph, n),
             "neighbours": np.bincount(one.graph, more, n) / one.n_atoms,
+            SURROUNDINGS: extreme(np.fmax, self.strangeness(one), one.graph, n),
             "volume": np.log(one.volumes / one.n_atoms / usual_volume),
             "atoms": np.where(one.finite, one.n_atoms, np.nan),
         }
@@ -182,6 +206,7 @@ class Usual:
             "nearest": self.nearest.tolist(),
             "neighbours": self.neighbours.tolist(),
             "volume": self.volume.tolist(),
+            "surroundings": self.surroundings.to_dict(),
         }
 
     @classmethod
@@ -191,10 +216,11 @@ class Usual:
         for pair, value in values["closeness"]["pairs"].items():
             one, other = map(int, pair.split("-"))
             closeness[one * _ELEMENTS + other] = value
-        of_elements = (
+        nearest, neighbours, volume = (
             np.array(values[name], dtype=float) for name in ("nearest", "neighbours", "volume")
         )
-        return cls(closeness, *of_elements)
+        surroundings = Surroundings.from_dict(values["surroundings"])
+        return cls(closeness, nearest, neighbours, volume, surroundings)
 
 
 class _Mean:
@@ -235,6 +261,12 @@ class _Volumes:
         found = like_cubes + np.linalg.solve(leaning, rest)
         # Of an element that always comes with large others the fit may be negative.
         return np.maximum(found, 0.1 * like_cubes)
+
+
+def _shells(one: Environments, closeness: Floats) -> Floats:
+    """Neighbours of each atom by distance, in what is usual of the closest ones."""
+    distances = np.exp(one.closeness - closeness[one.pairs])
+    return neighbours_in_shells(one.receiver, distances, len(one.numbers))
 
 
 def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from hydragnn_flow import InputError
 from hydragnn_flow.data import GraphStore, Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.ensemble import applicability as module
-from hydragnn_flow.ensemble.applicability import Applicability, Range, deviations_of
+from hydragnn_flow.ensemble.applicability import Applicability, deviations_of
+from hydragnn_flow.ensemble.ranges import Range, fraction_ranges
+from hydragnn_flow.ensemble.surroundings import Surroundings, neighbours_in_shells
 from hydragnn_flow.training.predict import split_batches
 
 CUTOFF = 4.0
@@ -170,7 +174,7 @@ def test_compositions_of_diverse_chemistry_are_seldom_flagged() -> None:
 
     for n in (100, 1000):
         training, others = fractions(n), fractions(300)
-        ranges = module._fraction_ranges(training)
+        ranges = fraction_ranges(training)
         assert sorted(ranges) == np.flatnonzero(training.any(axis=0)).tolist()
         assert all(of.low == training[:, z].min() for z, of in ranges.items())
         assert all(of.high == training[:, z].max() for z, of in ranges.items())
@@ -185,7 +189,7 @@ def test_a_dopant_and_a_solvent_keep_their_fractions() -> None:
     training[::10, 14] = rng.uniform(0.01, 0.04, 40)
     training[:, 31] = rng.uniform(0.4, 0.6, 400)
     training[:, 33] = 1 - training[:, 14] - training[:, 31]
-    ranges = module._fraction_ranges(training)
+    ranges = fraction_ranges(training)
     more = np.array([0.0, 0.04, 0.2])
     assert [i for i, _ in ranges[14].beyond(more, True, True)] == [2]
     less = np.array([0.2, 0.41, 0.58, 0.8])
@@ -202,6 +206,62 @@ def test_periodic_structures_may_be_repeated() -> None:
 
     known = Applicability.of(_Split([slab() for _ in range(40)]), _manifest(), {})  # type: ignore[arg-type]
     assert notes(known, slab(), slab() * (3, 2, 1)) == ["", ""]
+
+
+def test_surroundings_are_judged_by_all_distances_together() -> None:
+    """Each number of neighbours occurs, and so does each number of farther ones, but not both."""
+    rng = np.random.default_rng(0)
+    near = rng.uniform(4, 12, 1000)
+    counts = np.stack([near, 2 * near + rng.normal(scale=0.3, size=1000), *np.ones((4, 1000))], 1)
+    found = Surroundings.found([(np.full(1000, 29), counts)])
+    one, other = np.array([[6.0, 12, 1, 1, 1, 1]]), np.array([[6.0, 20, 1, 1, 1, 1]])
+    copper = np.array([29])
+    assert found.distances(copper, one) < found.distances(np.full(1000, 29), counts).max()
+    assert found.distances(copper, other) > 10
+
+
+def test_the_note_names_the_atom_with_the_most_unusual_surroundings(
+    known: Applicability, alloys: list[Atoms]
+) -> None:
+    found = notes(known, *(one for kind, one in outside(alloys) if kind == "vacancies"))
+    says = (
+        r"the distance from usual ones of the surroundings of atom \d+ \([A-Z][a-z]\) is [\d.]+, "
+    )
+    says += r"above [\d.]+, the largest of 98 % in the training data"
+    assert any(re.search(says, note) for note in found)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**16), n_elements=st.integers(1, 3))
+def test_distances_from_usual_surroundings_have_the_mean_of_independent_numbers(
+    seed: int, n_elements: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(1, 1 + n_elements, 2000)
+    counts = rng.normal(size=(2000, 6)) @ rng.normal(size=(6, 6)) + 10.0 * numbers[:, None]
+    counts[:, 5] = counts[:, 4]  # what does not vary by itself says nothing
+    halves = ((numbers[half], counts[half]) for half in (slice(700), slice(700, None)))
+    found = Surroundings.found(halves)
+    away = found.distances(numbers, counts)
+    assert np.mean(away**2) == pytest.approx(found.whitening.shape[1], rel=1e-6)
+    assert found.whitening.shape[1] <= 5
+    again = Surroundings.from_dict(json.loads(json.dumps(found.to_dict())))
+    others = numbers + 1, counts
+    np.testing.assert_array_equal(again.distances(*others), found.distances(*others))
+
+
+def test_neighbours_are_shared_out_between_the_nearest_distances() -> None:
+    counts = neighbours_in_shells(np.array([0, 0, 2, 2]), np.array([1.1, 1.25, 0.1, 99.0]), 3)
+    assert counts[0] == pytest.approx([0, 1.5, 0.5, 0, 0, 0])
+    assert not counts[1:].any()
+
+
+def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store: GraphStore) -> None:
+    """There are no forces on their atoms, and members agree on that."""
+    forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])
+    known = Applicability.of(alloy_store["trainset"], alloy_store.manifest, {"forces": forces})
+    (note,) = known.deviation_notes({"forces": np.array([0.4])}, alloy_store.manifest)
+    assert note.startswith("the members' deviation of forces is 0.4 eV/Å, above 0.1 eV/Å")
 
 
 def test_what_was_found_survives_its_file(
@@ -223,7 +283,7 @@ def test_many_structures_are_sampled_evenly(
     monkeypatch.setattr(module, "_SAMPLE", 4)
     split = _Split([bulk("Cu", a=a, cubic=True) for a in np.linspace(3.4, 3.8, 21)])
     known = Applicability.of(split, alloy_store.manifest, {})  # type: ignore[arg-type]
-    assert split.read == [0, 7, 13, 20] * 2
+    assert split.read == [0, 7, 13, 20] * 3
     assert set(known.elements or ()) == set(alloy_store.manifest.elements), "not only copper"
 
 
@@ -303,5 +363,7 @@ class _Split:
             yield batch_graphs([self._graphs[i] for i in chosen])
 
 
-def _manifest() -> Manifest:
-    return Manifest.model_construct(node_features=["atomic_number"], elements=[1, 6, 8], targets={})
+def _manifest(elements: Sequence[int] = (1, 6, 8)) -> Manifest:
+    return Manifest.model_construct(
+        node_features=["atomic_number"], elements=list(elements), targets={}
+    )
