@@ -109,17 +109,17 @@ def predict_on_site(
     )
     folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
-    with sole_driver(folder), driver_log(folder, say), _forgotten_if_input_is_wrong(folder):
+    # Whoever else writes the files says so before the parts are predicted, and costs none of them.
+    with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):
         parts = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
         _predict(parts, asked, site, folder, progress)
-        with files:
-            counts, passed_over = join_parts(parts, files, isinstance(data, Files))
-            if isinstance(data, Files) and data.is_directory:
-                passed_over.say(
-                    structures,
-                    counts["structures"],
-                    lambda line: say(line.replace(asked.data, str(structures))),
-                )
+        counts, passed_over = join_parts(parts, files, isinstance(data, Files))
+        if isinstance(data, Files) and data.is_directory:
+            passed_over.say(
+                structures,
+                counts["structures"],
+                lambda line: say(line.replace(asked.data, str(structures))),
+            )
     shutil.rmtree(folder, ignore_errors=True)
     return Written(files.written, **counts)
 

@@ -182,8 +182,12 @@ def _ensemble(
     """The ensemble, which a process loads once for all its parts."""
     if digest_of_ensemble(run) != digest:
         raise InputError(f"{run}: the ensemble has changed meanwhile; give the same command again")
-    ensemble = Ensemble.load(run, without=without)
-    return on_device(ensemble if coverage is None else ensemble.at(coverage), device)
+    try:
+        ensemble = Ensemble.load(run, without=without)
+        return on_device(ensemble if coverage is None else ensemble.at(coverage), device)
+    except InputError as error:
+        # The driver has loaded it, so this node is at fault, and another may do it.
+        raise RuntimeError(f"this node cannot load the ensemble: {error}") from error
 
 
 def _unnumbered(chunk: Chunk) -> str:

@@ -25,8 +25,8 @@ from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign import prediction
 from hydragnn_flow.campaign.prediction import predict_on_site
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble import part_plan, predicting, records, write_predictions
-from hydragnn_flow.ensemble.predictions_files import Written
+from hydragnn_flow.ensemble import part_files, part_plan, predicting, records, write_predictions
+from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.workers.worker import TaskEnd
@@ -272,6 +272,38 @@ def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[Fak
     assert {"part-000000", "part-000002"} <= {
         path.name for path in (tmp_path / ".out.csv.parts").glob("*/part-*")
     }
+
+
+def test_files_that_somebody_else_writes_cost_no_part(
+    run: Path, tmp_path: Path, pools: type[FakePools]
+) -> None:
+    file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
+    ase.io.write(file, [crystal(number) for number in range(4)])
+    pools.machine = staticmethod(
+        lambda request: TaskEnd("node", "failed", "SIGKILL") if len(pools.ran) > 1 else None
+    )
+    with pytest.raises(CampaignStopped):
+        predict_on_site(run, file, [out], SITE)
+    finished = list((tmp_path / ".out.csv.parts").glob("*/part-*"))
+    pools.ran.clear()
+    with (
+        PredictionFiles([out]),
+        pytest.raises(InputError, match="another process is writing"),
+    ):
+        predict_on_site(run, file, [out], SITE)
+    assert not pools.ran
+    assert finished == list((tmp_path / ".out.csv.parts").glob("*/part-*")) != []
+
+
+def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(ensemble: Ensemble, device: str) -> Ensemble:
+        raise InputError("device cuda: cannot be used")
+
+    monkeypatch.setattr(part_files, "on_device", broken)
+    with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
+        part_files._ensemble(str(run), (), None, "cuda", part_plan.digest_of_ensemble(run))
 
 
 def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> None:
