@@ -104,7 +104,7 @@ class RunDirectory:
             free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}
         else:
             return  # its driver was stopped before it had done anything
-        difference = _first_difference(before, _resolved(config), "", free)
+        difference = _first_difference(_with_defaults(before), _resolved(config), "", free)
         if difference is not None:
             raise InputError(
                 f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
@@ -291,6 +291,18 @@ def _lines(results: Sequence[SegmentResult]) -> str:
 def _resolved(config: RunConfig) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(config.model_dump_json())
     return values
+
+
+def _with_defaults(recorded: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version resolved, with the defaults of keys that are new since."""
+    try:
+        return _resolved(
+            RunConfig.model_validate(
+                {key: recorded[key] for key in RunConfig.model_fields if key in recorded}
+            )
+        )
+    except ValueError:  # of a configuration that this version does not read: it differs
+        return recorded
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:

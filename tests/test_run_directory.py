@@ -170,6 +170,18 @@ def test_another_configuration_is_refused(
     assert f"({key} differs)" in message
 
 
+def test_a_key_that_is_new_since_has_its_default(directory: RunDirectory) -> None:
+    file = directory.path / "run.yaml"
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    del values["ensemble"]["bootstrap"], values["search"]["patience"]
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    directory.summary.parent.mkdir()
+    directory.summary.touch()
+    directory.check(CONFIG)
+    message = refusal(lambda: directory.check(configured(ensemble={"bootstrap": True})))
+    assert "(ensemble.bootstrap differs)" in message
+
+
 def test_another_network_is_refused(directory: RunDirectory) -> None:
     network = json.loads(json.dumps(CONFIG.network))
     network["Training"]["Optimizer"]["learning_rate"] = 0.1

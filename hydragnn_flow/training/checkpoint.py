@@ -12,7 +12,7 @@ import torch
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import patiently, replacing
 
-VERSION = 3
+VERSION = 4
 FILE = "checkpoint.pt"
 # A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
 SECONDS_TO_RECOVER = 60.0

@@ -295,7 +295,7 @@ def test_a_damaged_checkpoint_is_named(
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"version": 1, "best": {}}, tmp_path / FILE)
-    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 3; delete"):
+    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 4; delete"):
         load_checkpoint(tmp_path / FILE)
 
 
