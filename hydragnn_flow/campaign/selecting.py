@@ -20,6 +20,8 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.criterion import Criterion
 
 _VERSION = 2
+# Version 1 says nothing of failed members.
+_READ = (1, _VERSION)
 _logger = logging.getLogger(__name__)
 
 
@@ -88,7 +90,7 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
         chosen, reserve = (
             [Choice(**choice) for choice in content[name]] for name in ("chosen", "reserve")
         )
-        fits = content["version"] == _VERSION and content["strategy"] == config.strategy
+        fits = content["version"] in _READ and content["strategy"] == config.strategy
     except (InputError, KeyError, TypeError):
         return None
     finished = {record.number for record in records if record.state in ("complete", "pruned")}

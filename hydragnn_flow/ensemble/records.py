@@ -15,8 +15,10 @@ from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, ID
 
 CHUNK = 1024
-"""Structures that are predicted, laid out and written together. The same ones are batched
-together wherever they come from, so that their predictions are the same to the last digit."""
+"""Structures that are predicted, laid out and written together. A part of `predict --site` begins
+at a multiple of it in its file or split, so that one file or split is batched as one process
+would, and its predictions are the same to the last digit. Of a directory the files that are read
+together differ, and digits of rounding with them."""
 
 _NAMES = (ID, "material_id", "structure_id", "identifier", "name")
 """Keys by which files and `Atoms.info` name a structure; the first that is there counts."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
@@ -17,9 +17,6 @@ from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.records import Record
 from hydragnn_flow.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 _NAMED = 20
 """Unreadable files that are named one by one."""

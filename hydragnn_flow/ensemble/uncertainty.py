@@ -149,7 +149,8 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
     members
         Predictions ``[n_members, ...]``.
     weights
-        ``[n_members]``, adding up to one.
+        ``[n_members]``, adding up to one. Members without any are left out: their predictions may
+        be no numbers.
     median
         Whether the median of the members takes the place of their mean; the spread stays.
 
@@ -157,11 +158,14 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
     -------
     mean, spread
         The spread's variance is divided by 1 - Σ weights², for the mean being estimated from the
-        same members; with equal weights that is the usual n - 1.
+        same members; with equal weights that is the usual n - 1. It is zero where one member has
+        all the weight.
     """
+    members, weights = members[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
     mean = (shaped * members).sum(axis=0)
-    variance = (shaped * np.square(members - mean)).sum(axis=0) / (1 - np.square(weights).sum())
+    free = 1 - np.square(weights).sum() if len(weights) > 1 else 1.0
+    variance = (shaped * np.square(members - mean)).sum(axis=0) / free
     return np.median(members, axis=0) if median else mean, np.sqrt(variance)
 
 
@@ -171,6 +175,7 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
     The variance of a mixture is the mean of its components' variances and the variance of their
     means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
     """
+    noise, weights = noise[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
     return np.asarray(np.sqrt((shaped * np.square(noise)).sum(axis=0)))
 

@@ -108,15 +108,17 @@ def combine_best(
         )
         for place, power in enumerate(_POWERS):
             weights[place, fold] = _weights(others, power)
-        means = weights[:, fold] @ held_out.residuals
+        counted = weights[0, fold] > 0
+        means = weights[:, fold][:, counted] @ held_out.residuals[counted]
         sums[:, fold] = held_out.criterion(means) ** judged.power
     place = _most_even(sums)
     uneven = place or 1 + _most_even(sums[1:])
     criteria = sums.sum(axis=1) ** (1 / judged.power)
+    counted = _weights(judged, 0) > 0
     scores = {
         "weighted": float(criteria[uneven]),
         "uniform": float(criteria[0]),
-        "median": float(judged.criterion(np.median(judged.residuals, axis=0))),
+        "median": float(judged.criterion(np.median(judged.residuals[counted], axis=0))),
     }
     chosen: Aggregation = "weighted" if place else "uniform"
     if asked != "auto":
@@ -132,7 +134,7 @@ def _most_even(sums: Floats) -> int:
     """The first kind of weights that is within a standard error of the best.
 
     Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
-    the difference between the two.
+    the difference between the two. The first of all, where the criterion is finite with none.
 
     Parameters
     ----------
@@ -140,17 +142,29 @@ def _most_even(sums: Floats) -> int:
         What each fold adds to the criterion with each kind of weights, ``[n_kinds, n_folds]``.
     """
     n_folds = sums.shape[1]
+    finite = np.flatnonzero(np.isfinite(sums).all(axis=1))
+    if not len(finite):
+        return 0
+    sums = sums[finite]
     totals = sums.sum(axis=1)
     worse = sums - sums[np.argmin(totals)]
     error = np.sqrt(n_folds) * worse.std(axis=1, ddof=1) if n_folds > 1 else 0.0
-    return int(np.argmax(worse.sum(axis=1) <= np.minimum(error, _TOLERANCE * totals.min())))
+    near = worse.sum(axis=1) <= np.minimum(error, _TOLERANCE * totals.min())
+    return int(finite[np.argmax(near)])
 
 
 def _weights(judged: Judged, power: int) -> Floats:
-    """Weights ``[n_members]``, inversely proportional to a power of the criterion."""
+    """Weights ``[n_members]``, inversely proportional to a power of the criterion.
+
+    They are zero where the criterion is infinite, and even where it is so of all members.
+    """
     criterion = judged.criterion(judged.residuals)
-    best = criterion.min()
-    by_criterion = (best / criterion) ** power if best > 0 else np.ones(len(criterion))
+    best, finite = criterion.min(), np.isfinite(criterion)
+    by_criterion = np.ones(len(criterion))
+    if finite.any():
+        if best > 0:
+            by_criterion = (best / criterion) ** power
+        by_criterion[~finite] = 0.0
     return np.asarray(by_criterion / by_criterion.sum())
 
 

@@ -35,7 +35,7 @@ def plan_members(
     gcds_per_node
         GCDs of a node.
     widest
-        Largest useful number of GCDs of each member: no rank may be left without a graph.
+        Largest useful number of GCDs of each member, at least one.
 
     Returns
     -------

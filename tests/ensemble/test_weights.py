@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.ensemble.folds import folds
 from hydragnn_flow.ensemble.selection import Judged
+from hydragnn_flow.ensemble.uncertainty import combine, combine_noise
 from hydragnn_flow.ensemble.weights import combine_best
 
 
@@ -89,3 +93,38 @@ def test_what_is_asked_for_is_done() -> None:
     assert weighted.weights[0] > 0.9
     assert set(weighted.scores) == {"weighted", "uniform", "median"}
     np.testing.assert_allclose(weighted.fold_weights.sum(axis=1), 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("asked", ["auto", "weighted", "uniform"])
+@pytest.mark.parametrize("wild", [np.nan, np.inf])
+def test_a_member_without_a_finite_criterion_does_not_count(
+    wild: float, asked: Aggregation | Literal["auto"]
+) -> None:
+    good = drawn([1.0, 1.2], seed=2)
+    judged = Judged(np.vstack([good.residuals, np.full(120, wild)]), good.shares)
+    found = combine_best(judged, folds(120), asked, median=True)
+    alone = combine_best(good, folds(120), asked, median=True)
+    np.testing.assert_array_equal(found.weights, [*alone.weights, 0.0])
+    assert found.aggregation == alone.aggregation and found.scores == pytest.approx(alone.scores)
+    # One structure says it all as well, and that the other folds do not know.
+    judged.residuals[2, 1:] = 1.0
+    found = combine_best(judged, folds(120), asked, median=True)
+    np.testing.assert_array_equal(found.weights[2], 0.0)
+    assert np.isfinite(found.weights).all() and found.weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_members_count_alike_if_no_criterion_is_finite() -> None:
+    judged = Judged(np.full((4, 30), np.nan), np.full(30, 1 / 30))
+    found = combine_best(judged, folds(30), "auto", median=True)
+    np.testing.assert_array_equal(found.weights, 0.25)
+    np.testing.assert_array_equal(found.fold_weights, 0.25)
+
+
+def test_a_member_without_weight_does_not_spoil_the_others() -> None:
+    members = np.array([[1.0, 2.0], [3.0, 2.0], [np.nan, np.inf]])
+    found = combine(members, np.array([0.5, 0.5, 0.0]))
+    np.testing.assert_allclose(found, combine(members[:2], np.array([0.5, 0.5])))
+    np.testing.assert_array_equal(combine(members, np.array([1.0, 0, 0])), [[1, 2], [0, 0]])
+    np.testing.assert_array_equal(combine_noise(members, np.array([1.0, 0, 0])), [1, 2])
