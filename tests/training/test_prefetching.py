@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from segment_cases import make_spec, network_with
+from segment_cases import make_spec
 from test_resuming import EPOCHS, same, trained
 from torch_geometric.data import Batch
 
@@ -41,9 +41,9 @@ def test_a_training_is_the_same_bit_for_bit(
 ) -> None:
     """Stopped within an epoch, at its end and within its evaluation, it goes on in its place."""
     with GraphStore.open(blocks, mode) as store:
-        expected = trained(tmp_path / "asked", store, network_with(), [])
+        expected = trained(tmp_path / "asked", store, "as it comes", [])
         monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
-        found = trained(tmp_path / "ahead", store, network_with(), [2, 4, 7, 8, 15])
+        found = trained(tmp_path / "ahead", store, "as it comes", [2, 4, 7, 8, 15])
         assert same(found, expected)
     assert not threads()
 
