@@ -73,7 +73,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
             "source": {"format": "emt_alloys", "structures": 32, "atoms": [8, 8]},
             "split": {"val": 0.25, "test": 0.25},
         },
-        search={"trials": 2, "rungs": "none", "space": CONFIG["search"]["space"]},
+        search={
+            "trials": 2,
+            "rungs": "none",
+            "space": CONFIG["search"]["space"] | {"Resources.gcds": {"choices": [2]}},
+        },
         ensemble={"size": 2, "epochs": 9, "coverage": 0.8},
     )
     run, output, mark = folder / "run", folder / "output", str(folder)
@@ -97,7 +101,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
     assert ran.reached["hydragnn_flow.cli"], "the driver was not seen"
     assert ran.reached["interchange"], "the interchange was not seen"
-    assert ran.reached["trainer_main"], "the ranks of a member were not seen"
+    assert ran.reached["trainer_main"], "the ranks of a trial were not seen"
     addresses = set().union(*ran.reached.values())
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
 
