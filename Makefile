@@ -23,7 +23,7 @@ BENCHMARKS := store models accuracy peers_accuracy forces campaigns ensemble pre
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
-	@echo "make quickstart   install, then run the whole campaign on generated data (6 minutes)"
+	@echo "make quickstart   install, then run the whole campaign on generated data (4 minutes)"
 	@echo "make test         lint, types and tests (7 minutes)"
 	@echo "make lint         lint and types alone"
 	@echo "make test-slow    campaigns killed at many moments, installations, benchmarks (8 minutes)"
