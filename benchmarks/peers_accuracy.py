@@ -38,6 +38,7 @@ from results import Run
 from results.code import fingerprints
 
 MEASURES = [
+    "benchmarks/model_accuracy/ours.py",
     "benchmarks/model_accuracy/outcome.py",
     "benchmarks/model_accuracy/sets.py",
     "benchmarks/peer_potentials/*.py",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
@@ -30,8 +31,29 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
     seed
         Of the weights and of the order of graphs.
     """
-    chosen, checked = SETS[contest.set], load_network(network(contest))
-    clock = _Clock(seconds)
+    return train_network(
+        load_network(network(contest)), contest.set, store, CpuClock(seconds), seed
+    )
+
+
+def train_network(
+    checked: NetworkConfig, name: str, store: Path, clock: CpuClock, seed: int
+) -> Outcome:
+    """Train a network by the package's own segments until its CPU time has passed.
+
+    Parameters
+    ----------
+    checked
+        The network.
+    name
+        Of the set, whose errors are measured.
+    store
+        Of the set.
+    clock
+        Ends the training.
+    seed
+        Of the weights and of the order of graphs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
             kind="trial",
@@ -50,22 +72,22 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
             weights = load_checkpoint(spec.folder / FILE)["best"]
             model = restore_model(checked, graphs.manifest, weights)
             split = graphs["testset"]
-            found = errors(chosen, split, predict_batches(model, split_batches(split)))
+            found = errors(SETS[name], split, predict_batches(model, split_batches(split)))
     remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
     return Outcome(used, result.to_epoch, result.best_epoch or 0, found, remark)
 
 
-class _Clock:
+class CpuClock:
     """Says whether its CPU-seconds have passed since it was first asked, before the first step."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._start: float | None = None
 
     def __call__(self) -> bool:
         if self._start is None:
             self._start = time.process_time()
-        return self.used >= self._seconds
+        return self.used >= self.seconds
 
     @property
     def used(self) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from model_accuracy.outcome import Outcome, errors
-from model_accuracy.sets import CUTOFF, SETS
+from model_accuracy.ours import CpuClock, train_network
+from model_accuracy.outcome import Outcome
+from model_accuracy.sets import CUTOFF
 from peers.hydragnn_package import CannotRun
 from results.code import REPOSITORY
 
@@ -23,10 +22,6 @@ from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.schedules import Schedule, decay_factor
 
 SET = "acac"
@@ -107,24 +102,6 @@ def network(pair: Pair) -> NetworkConfig:
     )
 
 
-class _Clock:
-    """Says whether its CPU-seconds have passed since it was first asked, before the first step."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._start: float | None = None
-
-    def __call__(self) -> bool:
-        if self._start is None:
-            self._start = time.process_time()
-        return self.passed >= 1.0
-
-    @property
-    def passed(self) -> float:
-        """Fraction of the time."""
-        return 0.0 if self._start is None else (time.process_time() - self._start) / self._seconds
-
-
 def train_ours(pair: Pair, store: Path, seconds: float, seed: int) -> Outcome:
     """Train by the package's own segments and test the best weights.
 
@@ -142,33 +119,14 @@ def train_ours(pair: Pair, store: Path, seconds: float, seed: int) -> Outcome:
     seed
         Of the weights and of the order of graphs.
     """
-    checked, clock = network(pair), _Clock(seconds)
+    clock = CpuClock(seconds)
 
     def rate(schedule: Schedule, epoch: int, step: int, steps: int) -> float:
-        part = int(clock.passed * _PARTS)
+        part = int(_PARTS * clock.used / seconds)
         return schedule.learning_rate * decay_factor(part, (0, _PARTS))
 
-    with tempfile.TemporaryDirectory() as folder, patch.object(Schedule, "rate", rate):
-        spec = SegmentSpec(
-            kind="trial",
-            number=0,
-            directory=folder,
-            store=str(store),
-            network=checked,
-            until_epoch=checked.Training.num_epoch,
-            rung=0,
-            seed=seed,
-        )
-        result = run_segment(spec, should_stop=clock)
-        used, found = clock.passed * seconds, None
-        if result.best_epoch:
-            graphs = GraphStore.open(store)
-            weights = load_checkpoint(spec.folder / FILE)["best"]
-            model = restore_model(checked, graphs.manifest, weights)
-            split = graphs["testset"]
-            found = errors(SETS[SET], split, predict_batches(model, split_batches(split)))
-    remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
-    return Outcome(used, result.to_epoch, result.best_epoch or 0, found, remark)
+    with patch.object(Schedule, "rate", rate):
+        return train_network(network(pair), SET, store, clock, seed)
 
 
 def train_peer(pair: Pair, python: Path, graphs: Path, seconds: float, seed: int) -> Outcome:

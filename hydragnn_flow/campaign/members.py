@@ -1,4 +1,4 @@
-"""The ensemble phase: the chosen trials are trained further, by DDP, on the `node` pool."""
+"""The ensemble phase: the chosen trials are trained further, on the `node` pool."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ class EnsembleConfig(Section):
     targets trained on, so it has no unit. Squares let a few atoms of thousands decide."""
     aggregation: Literal["auto", Aggregation] = "auto"
     """How members' predictions become one: mean by weights (``weighted``), mean with equal
-    weights (``uniform``) or ``median``. ``auto`` takes the one with the smallest criterion on
-    structures that did not fit it. Potentials have no median: forces would not be the gradient of
-    the energy."""
+    weights (``uniform``) or ``median``. ``auto`` takes equal weights unless others are better by
+    more than chance on structures that did not fit them. Potentials have no median: forces would
+    not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split that calibrates needs at least ``coverage / (1 - coverage)`` structures."""

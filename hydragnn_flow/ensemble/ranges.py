@@ -35,10 +35,10 @@ class Range:
     def of(cls, values: Floats) -> Range | None:
         """Range of some values, of which NaN does not count; None if there is none.
 
-        The 0.3 % most extreme values on each side are left out where there are so many. The margin
-        is half a standard deviation, and where data are few as much as reaches what several hundred
-        values from a normal distribution would: their largest is about √(2 ln n) standard
-        deviations from the mean.
+        The range ends at the quantiles 0.3 % and 99.7 %, so of several hundred values or more it
+        leaves out the most extreme. The margin is half a standard deviation. Of fewer values it is
+        wider: it reaches as far as several hundred values of a normal distribution, of which the
+        largest of n is about √(2 ln n) standard deviations from the mean.
         """
         values = values[np.isfinite(values)]
         if not len(values):

@@ -16,7 +16,8 @@ from hydragnn_flow.training.criterion import Criterion
 
 # Of a member's criterion: from equal weights to the best member nearly alone.
 _POWERS = (0, 2, 4, 8)
-# By how much more even weights may be worse, of the criterion: few folds tell little of the error.
+# By how much more even weights may be worse, as a fraction of the sum that is the criterion, or its
+# square for `rmse`: few folds tell little of the standard error.
 _TOLERANCE = 0.2
 
 
@@ -82,8 +83,8 @@ def combine_best(
     The mean has weights that are inversely proportional to a power of each member's criterion. With
     what all folds but one say, each power is judged on that one. Of those within a standard error
     of the best, and no more than a fifth worse, the most even one counts: a member that is the best
-    of all on few structures is so by chance in part. Weights that minimise the criterion are worse,
-    for that reason.
+    of all on few structures is so by chance in part. Weights that minimise the criterion followed
+    that chance: they silenced all members but one of four that erred alike.
 
     Parameters
     ----------
@@ -102,10 +103,8 @@ def combine_best(
     sums = np.empty((len(_POWERS), n_folds))
     for fold in range(n_folds):
         inside = folds == fold
-        others, held_out = (
-            _masked(judged, ~inside if n_folds > 1 else inside),
-            _masked(judged, inside),
-        )
+        held_out = _masked(judged, inside)
+        others = _masked(judged, ~inside) if n_folds > 1 else held_out
         for place, power in enumerate(_POWERS):
             weights[place, fold] = _weights(others, power)
         counted = weights[0, fold] > 0
