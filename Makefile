@@ -14,12 +14,14 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 	execution models models.mpnn placement report search testing)
 
 # `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, one that has
-# schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
+# schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name
+# another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy forces campaigns ensemble prediction search search_quality execution
+BENCHMARKS := store models accuracy peers_accuracy forces campaigns ensemble peer_search prediction search \
+	search_quality execution scale
 
-.PHONY: help quickstart test test-gpu test-slow test-slurm style types lint format docs reference clean benchmarks \
+.PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
@@ -29,6 +31,7 @@ help:
 	@echo "make test-slow    campaigns killed at many moments, installations, benchmarks (8 minutes)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (10 minutes)"
+	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md (2.5 hours); benchmark-NAME one of them"
@@ -47,13 +50,16 @@ test: style
 	exit $$((tests || types))
 
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not slurm"
 
 test-gpu: $(VENV)/installed
 	$(BIN)/python -m pytest -n 0 -m gpu tests/gpu $(if $(DEVICE),--device $(DEVICE))
 
 test-slurm: $(VENV)/installed
-	$(BIN)/python -m pytest -m slurm tests/slurm
+	$(BIN)/python -m pytest -m "slurm and not slow" tests/slurm
+
+test-drills: $(VENV)/installed
+	$(BIN)/python -m pytest -m "slurm and slow" tests/slurm
 
 lint: style types
 
@@ -90,7 +96,7 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
 		--json $(RESULTS)/peers_accuracy.json
 
-benchmark-forces benchmark-prediction: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+benchmark-forces benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
@@ -98,6 +104,10 @@ benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 
 benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json
+
+benchmark-peer_search: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/peer_search.py --data $(call given,DATA) \
+		--hydragnn $(call given,HYDRAGNN) --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/peer_search.json
 
 benchmark-search benchmark-search_quality: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json

@@ -39,10 +39,7 @@ CONFIGS = {
 }
 """Set → name of its configuration."""
 SHORTER: dict[str, dict[str, Any]] = {
-    "Si": {"ensemble": {"epochs": 40}},
-    "Ge": {"ensemble": {"epochs": 40}},
-    "acac": {"ensemble": {"epochs": 40}},
-    "perov_5": {"ensemble": {"epochs": 30}},
+    name: {"ensemble": {"epochs": 30}} for name in ("Si", "Ge", "acac", "perov_5")
 }
 """Set → keys of its configuration that differ here."""
 MEASURES = [

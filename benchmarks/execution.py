@@ -3,10 +3,10 @@
     python benchmarks/execution.py --deephyper PYTHON-THAT-HAS-DEEPHYPER --private-slurm
     python benchmarks/execution.py --only start --site SITE.yaml
 
-Workers are real Parsl workers. The first two rows have them on this machine; the last asks a site
+Workers are real Parsl workers. The first two rows have them on this machine; the third asks a site
 for blocks, on which nothing is trained, and with ``--private-slurm``, as root, a Slurm of this
 machine's own. Wall times beside peers are left out where other work keeps the machine busy: CPU
-times remain.
+times remain. Whole machines are in ``scale.py``.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data", "search", "segment"),
     ("config", "placement", "tasks"),
     ("locks", "processes", "retries"),
-    ("errors", "files", "lazy", "log", "signals", "versions"),
+    ("errors", "files", "garbage", "lazy", "log", "signals", "versions"),
 )
 """Rooms from the top floor to the ground."""
 

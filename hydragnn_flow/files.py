@@ -31,17 +31,10 @@ SECONDS_BETWEEN_TRIES = 1.0
 
 
 @contextmanager
-def replacing(path: Path, may_write: Callable[[], bool] = lambda: True) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Replace ``path`` at once, at the end of a ``with`` block that writes a temporary file.
 
     A crash leaves the old file or the new one.
-
-    Parameters
-    ----------
-    path
-        The file.
-    may_write
-        Asked right before the replacement; where it says no, the old file stays.
 
     Yields
     ------
@@ -52,10 +45,10 @@ def replacing(path: Path, may_write: Callable[[], bool] = lambda: True) -> Itera
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
-        if may_write():
-            temporary.replace(path)
-    finally:
+        temporary.replace(path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -78,10 +71,22 @@ def whole_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def sweep(path: Path) -> None:
-    """Delete temporary files left by killed writers of ``path``; no process may be writing it."""
+def sweep(path: Path, seconds: float = 0.0) -> None:
+    """Delete temporary files left by killed writers of ``path``, whose name may have wildcards.
+
+    A process that is still writing one gets a FileNotFoundError at its end.
+
+    Parameters
+    ----------
+    path
+        The file, or files.
+    seconds
+        Time since the last change of those that are deleted [s].
+    """
     for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime >= seconds:
+                left.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -156,6 +161,7 @@ class AppendOnly:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._sound_end: int | None = None
+        self._is_new: bool | None = None
 
     def append(self, content: bytes) -> None:
         """All of the content or, after an error, nothing: half a record would spoil the next.
@@ -165,7 +171,8 @@ class AppendOnly:
         OSError
             If the disk does not take it; the same call may be made again.
         """
-        new = not self._path.exists()
+        if self._is_new is None:
+            self._is_new = not self._path.exists()
         with self._open() as file:
             if self._sound_end is not None:
                 file.truncate(self._sound_end)
@@ -176,14 +183,14 @@ class AppendOnly:
                 while rest:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
-                if new:
+                if self._is_new:
                     _sync_folder(self._path.parent)
             except OSError:
                 with suppress(OSError):
                     file.truncate(self._sound_end)
                     self._sound_end = None
                 raise
-            self._sound_end = None
+            self._sound_end, self._is_new = None, False
 
     def _open(self) -> FileIO:
         return self._path.open("ab", buffering=0)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 
 FILE = "driver.log"
@@ -21,6 +22,8 @@ NOTICE = 25
 """Level of messages that the user reads too; between INFO and WARNING."""
 MOST_CHARACTERS = 1000
 """Longest message of a line, so that a page of a scheduler's output does not fill the file."""
+_LARGEST, _KEPT = 64 << 20, 4
+"""Bytes from which on the file is put aside as `driver.log.1`, and how many of those there are."""
 _LAST_BYTES = 1 << 16
 _logger = logging.getLogger(__name__)
 _PACKAGE = "hydragnn_flow"
@@ -45,6 +48,8 @@ def tell(logger: logging.Logger, message: str, *values: object) -> None:
 def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[None]:
     """Write `driver.log` for the length of a ``with`` block, after what earlier drivers wrote.
 
+    A file that has become large is put aside, and the oldest such file deleted.
+
     A disk that is full or out of reach costs lines, which are counted, and never stops the block.
 
     Parameters
@@ -61,7 +66,7 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
     package.propagate = False
     package.addHandler(file)
     package.addHandler(shown)
-    parsl.addHandler(file)  # its errors; pools/pools.py keeps the rest away
+    parsl.addHandler(file)  # its errors; pools/pool.py keeps the rest away
     here = f"process {os.getpid()} on {socket.gethostname()}"
     _logger.info("driver started: %s", here)
     try:
@@ -90,14 +95,26 @@ def last_lines(run_directory: Path, lines: int) -> list[str]:
     lines
         Number of lines, at most.
     """
+    path = run_directory / FILE
+    found = _end_of(path)
+    if len(found) < lines:  # another has just begun
+        found = [*_end_of(aside(path, 1)), *found]
+    return found[-lines:]
+
+
+def aside(path: Path, number: int) -> Path:
+    """Where a log is that became too large, the last one first, from 1."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _end_of(path: Path) -> list[str]:
     try:
-        with (run_directory / FILE).open("rb") as file:
+        with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _LAST_BYTES))
-            text = file.read().decode(errors="replace")
+            return file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return text.splitlines()[-lines:]
 
 
 class _Line(logging.Formatter):
@@ -151,6 +168,16 @@ class _LogFile(logging.Handler):
                     content = b"\n" + content
         if self._file.write(content) < len(content):
             raise OSError("half a line was written")
+        if self._file.tell() > _LARGEST:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        """Begin a new file; the oldest of those that were put aside is deleted."""
+        self._close_file()
+        names = [self._path, *(aside(self._path, number) for number in range(1, _KEPT + 1))]
+        for newer, older in reversed([*pairwise(names)]):
+            if newer.exists():
+                newer.replace(older)
 
     def _close_file(self) -> None:
         if self._file is not None:

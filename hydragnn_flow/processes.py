@@ -34,16 +34,23 @@ class JsonProcess:
         Its command line.
     environment
         Variables to set for it; None removes one.
+    stderr
+        Descriptor of the file that it prints to; that of this process if not given.
     """
 
     def __init__(
-        self, module: str, *arguments: str, environment: Mapping[str, str | None] | None = None
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str | None] | None = None,
+        stderr: int | None = None,
     ) -> None:
         variables = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             env={key: value for key, value in variables.items() if value is not None},
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -51,6 +58,7 @@ class JsonProcess:
         self._come = select.poll()
         self._come.register(self._answers, select.POLLIN)
         self._read = b""
+        self._sending = threading.Lock()
         self.was_killed = False
         """Whether :meth:`kill` ended it, and not something else before."""
 
@@ -74,8 +82,9 @@ class JsonProcess:
         """
         line = f"{json.dumps(message)}\n".encode()
         try:
-            self._requests.write(line)
-            self._requests.flush()
+            with self._sending:
+                self._requests.write(line)
+                self._requests.flush()
         except (BrokenPipeError, ValueError):  # the latter where :meth:`close` has closed it
             raise self._death() from None
 

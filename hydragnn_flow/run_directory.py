@@ -8,10 +8,11 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
@@ -19,7 +20,7 @@ from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
-from hydragnn_flow.segment import VERSION, SegmentResult
+from hydragnn_flow.segment import VERSION, Kind, SegmentResult
 from hydragnn_flow.versions import versions
 
 CONFIG = "run.yaml"
@@ -248,23 +249,70 @@ class RunDirectory:
         if results:
             self._ledger.append(_lines(results).encode())
 
-    def results(self) -> Iterator[SegmentResult]:
-        """Every recorded segment, in the order they ended."""
+    def results(self, of_trials: Container[int] | None = None) -> Iterator[SegmentResult]:
+        """Every recorded segment, in the order they ended.
+
+        Parameters
+        ----------
+        of_trials
+            Numbers of the trials whose segments are wanted; all, and those of members, if not
+            given.
+        """
         if not is_there(self.segments):
             return
-        whole = self.segments.read_bytes().rpartition(b"\n")[0]
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                values = dict(json.loads(line))
-                if (version := values.get("version")) != VERSION:
-                    raise ValueError(f"version {version}, this package reads {VERSION}")
-                result = SegmentResult(**values)
-            except (ValueError, TypeError) as error:
-                raise InputError(
-                    f"{self.segments}: line {number} is damaged ({error}); restore the file from "
-                    f"a copy, or name {self.path} in search.warm_start of another run"
-                ) from None
-            yield result
+        with self.segments.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return  # still being written
+                if of_trials is not None and not _is_of(line, of_trials):
+                    continue
+                try:
+                    yield _result(line)
+                except (ValueError, TypeError) as error:
+                    raise InputError(
+                        f"{self.segments}: line {number} is damaged ({error}); restore the file "
+                        f"from a copy, or name {self.path} in search.warm_start of another run"
+                    ) from None
+
+
+class _Name(msgspec.Struct):
+    """Of a line, which segment it is of."""
+
+    kind: Kind
+    number: int
+
+
+_name_of = msgspec.json.Decoder(_Name).decode
+_fast = msgspec.json.Decoder(SegmentResult).decode
+
+
+def _is_of(line: bytes, trials: Container[int]) -> bool:
+    """Whether a line is one of these trials', or damaged."""
+    try:
+        name = _name_of(line)
+    except msgspec.DecodeError:
+        return True
+    return name.kind == "trial" and name.number in trials
+
+
+def _result(line: bytes) -> SegmentResult:
+    """The segment of a line.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is damaged, or of another version.
+    """
+    try:
+        result = _fast(line)
+        if result.version == VERSION:
+            return result
+    except msgspec.DecodeError:  # NaN, which is no JSON; or damage, which is to be named
+        pass
+    values = dict(json.loads(line))
+    if (version := values.get("version")) != VERSION:
+        raise ValueError(f"version {version}, this package reads {VERSION}")
+    return SegmentResult(**values)
 
 
 def recorded(directory: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ Kind = Literal["trial", "member"]
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
-VERSION = 4
+VERSION = 5
 """Version of a line of `segments.jsonl`."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
@@ -42,8 +42,10 @@ class Segment:
 class SegmentSpec(Segment):
     """Request to train one trial or member up to an epoch.
 
-    The segment starts from ``directory/checkpoint.pt`` if there is one and ends in it: at that
-    epoch, or before where early stopping says so, where it is asked to stop, or at its deadline.
+    It begins with the checkpoint of an earlier segment if there is one, and ends in one of its own:
+    at that epoch, or before where early stopping says so, where it is asked to stop, or at its
+    deadline. No two sendings write the same file, so that one which is taken for lost, and is not,
+    spoils nothing.
     """
 
     directory: str
@@ -57,6 +59,11 @@ class SegmentSpec(Segment):
     seed: int
     start_from: str | None = None
     """Checkpoint that a member without one of its own begins with: that of its trial."""
+    begin_with: str = ""
+    """Name, in the folder, of the checkpoint that it begins with, where the driver knows it."""
+    may_have_begun: bool = True
+    """Whether earlier sendings may have left checkpoints that the driver does not know; then it
+    begins with the one that has got furthest."""
     decay: tuple[int, int] | None = None
     """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
     if not given."""
@@ -74,9 +81,12 @@ class SegmentSpec(Segment):
     token: str = ""
     """Identifies the driver that sent this segment; a newer driver's token ends it."""
     attempt: str = ""
-    """Identifies this sending of it; sent again, it carries another, which ends this one."""
+    """Identifies this sending of it."""
+    site_gcds: int = 1
+    """GCDs of the site, whose processes share its file system."""
     deadline: float | None = None
-    """Unix time [s] by which the segment ends with a checkpoint; none if not given."""
+    """Time by the node's monotonic clock [s] by which the segment ends with a checkpoint; none if
+    not given."""
     threads: int = 1
     mode: Mode = "memory"
     """How the store is read."""
@@ -104,6 +114,11 @@ class SegmentSpec(Segment):
         """The trial's or member's folder."""
         return Path(self.directory)
 
+    @property
+    def checkpoint(self) -> Path:
+        """The file that this sending of the segment writes, and no other."""
+        return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
@@ -125,6 +140,8 @@ class TrainingOutcome:
     """[epoch, training loss, validation loss, criterion] of each epoch of the segment."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Errors of the same weights on the validation split, in the data's units."""
+    checkpoint: str = ""
+    """Name, in the folder, of the checkpoint in which it ended; empty if it wrote none."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0
@@ -180,8 +197,8 @@ class Place:
 class Forecast:
     """Plan and estimate of a segment by the driver."""
 
-    bundle: str = ""
-    """Name of the segments that were sent to one worker together."""
+    together: float = 1.0
+    """Mean number of segments on its GCD while it was there, itself included."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """Values of the trial: dotted path into the network → value."""
     accumulation_steps: int = 1
@@ -196,11 +213,20 @@ class Forecast:
     """Prediction from the network alone, without a margin."""
 
 
-@dataclass(frozen=True, kw_only=True)
+_NO_DETAILS: dict[str, Any] = {"history": [], "metrics": {}, "parameters": {}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     """How a segment ended, as trainer, worker and driver know. A line of `segments.jsonl`."""
 
     version: int = VERSION
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it did all it was sent for, from the beginning of an epoch on."""
+        epochs = self.to_epoch - self.from_epoch
+        return self.status == "ok" and epochs == self.planned_epochs and not self.from_step
 
     @classmethod
     def of(
@@ -219,6 +245,11 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         """The result beside the driver's forecast."""
         return replace(self, **vars(forecast))
 
+    def drop_details(self) -> None:
+        """Forget what takes most of the memory, and nobody asks of a trial that has ended."""
+        for name, nothing in _NO_DETAILS.items():
+            object.__setattr__(self, name, nothing)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values of all fields."""
-        return dict(vars(self))
+        return {field.name: getattr(self, field.name) for field in fields(self)}

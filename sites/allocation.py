@@ -13,6 +13,7 @@ from parsl.launchers import SrunLauncher
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.scheduler import seconds_of
 from hydragnn_flow.execution.sites import (
     Options,
     Site,
@@ -22,9 +23,6 @@ from hydragnn_flow.execution.sites import (
     this_node,
 )
 
-# A step that ends takes no other work with it, so blocks are small; but srun should not run more
-# often than this at a time.
-MOST_BLOCKS = 64
 # Number of the step in which Slurm runs the shell of salloc, which leaves the nodes to others.
 _INTERACTIVE_STEP = "4294967290"
 
@@ -50,7 +48,7 @@ def site(options: Options) -> Site:
         "allocation",
         refuses=("account", "partition", "qos", "constraint", "walltime"),
         nodes=nodes,
-        blocks=max(b for b in range(1, MOST_BLOCKS + 1) if nodes % b == 0),
+        blocks=1,  # on Slingshot the nodes of a step share a network, and those of two do not
     )
     run = run.model_copy(
         update={"walltime": f"{seconds // 3600:02}:{seconds // 60 % 60:02}:00"}  # what is left
@@ -88,15 +86,11 @@ def seconds_left(job: str) -> int:
         timeout=60,
         check=False,
     )
-    left = asked.stdout.strip()  # [[days-]hours:]minutes:seconds
-    days, _, clock = left.rpartition("-")
-    try:
-        seconds = 86400 * int(days or 0)
-        for unit, number in zip((1, 60, 3600), reversed(clock.split(":")), strict=False):
-            seconds += unit * int(number)
-    except ValueError:
+    left = seconds_of(asked.stdout)
+    if left is None:
         raise InputError(
             f"site allocation: squeue does not say how long job {job} has left "
-            f"({left or asked.stderr.strip()}); export SLURM_JOB_END_TIME, in seconds of Unix time"
-        ) from None
-    return max(60, seconds)
+            f"({(asked.stdout or asked.stderr).strip()}); export SLURM_JOB_END_TIME, in seconds of "
+            "Unix time"
+        )
+    return max(60, int(left))

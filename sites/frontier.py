@@ -23,8 +23,10 @@ FIRST_LINES = (
     "export MIOPEN_USER_DB_PATH=/tmp/$USER-miopen",
     "export MIOPEN_CUSTOM_CACHE_DIR=$MIOPEN_USER_DB_PATH",
 )
-# PyTorch on Frontier, Alternative Rendezvous Protocol: the module rccl-net-plugin relies on it.
-DIRECTIVES = ("#SBATCH --network=disable_rdzv_get",)
+# PyTorch on Frontier, Alternative Rendezvous Protocol: the module rccl-net-plugin relies on
+# disable_rdzv_get. Slingshot gives a job of one node no virtual network, which the plugin asks for
+# at its start, unless told to (srun, --network).
+DIRECTIVES = ("#SBATCH --network=disable_rdzv_get,single_node_vni",)
 # Job Priority by Node Count; `extended`: Extended Partition Policy.
 LIMITS = {
     "batch": (Limit(1, 91, 2), Limit(92, 183, 6), Limit(184, 9472, 12)),

@@ -30,6 +30,11 @@ def member_lines(run: Path) -> int:
     return path.read_text().count('"kind": "member"') if path.exists() else 0
 
 
+def has_checkpoint(run: Path, trial: int) -> bool:
+    """Whether a trial has trained for a while."""
+    return any((run / "trials" / str(trial)).glob("checkpoint-*.pt"))
+
+
 def start(config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
     """Give the command, on a machine of two cores however many there are."""
     return command_on_two_cores(["run", config, "--run-dir", run], log)

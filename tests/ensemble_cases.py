@@ -22,7 +22,7 @@ from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 def untrained_ensemble(
     run: Path, store: GraphStore, members: int = 2, numbers: Sequence[int] = ()
 ) -> Path:
-    """Finish an ensemble of freshly drawn networks in a run directory; returns the directory."""
+    """Finish an ensemble of networks in a run directory, freshly drawn where there are none yet."""
     drawn = []
     for k in numbers or range(members):
         folder = member_folder(run / FOLDER, k)
@@ -30,7 +30,8 @@ def untrained_ensemble(
         torch.manual_seed(k)
         progress = {"best_epoch": 1 + k, "best_val_error": 1.0 - 0.1 * k}
         weights = build_model(NETWORK, store).state_dict()
-        save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
+        if not (folder / FILE).exists():
+            save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         drawn.append(
             Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, "diverged" if k else "")
         )

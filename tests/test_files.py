@@ -20,7 +20,6 @@ from hydragnn_flow.files import (
     is_there,
     modified,
     patiently,
-    replacing,
     sweep,
     write_json,
     write_text,
@@ -93,15 +92,6 @@ def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> No
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: write_text(path, f"{number}"), range(400)))
     assert path.read_text().isdigit()
-    assert [*tmp_path.iterdir()] == [path]
-
-
-def test_a_file_that_may_not_be_written_any_more_stays(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    path.write_text("newer")
-    with replacing(path, lambda: False) as temporary:
-        temporary.write_text("stale")
-    assert path.read_text() == "newer"
     assert [*tmp_path.iterdir()] == [path]
 
 

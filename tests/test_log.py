@@ -50,6 +50,26 @@ def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path: Path) -> None:
     ]
 
 
+def test_a_large_log_is_put_aside_and_the_oldest_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_LARGEST", 500)
+    with driver_log(tmp_path, unexpected):
+        for number in range(100):
+            logger.info("decision %d", number)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == [FILE, *(f"{FILE}.{number}" for number in range(1, 5))]
+    assert all(file.stat().st_size < 700 for file in tmp_path.iterdir())
+    lines = [
+        line
+        for number in (4, 3, 2, 1)
+        for line in (tmp_path / f"{FILE}.{number}").read_text().splitlines()
+    ] + lines_of(tmp_path)
+    decided = [int(line.rpartition(" ")[2]) for line in lines if " decision " in line]
+    assert decided == [*range(decided[0], 100)]
+    assert last_lines(tmp_path, 4) == lines[-4:]
+
+
 def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), driver_log(tmp_path, unexpected):
         raise KeyboardInterrupt

@@ -270,7 +270,7 @@ def test_a_damaged_run_yaml_is_refused(text: str, directory: RunDirectory) -> No
 def test_results_come_back_as_recorded(directory: RunDirectory) -> None:
     assert list(directory.results()) == []
     recorded = [
-        result(0, history=[[1, 0.5, 0.4]], best_val_loss=0.4, gcds=["0"], node="h", bundle="b1"),
+        result(0, history=[[1, 0.5, 0.4]], best_val_loss=0.4, gcds=["0"], node="h", together=1.5),
         result(1, status="diverged", reason="loss is NaN: größer\nals"),
         result(0, metrics={"energy_mae": 1e-5}),
     ]
@@ -306,11 +306,11 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
         assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
 
 
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [4, 6])
 def test_a_record_of_another_version_is_refused(directory: RunDirectory, version: int) -> None:
     directory.record([result(0, version=version)])
     message = refusal(lambda: list(directory.results()))
-    assert f"version {version}, this package reads 4" in message
+    assert f"version {version}, this package reads 5" in message
 
 
 def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
@@ -321,10 +321,11 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": 3.2, '
         '"cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
         '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
-        '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], "bundle": "b17", '
+        '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], '
+        '"checkpoint": "checkpoint-7f3a.pt", "together": 1.5, '
         '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
         '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
-        '"version": 4}\n'
+        '"version": 5}\n'
     )
     (segment,) = directory.results()
     assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 900.0
 SECONDS_BETWEEN_LOOKS = 0.3  # ranks that train together keep their connections for seconds
+TRAINER = "hydragnn_flow: "
 MARK = "HYDRAGNN_FLOW_TEST_OF_SECURITY"
 OF_A_KEY = b"secret-key"
 TOKEN = "of-my-environment-4711"
@@ -40,12 +41,13 @@ class Ran(NamedTuple):
 
 def processes(driver: int, mark: str) -> Iterator[psutil.Process]:
     """Those of a campaign, also when the one that started them is gone."""
-    # Where Parsl gives its interchange a title it overwrites its environment, too.
+    # A title, as the interchange and trainers have, overwrites the environment.
     yield from psutil.Process(driver).children(recursive=True)
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get(MARK) == mark:
                 yield process
+                yield from process.children()
 
 
 def look(driver: int, mark: str, ran: Ran) -> None:
@@ -82,7 +84,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     )
     run, output, mark = folder / "run", folder / "output", str(folder)
     command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
-    kinds = ("hydragnn_flow.cli", "interchange", "trainer_main", "other")
+    kinds = ("hydragnn_flow.cli", "interchange", TRAINER, "other")
     seen = Ran(run, {kind: set() for kind in kinds}, set())
     environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
     with output.open("wb") as log, bound_to(TWO_CORES):
@@ -101,7 +103,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
     assert ran.reached["hydragnn_flow.cli"], "the driver was not seen"
     assert ran.reached["interchange"], "the interchange was not seen"
-    assert ran.reached["trainer_main"], "the ranks of a trial were not seen"
+    assert ran.reached[TRAINER], "the ranks of a trial were not seen"
     addresses = set().union(*ran.reached.values())
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
 

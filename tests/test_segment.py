@@ -57,12 +57,12 @@ def test_every_field_of_a_result_has_one_owner() -> None:
 def test_a_result_is_composed_and_stays() -> None:
     segment = Segment(kind="trial", number=7, rung=1)
     outcome = TrainingOutcome(status="ok", to_epoch=4, best_val_loss=0.5, seconds=8.0)
-    forecast = Forecast(bundle="b3", planned_epochs=4, predicted_seconds=9.0)
+    forecast = Forecast(together=1.5, planned_epochs=4, predicted_seconds=9.0)
     result = SegmentResult.of(segment, outcome, Place(node="n1", gcds=["0", "n2/1"]))
     result = result.expected(forecast)
     assert (result.kind, result.number, result.rung, result.to_epoch) == ("trial", 7, 1, 4)
     assert result.places == [("n1", "0"), ("n2", "1")]
-    assert (result.bundle, result.predicted_seconds) == ("b3", 9.0)
+    assert (result.together, result.predicted_seconds) == (1.5, 9.0)
     with pytest.raises(FrozenInstanceError):
         result.status = "lost"
 

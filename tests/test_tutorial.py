@@ -21,6 +21,7 @@ _LIMIT = 1200.0
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("tutorial")  # begins with the first
 def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     cores = sorted(os.sched_getaffinity(0))[:2]

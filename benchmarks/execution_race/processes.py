@@ -36,3 +36,13 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
             times = process.cpu_times()
             total += times.user + times.system
     return total
+
+
+def wait_until_unnamed(folder: Path, seconds: float = 30.0) -> None:
+    """Wait until no command line of a process names a folder; at most for a time [s]."""
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        lines = (process.info["cmdline"] for process in psutil.process_iter(["cmdline"]))
+        if not any(str(folder) in " ".join(line or ()) for line in lines):
+            return
+        time.sleep(0.1)

@@ -17,10 +17,10 @@ from statistics import median
 
 from results import Cell, Number, Table
 
-from execution_race.on_worker import run_first
+from execution_race.on_node import to_first_step
 from execution_race.workplace import Segments, connect
-from hydragnn_flow.execution import RankGroup, Site, load_site, run_rank_groups
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.execution.pools.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,15 @@ class Stages:
     """Stages of the time from asking for a block to the first step in it [s]."""
 
     launch: float
-    worker_pool: float
-    notice: float
-    worker: float
+    agent: float
     trainer: float
     store: float
     model: float
 
 
 _MEANING = {
-    "launch": "scheduler and launcher, until Parsl's worker pool starts",
-    "worker_pool": "worker pool, until it starts its workers",
-    "notice": "until the driver has noticed",
-    "worker": "worker's imports, until it begins its first task",
+    "launch": "scheduler and launcher, until the node's agent starts",
+    "agent": "agent's imports, until the driver has noticed it and its first task begins",
     "trainer": "trainer process's imports, torch among them",
     "store": "opening the store, and all that is done once in a process",
     "model": "network, model, plan and first batch",
@@ -83,21 +79,17 @@ def table(starts: Mapping[str, Sequence[Stages]]) -> Table:
 
 
 def _start(directory: Path, site: Site, segments: Segments) -> Stages:
-    with Pools(site, directory) as pools:
+    with Pool(site, directory) as pools:
         asked = time.time()
         connect(pools, 1)
-        seen = time.time()
-        first = pools.submit("gcd", run_first, site.node, RankGroup(segments.next())).result()
-        # With all imported and the store open, what remains of a segment is its own.
-        (again,) = pools.submit(
-            "gcd", run_rank_groups, site.node, [RankGroup(segments.next())]
-        ).result()
-    model = again.ended - again.started
+        first, again = (
+            pools.submit(to_first_step, site.node, segments.next()).result() for _ in range(2)
+        )
+    # With all imported and the store open, what remains of a segment is its own.
+    model = again.first_step - again.segment
     return Stages(
-        launch=first.manager - asked,
-        worker_pool=first.worker - first.manager,
-        notice=seen - first.worker,
-        worker=first.task - seen,
+        launch=first.agent - asked,
+        agent=first.task - first.agent,
         trainer=first.segment - first.task,
         store=first.first_step - first.segment - model,
         model=model,

@@ -1,4 +1,4 @@
-"""The real campaign loop on real workers, whose segments end at once."""
+"""The real campaign loop on a real node, whose segments end at once."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ import psutil
 from results import Line
 from rich.console import Console
 
-from execution_race.on_worker import Worker, end_at_once, sign_in
+from execution_race.on_node import end_at_once
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import config, connect, workers_of_this_machine
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.execution import PoolName, RankGroup, Site
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution import Rank, Site
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
 _ROW = "throughput"
-# Long enough for all tasks to be with their workers before the first ends.
-_SECONDS_TO_SIGN_IN = 0.5
 _AT_LEAST = 300.0
 # The sampler that takes no time shows the cost of execution.
 _SAMPLERS = ("random", "batched_tpe")
 _PEER = "tasks alone"
 
 
-class _WithoutTraining(Pools):
-    """Pools whose workers end every segment at once."""
+class _WithoutTraining(Pool):
+    """Pool whose workers end every segment at once."""
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
-        return self.submit(pool, end_at_once, self._site.node, groups)
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        return self.submit(end_at_once, self._site.node, ranks, manager=node)
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class _Cost:
 
     seconds: float
     cpu_seconds: dict[str, float]
-    """CPU time of the driver, of Parsl's interchanges, and of all workers."""
+    """CPU time of the driver, of Parsl's interchange, and of the node's agent."""
 
 
 class _Meter:
@@ -59,13 +57,13 @@ class _Meter:
 
     Parameters
     ----------
-    workers
-        The processes of the workers, and of what started them.
+    agent
+        The processes of the node.
     """
 
-    def __init__(self, workers: list[psutil.Process]) -> None:
+    def __init__(self, agent: list[psutil.Process]) -> None:
         driver, *interchanges = family(os.getpid())
-        self._groups = {"driver": [driver], "interchange": interchanges, "workers": workers}
+        self._groups = {"driver": [driver], "interchange": interchanges, "agent": agent}
 
     def measure(self, count: int, action: Callable[[], object]) -> _Cost:
         """Cost of an action that runs a number of segments."""
@@ -89,7 +87,7 @@ def lines(
     folder
         For the run directories.
     workers
-        Processes that take segments.
+        GCDs that take segments.
     trials
         Of each search.
     rounds
@@ -100,9 +98,9 @@ def lines(
     site = workers_of_this_machine(workers)
     costs: dict[str, list[_Cost]] = {name: [] for name in (_PEER, *_SAMPLERS)}
     with _WithoutTraining(site, folder / "parsl") as pools:
-        say(f"starting {workers} workers")
+        say("starting an agent")
         connect(pools, workers)
-        meter = _Meter(family(_signed_in(pools, workers)))
+        meter = _Meter(family(pools.submit(os.getpid).result()))
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}, tasks without a campaign")
             costs[_PEER].append(meter.measure(trials, lambda: _tasks(pools, workers, trials)))
@@ -112,7 +110,7 @@ def lines(
                 costs[sampler].append(meter.measure(trials, partial(_search, context, pools)))
     found = []
     for sampler in _SAMPLERS:
-        what = f"{workers} workers, {trials:,} segments that end at once, {sampler}"
+        what = f"{workers} GCDs, {trials:,} segments that end at once, {sampler}"
         found += _lines(what, costs[sampler], costs[_PEER])
     found[0] = replace(found[0], at_least=_AT_LEAST)
     return found
@@ -143,7 +141,7 @@ def _lines(what: str, ours: list[_Cost], alone: list[_Cost]) -> list[Line]:
     ]
 
 
-def _search(context: Context, pools: Pools) -> None:
+def _search(context: Context, pools: Pool) -> None:
     records = TrialPhase(context).run(pools)
     assert {record.state for record in records} == {"complete"}
     assert len(records) == context.config.search.trials
@@ -156,21 +154,12 @@ def _context(folder: Path, campaign: RunConfig, site: Site) -> Context:
     return Context(campaign, site, directory, store, "token", CampaignView(Console(quiet=True)))
 
 
-def _signed_in(pools: Pools, workers: int) -> int:
-    """Have every worker do something; returns the process they all are started by."""
-    seen: set[Worker] = set()
-    while len(seen) < workers:
-        tasks = [Pools.submit(pools, "gcd", sign_in, _SECONDS_TO_SIGN_IN) for _ in range(workers)]
-        seen.update(task.result() for task in tasks)
-    (manager,) = {worker.manager for worker in seen}
-    return manager
-
-
-def _tasks(pools: Pools, at_a_time: int, count: int) -> None:
-    """Run tasks that do nothing, as many at a time as there are workers."""
+def _tasks(pools: Pool, at_a_time: int, count: int) -> None:
+    """Run tasks that do nothing, as many at a time as there are GCDs."""
     running: set[Future[Any]] = set()
+    (host,) = pools.hosts()
     for _ in range(count):
         if len(running) == at_a_time:
             _, running = wait(running, return_when=FIRST_COMPLETED)
-        running.add(Pools.submit(pools, "gcd", sign_in, 0.0))
+        running.add(pools.submit(os.getpid, manager=host.name))
     wait(running)

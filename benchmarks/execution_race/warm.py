@@ -16,12 +16,10 @@ from statistics import median
 
 from results import Line
 
-from execution_race.on_worker import sign_in
+from execution_race.on_node import FirstStep, to_first_step
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import Segments, connect, workers_of_this_machine
-from hydragnn_flow.execution import RankGroup, run_rank_groups
-from hydragnn_flow.execution.pools.pools import Pools
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.execution.pools.pool import Pool
 
 _ROW = "warm"
 _WHAT = "segment on a warm worker to its first step"
@@ -52,15 +50,15 @@ class _Cost:
 
 
 class _Warm:
-    """One worker, with a trainer process that has trained before."""
+    """A node, with a trainer process that has trained before."""
 
-    def __init__(self, pools: Pools, node: object, segments: Segments) -> None:
+    def __init__(self, pools: Pool, node: object, segments: Segments) -> None:
         self._pools, self._node, self._segments = pools, node, segments
-        worker = pools.submit("gcd", sign_in, 0.0).result()
+        agent = pools.submit(os.getpid).result()
         self.spans: list[tuple[float, float]] = []
         """Seconds until the trainer process begins a segment, and from there to its first step."""
         self._run()
-        self._processes = [*family(os.getpid()), *family(worker.manager)]
+        self._processes = [*family(os.getpid()), *family(agent)]
 
     def turn(self) -> _Cost:
         """Cost of segments, one after the other: the wall time is the median of several."""
@@ -69,14 +67,11 @@ class _Warm:
         return _Cost(seconds, (cpu_seconds(self._processes) - before) / _SEGMENTS)
 
     def _run(self) -> float:
-        group = RankGroup(self._segments.next())
+        segment = self._segments.next()
         submitted = time.time()
-        future = self._pools.submit("gcd", run_rank_groups, self._node, [group])
-        results: list[SegmentResult] = future.result()
-        (result,) = results
-        assert result.status == "interrupted", result.reason
-        self.spans.append((result.started - submitted, result.ended - result.started))
-        return result.ended - submitted
+        reached: FirstStep = self._pools.submit(to_first_step, self._node, segment).result()
+        self.spans.append((reached.segment - submitted, reached.first_step - reached.segment))
+        return reached.first_step - submitted
 
 
 class _NewProcess:
@@ -151,7 +146,7 @@ def lines(
     """
     segments = Segments(folder)
     site = workers_of_this_machine(1)
-    with Pools(site, folder / "parsl") as pools, ExitStack() as stack:
+    with Pool(site, folder / "parsl") as pools, ExitStack() as stack:
         say("starting a worker")
         connect(pools, 1)
         warm = _Warm(pools, site.node, segments)

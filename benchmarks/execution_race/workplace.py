@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 import uuid
 from pathlib import Path
@@ -14,9 +13,8 @@ from parsl.providers import LocalProvider
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.fence import DRIVER_FILE
 from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory
@@ -73,10 +71,7 @@ def config(trials: int, sampler: str = "auto") -> RunConfig:
 
 
 class Segments:
-    """Segments of trials of different networks, which end just before their first step.
-
-    They carry the token of a driver that has been replaced. Whether it has, a segment asks before
-    each step: so all that comes before the first one is done, and nothing else.
+    """Segments of trials of different networks.
 
     Parameters
     ----------
@@ -89,11 +84,10 @@ class Segments:
         self._config = config(trials=2)
         self._run.record_start(self._config)
         prepare_store(self._config.data, 4.0, None, 0, self._run.store)
-        (folder / DRIVER_FILE).write_text(json.dumps({"token": "another"}))
         self._numbers = itertools.count()
 
     def next(self) -> SegmentSpec:
-        """The first segment of a new trial, whose folder is there."""
+        """The first segment of a new trial."""
         number = next(self._numbers)
         mpnn_types = _SPACE["Architecture.mpnn_type"]["choices"]
         network = self._config.network_with(
@@ -102,20 +96,17 @@ class Segments:
                 "Architecture.hidden_dim": 32 + number,
             }
         )
-        folder = self._run.trial(number)
-        folder.mkdir(parents=True)
         return SegmentSpec(
             kind="trial",
             number=number,
-            directory=str(folder),
+            directory=str(self._run.trial(number)),
             store=str(self._run.store),
             network=network,
             until_epoch=6,
             rung=0,
             seed=number,
-            run_directory=str(self._run.path),
-            token="mine",
             attempt=uuid.uuid4().hex,
+            may_have_begun=False,
             mode="memory",
         )
 
@@ -128,7 +119,7 @@ def workers_of_this_machine(workers: int) -> Site:
     return Site("local", 1, node, executors)
 
 
-def connect(pools: Pools, workers: int) -> None:
+def connect(pools: Pool, workers: int) -> None:
     """Request workers of the `gcd` pool, and wait for a number of them.
 
     Raises
@@ -137,9 +128,9 @@ def connect(pools: Pools, workers: int) -> None:
         If they do not come.
     """
     give_up = time.monotonic() + SECONDS_TO_CONNECT
-    pools.update(gcd=workers)
-    while pools.free("gcd") < workers:
+    pools.update(workers)
+    while pools.workers() < workers:
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{pools.workers('gcd')} of {workers} workers have come")
+            raise TimeoutError(f"{pools.workers()} of {workers} workers have come")
         time.sleep(SECONDS_BETWEEN_CHECKS)
-        pools.update(gcd=workers)
+        pools.update(workers)

@@ -47,27 +47,52 @@ def train_and_test(
     CannotRun
         Where there is no such checkout or a package is missing.
     """
-    chosen, opened = SETS[contest.set], GraphStore.open(store)
-    targets = _Targets(opened["trainset"], chosen.measures[0].target, chosen.potential)
-    elements = _elements(opened["trainset"])
-    graphs = {
-        split: [
-            _graph(opened[split][index], contest, targets, elements)
-            for index in range(len(opened[split]))
-        ]
-        for split in _SPLITS
-    }
-    section = _network(contest, len(elements))
-    trained = train(checkout, graphs, section, seconds, seed)
+    graphs = Graphs(contest, store)
+    trained = train(checkout, graphs.splits, graphs.network(), seconds, seed)
     found = None
     if trained.best_epoch is not None:
-        said = predict(trained.model, graphs["testset"], chosen.potential)
-        names = ["energy", "forces"] if chosen.potential else [chosen.measures[0].target]
-        predictions = dict(zip(names, said, strict=True))
-        predictions[names[0]] = targets.undo(predictions[names[0]], opened["testset"])
-        found = errors(chosen, opened["testset"], predictions)
+        predictions = graphs.predict(trained.model, "testset")
+        found = errors(SETS[contest.set], graphs.opened["testset"], predictions)
     remark = f"NaN in epoch {trained.epochs}" if trained.is_nan else ""
     return Outcome(trained.seconds, trained.epochs, trained.best_epoch or 0, found, remark)
+
+
+class Graphs:
+    """A set's graphs and targets as HydraGNN reads them.
+
+    Parameters
+    ----------
+    contest
+        Which network on which set.
+    store
+        Of the set.
+    """
+
+    def __init__(self, contest: Contest, store: Path) -> None:
+        self._contest, self.opened = contest, GraphStore.open(store)
+        chosen, train_split = SETS[contest.set], self.opened["trainset"]
+        self._targets = _Targets(train_split, chosen.measures[0].target, chosen.potential)
+        self._elements = _elements(train_split)
+        self.splits = {
+            name: [
+                _graph(self.opened[name][index], contest, self._targets, self._elements)
+                for index in range(len(self.opened[name]))
+            ]
+            for name in _SPLITS
+        }
+
+    def network(self) -> dict[str, Any]:
+        """HydraGNN's `NeuralNetwork` section."""
+        return _network(self._contest, len(self._elements))
+
+    def predict(self, model: Any, split: str) -> dict[str, NDArray[np.float64]]:
+        """Predictions of a split by target, in the data's units."""
+        chosen = SETS[self._contest.set]
+        said = predict(model, self.splits[split], chosen.potential)
+        names = ["energy", "forces"] if chosen.potential else [chosen.measures[0].target]
+        predictions = dict(zip(names, said, strict=True))
+        predictions[names[0]] = self._targets.undo(predictions[names[0]], self.opened[split])
+        return predictions
 
 
 class _Targets:

@@ -16,7 +16,7 @@ import torch
 import torch.utils.data.dataloader as _dataloader
 from torch import Tensor
 
-from peer_potentials.training import Batch, Graph, Peer, cosine, main
+from peer_potentials.training import Batch, Graph, Peer, main
 
 if not hasattr(_dataloader, "T_co"):
     from torch.utils.data.dataset import _T_co
@@ -64,7 +64,7 @@ def _peer(train: Sequence[Graph], neighbours: float) -> Peer:
         )
         return found["energy"], found["forces"]
 
-    def loss(batch: Batch, energies: Tensor, forces: Tensor, passed: float) -> Tensor:
+    def loss(batch: Batch, energies: Tensor, forces: Tensor) -> Tensor:
         of_energies = (energies - batch.energies).square().mean()
         of_forces = (forces - batch.forces).square().mean()
         return _ENERGIES * of_energies + (1 - _ENERGIES) * of_forces
@@ -75,7 +75,7 @@ def _peer(train: Sequence[Graph], neighbours: float) -> Peer:
         loss,
         torch.optim.AdamW(model.parameters(), lr=_RATE),
         batch_size=8,
-        learning_rate=lambda passed: _RATE * cosine(passed),
+        learning_rate=_RATE,
         ema_decay=0.995,
     )
 

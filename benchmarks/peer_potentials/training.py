@@ -62,17 +62,15 @@ class Peer:
     model: nn.Module
     predict: Callable[[Batch], tuple[Tensor, Tensor]]
     """Energies [n_graphs] above the training split's mean, and forces."""
-    loss: Callable[[Batch, Tensor, Tensor, float], Tensor]
-    """From a batch, energies, forces and the fraction of the time that has passed."""
+    loss: Callable[[Batch, Tensor, Tensor], Tensor]
+    """From a batch, energies and forces."""
     optimizer: torch.optim.Optimizer
     batch_size: int
-    learning_rate: Callable[[float], float]
-    """By the fraction of the time that has passed."""
+    learning_rate: float
+    """At first; it falls along half a cosine of the CPU time."""
     ema_decay: float
     clip: float | None = None
     """Largest norm of a gradient."""
-    begins_anew: float = 1.0
-    """Fraction of the time after which the best weights are chosen among those to come."""
 
 
 def main(make: Callable[[Sequence[Graph], float], Peer]) -> None:
@@ -116,7 +114,6 @@ def _train(
     ema = ExponentialMovingAverage(peer.model.parameters(), decay=peer.ema_decay)
     begin = time.process_time()
     least, best, best_epoch, epochs = math.inf, {}, 0, 0
-    anew = False
     passed = 0.0
     while passed < 1.0:
         order = random.permutation(len(train))
@@ -124,20 +121,19 @@ def _train(
             passed = (time.process_time() - begin) / seconds
             if passed >= 1.0:
                 break
+            cosine = 0.5 * (1 + math.cos(math.pi * passed))
             for group in peer.optimizer.param_groups:
-                group["lr"] = peer.learning_rate(passed)
+                group["lr"] = peer.learning_rate * cosine
             batch = collate([train[k] for k in order[start : start + peer.batch_size]], mean)
             peer.optimizer.zero_grad()
-            torch.autograd.backward(peer.loss(batch, *peer.predict(batch), passed))
+            torch.autograd.backward(peer.loss(batch, *peer.predict(batch)))
             if peer.clip is not None:
                 nn.utils.clip_grad_norm_(peer.model.parameters(), peer.clip)
             peer.optimizer.step()
             ema.update()
         epochs += 1
-        if passed >= peer.begins_anew and not anew:
-            anew, least = True, math.inf
         with ema.average_parameters():
-            loss = _loss(peer, val, mean, passed)
+            loss = _loss(peer, val, mean)
             if loss < least:
                 least, best_epoch = loss, epochs
                 best = {key: value.clone() for key, value in peer.model.state_dict().items()}
@@ -161,11 +157,6 @@ def collate(graphs: Sequence[Graph], mean: float) -> Batch:
     )
 
 
-def cosine(passed: float) -> float:
-    """Half a cosine from one at 0 to zero at 1."""
-    return 0.5 * (1 + math.cos(math.pi * min(passed, 1.0)))
-
-
 def _predictions(peer: Peer, graphs: list[Graph], mean: float) -> Any:
     for start in range(0, len(graphs), _TEST_BATCH):
         batch = collate(graphs[start : start + _TEST_BATCH], mean)
@@ -173,10 +164,10 @@ def _predictions(peer: Peer, graphs: list[Graph], mean: float) -> Any:
         yield batch, energies.detach(), forces.detach()
 
 
-def _loss(peer: Peer, graphs: list[Graph], mean: float, passed: float) -> float:
+def _loss(peer: Peer, graphs: list[Graph], mean: float) -> float:
     peer.model.eval()
     losses = [
-        (float(peer.loss(batch, energies, forces, passed)), len(batch.sizes))
+        (float(peer.loss(batch, energies, forces)), len(batch.sizes))
         for batch, energies, forces in _predictions(peer, graphs, mean)
     ]
     peer.model.train()

@@ -45,6 +45,8 @@ class Trained:
     """CPU time from before the first epoch to after the last [s], validation included."""
     epochs: int = 0
     best_epoch: int | None = None
+    least: float = math.inf
+    """Least validation loss."""
     best: dict[str, Tensor] = field(default_factory=dict)
     is_nan: bool = False
     """Whether training ended because the validation loss was NaN."""
@@ -167,7 +169,6 @@ class _Watch:
             optimiser, mode="min", factor=0.5, patience=5, min_lr=0.00001
         )
         self._found, self._seconds = Trained(model, 0.0), seconds
-        self._least = math.inf
         self._start = time.process_time()
 
     def step(self, val_loss: Tensor) -> None:
@@ -177,8 +178,8 @@ class _Watch:
         if math.isnan(loss):
             found.is_nan = True
             raise _Over
-        if loss < self._least:
-            self._least, found.best_epoch = loss, found.epochs
+        if loss < found.least:
+            found.least, found.best_epoch = loss, found.epochs
             found.best = copy.deepcopy(found.model.state_dict())
         self._scheduler.step(loss)
         if time.process_time() - self._start >= self._seconds:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from execution_race.on_paper import nothing_done
 from results import Line
 from rich.console import Console
 
@@ -16,11 +17,11 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
-from hydragnn_flow.placement import Gcd
+from hydragnn_flow.execution import Node, Rank, Site
+from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentResult
 
 _GCDS_OF_A_NODE = 8
 _ENDING_TOGETHER = 32
@@ -59,23 +60,26 @@ _NEW_NETWORKS = 2_000
 
 
 class _Machine:
-    """Takes bundles like `Pools`; when all its GCDs are busy, the oldest bundles end together."""
+    """Takes segments like `Pool`; when all its GCDs are busy, the oldest end together."""
 
     def __init__(self, gcds: int) -> None:
         self._gcds = gcds
-        self._running: deque[tuple[Future[list[SegmentResult]], Sequence[RankGroup]]] = deque()
+        self._hosts = [Host(f"node{n}", "block") for n in range(-(-gcds // _GCDS_OF_A_NODE))]
+        self._running: deque[tuple[Future[list[SegmentResult]], Sequence[Rank]]] = deque()
         self._submitted = False
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         future: Future[list[SegmentResult]] = Future()
-        self._running.append((future, groups))
+        self._running.append((future, ranks))
         self._submitted = True
         if len(self._running) == self._gcds:
             self._end(_ENDING_TOGETHER)
         return future
 
-    def free(self, pool: PoolName) -> int:
-        return self._gcds - len(self._running)
+    def hosts(self) -> list[Host]:
+        return self._hosts
+
+    def call_off(self, node: str, attempt: str, reason: str) -> None: ...
 
     def record(self, node: str, work: Hashable, worked: bool) -> None: ...
 
@@ -84,7 +88,7 @@ class _Machine:
     def waiting(self) -> str:
         return ""
 
-    def update(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, demand: int = 0) -> None:
         """Called in every round of the loop: with nothing left to submit, the rest ends."""
         if not self._submitted:
             self._end(len(self._running))
@@ -92,29 +96,8 @@ class _Machine:
 
     def _end(self, count: int) -> None:
         for _ in range(min(count, len(self._running))):
-            future, groups = self._running.popleft()
-            future.set_result([_result(group.spec) for group in groups])
-
-
-def _result(spec: SegmentSpec) -> SegmentResult:
-    """Loss of a segment that did nothing; the best learning rate is 1e-3."""
-    rate = spec.network.Training.Optimizer.learning_rate
-    loss = abs(rate - 1e-3) + 1.0 / spec.until_epoch
-    now = time.time()
-    return SegmentResult(
-        kind=spec.kind,
-        number=spec.number,
-        rung=spec.rung,
-        from_epoch=spec.after_epoch,
-        to_epoch=spec.until_epoch,
-        status="ok",
-        best_val_error=loss,
-        best_epoch=spec.until_epoch,
-        history=[[e, loss, loss, loss] for e in range(spec.after_epoch + 1, spec.until_epoch + 1)],
-        seconds=600.0,
-        started=now,
-        ended=now,
-    )
+            future, ranks = self._running.popleft()
+            future.set_result([nothing_done(rank.spec) for rank in ranks])
 
 
 def lines(folder: Path, n_trials: int, gcds: int, say: Callable[[str], None]) -> list[Line]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
-from hydragnn_flow.campaign.task import Task, checkpoint_time
+from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
@@ -48,7 +48,7 @@ class Context:
         self.ledger = Ledger(self.directory, self.token)
         gcd = gcd_for_segments(self.site, self.config, self.store)
         self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
-        self.estimator.learn(self.history)
+        self.ledger.load(self.estimator.learn)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
@@ -56,11 +56,6 @@ class Context:
     def gcd(self) -> Gcd:
         """Speed and memory that each GCD has for segments."""
         return self.estimator.gcd
-
-    @property
-    def history(self) -> Sequence[SegmentResult]:
-        """Every segment of the run that has ended."""
-        return self.ledger.results
 
     def task(
         self,
@@ -72,6 +67,8 @@ class Context:
         rung: int,
         until_epoch: int,
         done_epochs: int,
+        begin_with: str = "",
+        may_have_begun: bool = False,
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
         repeat: int = 0,
@@ -95,6 +92,8 @@ class Context:
             network=self.config.network_with(trial.parameters),
             until_epoch=until_epoch,
             rung=rung,
+            begin_with=begin_with,
+            may_have_begun=may_have_begun,
             seed=self.config.seed * 100_003 + trial.number + repeat * _SEEDS,
             start_from=str(start_from) if start_from else None,
             decay=decay,
@@ -104,6 +103,7 @@ class Context:
             trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),
             token=self.token,
+            site_gcds=self.site.nodes * len(self.site.node.gcds),
             threads=self.site.node.cores_per_gcd,
             mode=self.config.data.mode,
             scratch=self.site.node.scratch,
@@ -117,7 +117,6 @@ class Context:
             parameters=trial.parameters,
             width=width,
             ready_since=self.clock.monotonic(),
-            checkpoint_seen=checkpoint_time(folder),
         )
 
     def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
@@ -155,7 +154,7 @@ class Context:
         Parameters
         ----------
         results
-            Of segments that ended, those of a bundle all together.
+            Of segments that ended.
 
         Raises
         ------

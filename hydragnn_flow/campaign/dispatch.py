@@ -1,57 +1,61 @@
-"""Sends segments to the workers of a pool, and collects how they ended."""
+"""Sends segments to the workers of a site, and collects how they ended."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import groupby
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
-from hydragnn_flow.execution import PoolName, RankGroup, abort, merged
+from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.log import tell
-from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
+from hydragnn_flow.placement import Fleet, Placement, Resident, Spot, place
+from hydragnn_flow.segment import AGREED, SegmentResult
 
 SECONDS_BETWEEN_CHECKS = 0.5
+# Least time between two records [s] where more than MANY segments run. On a large machine a hundred
+# end in a second, and each record makes some requests of the shared file system.
+SECONDS_BETWEEN_RECORDS = 0.2
+MANY = 32
+# Time for all ranks of a gang to end when one has, before they are ended [s].
+SECONDS_TO_FOLLOW = 60.0
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Sending:
-    """Segments side by side on one worker, or one segment as a gang on several."""
+    """A segment on its way: what each of its nodes runs, and how that ended."""
 
-    tasks: list[Task]
-    groups: list[list[RankGroup]]
-    """Rank groups of each worker."""
-    bundle: str
-    """Its name in the records."""
-    started: float
-    """Start by the campaign's clock [s]."""
+    task: Task
+    resident: Resident
+    parts: list[tuple[str, list[Spot]]]
+    """Nodes, and the GCDs there, rank by rank."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
+    """Results of the ranks of each part."""
 
     @property
     def is_gang(self) -> bool:
-        return len(self.groups) > 1
+        return len(self.resident.spots) > 1
 
-    def remaining(self, now: float) -> float:
-        """Expected time until its GCDs are free [s].
-
-        An overdue one is assumed to need as long again as it is late.
-        """
-        return abs(self.started + max(task.seconds for task in self.tasks) - now)
+    @property
+    def results(self) -> list[SegmentResult]:
+        """Of all ranks, in their order."""
+        return [result for part in range(len(self.parts)) for result in self.ended[part]]
 
 
 _Ended = tuple[_Sending, int, Future[list[SegmentResult]]]
-"""A bundle that was sent, the position of one of its workers, and the results of that worker."""
+"""A segment that was sent, the number of one of its parts, and the results of that."""
 
 
 class Dispatch:
-    """The segments that one phase has running.
+    """The segments that a campaign has running.
 
     Parameters
     ----------
@@ -59,35 +63,30 @@ class Dispatch:
         Of the campaign.
     workers
         Of its site.
-    pool
-        The pool to use.
     """
 
-    def __init__(self, context: Context, workers: Workers, pool: PoolName) -> None:
-        self._context, self._workers, self._pool = context, workers, pool
+    def __init__(self, context: Context, workers: Workers) -> None:
+        self._context, self._workers = context, workers
         self._clock = context.clock
+        site = context.site
+        self._fleet = Fleet(context.gcd, len(site.node.gcds), site.gcds_of_a_block)
         self._running: set[_Sending] = set()
+        # When the other ranks of a gang are to have ended too, by the campaign's clock [s].
+        self._follow_by: dict[_Sending, float] = {}
         self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
+        self._recorded = -math.inf
 
     @property
     def running(self) -> int:
-        """Workers that have something to do."""
-        return sum(len(sending.groups) - len(sending.ended) for sending in self._running)
+        """GCDs that have something to do."""
+        return self._fleet.at_work
 
     @property
-    def free(self) -> int:
-        """Workers that could begin something now."""
-        return self._workers.free(self._pool)
-
-    def busy(self) -> list[float]:
-        """Expected remaining time of each worker at work [s]."""
-        now = self._clock.monotonic()
-        return [
-            sending.remaining(now)
-            for sending in self._running
-            for _ in range(len(sending.groups) - len(sending.ended))
-        ]
+    def fleet(self) -> Fleet:
+        """The GCDs of all nodes that take work now."""
+        self._fleet.update(self._workers.hosts())
+        return self._fleet
 
     def request_workers(self, more: int) -> None:
         """Ask the site for workers, ``more`` than are at work.
@@ -97,47 +96,83 @@ class Dispatch:
         InputError, CampaignStopped
             If none can be got, or none that does any work.
         """
-        self._workers.update(**{self._pool: self.running + more})
+        self._workers.update(self.running + more)
         waits_for = self._workers.waiting() if more and not self._running else ""
         if waits_for and not self._waited_for:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
-    def send(self, groups: Sequence[tuple[Task, RankGroup]]) -> None:
-        """Run segments side by side on one worker."""
-        self._send([task for task, _ in groups], [[group for _, group in groups]])
+    def begin(self, ready: Sequence[Task], most: float = math.inf) -> list[Task]:
+        """Send those for which there are GCDs now; returns the others.
 
-    def send_gang(self, task: Task, groups: Sequence[RankGroup]) -> None:
-        """Run one segment on several workers, a rank group on each."""
-        self._send([task], [[group] for group in groups])
+        Parameters
+        ----------
+        ready
+            Segments that could run.
+        most
+            GCDs with nothing to do that may be given work.
+        """
+        placed, rest = place(ready, self.fleet, self._clock.monotonic(), most)
+        for placement in placed:
+            self.send(placement)
+        return rest
 
-    def _send(self, tasks: list[Task], groups: list[list[RankGroup]]) -> None:
-        bundle = self._context.ledger.next_bundle()
-        sending = _Sending(tasks, groups, bundle, self._clock.monotonic())
+    def send(self, placement: Placement[Task]) -> None:
+        """Run a segment on the GCDs that the fleet has given it."""
+        task, resident = placement.segment, placement.resident
+        task = task.sent()
+        spec, spots = task.spec, resident.spots
+        if len(spots) > 1 or spec.kind == "member":
+            _logger.info("%s gets a width of %d", task, len(spots))
+        parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
+        sending = _Sending(task, resident, parts)
         self._running.add(sending)
-        for position, together in enumerate(groups):
-            future = self._workers.run(self._pool, together)
-            future.add_done_callback(partial(self._ended, sending, position))
+        now, number = self._clock.monotonic(), 0
+        for part, (node, there) in enumerate(parts):
+            left = self._fleet.ends(node) - now
+            ranks = [
+                Rank(
+                    spec,
+                    number + place,
+                    len(spots),
+                    gcd=spot.gcd,
+                    nodes=len(parts),
+                    memory_gib=task.estimate.memory_gib,
+                    seconds=None if left == math.inf else left,
+                )
+                for place, spot in enumerate(there)
+            ]
+            number += len(there)
+            future = self._workers.run(ranks, node)
+            future.add_done_callback(partial(self._ended, sending, part))
 
-    def _ended(self, sending: _Sending, position: int, end: Future[list[SegmentResult]]) -> None:
-        self._done.put((sending, position, end))  # called by a thread of Parsl's
+    def _ended(self, sending: _Sending, part: int, end: Future[list[SegmentResult]]) -> None:
+        self._done.put((sending, part, end))  # called by a thread of Parsl's
 
-    def wait(self) -> list[tuple[Task, SegmentResult]]:
-        """The segments that have ended, already on disk; none if that takes long."""
-        finished = self._finished()
-        self._running.difference_update(finished)
-        ended = [each for sending in finished for each in _results(sending)]
+    def wait(self, *, at_once: bool = False) -> list[tuple[Task, SegmentResult]]:
+        """The segments that have ended, already on disk; none if that takes long.
+
+        Parameters
+        ----------
+        at_once
+            Whether not to wait at all.
+        """
+        pause = self._recorded + SECONDS_BETWEEN_RECORDS - self._clock.monotonic()
+        if pause > 0 and not at_once and len(self._running) > MANY:
+            self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
+        finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
+        self._running.difference_update(sending for sending, _ in finished)
+        ended = [(sending.task, _result(sending, together)) for sending, together in finished]
         self._context.record([result for _, result in ended])
-        for sending in finished:
-            self._judge_nodes(sending)
+        self._recorded = self._clock.monotonic() if ended else self._recorded
+        self._judge_nodes([result for sending, _ in finished for result in sending.results])
         return ended
 
-    def _judge_nodes(self, sending: _Sending) -> None:
-        """Tell the pools how a node does; in a gang each group counts for its own node.
+    def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
+        """Tell the pool how nodes do; in a gang each rank counts for its own node.
 
         Successes come last: the node is good, whatever failed beside them.
         """
-        results = chain.from_iterable(_answers(sending))
         for result in sorted(results, key=_has_worked):
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
@@ -147,22 +182,41 @@ class Dispatch:
             segment = (result.kind, result.number, result.rung)
             self._workers.record(result.node, segment, _has_worked(result))
 
-    def _finished(self) -> list[_Sending]:
-        """Sendings that have ended; a gang is called off when one of its groups ends badly."""
-        finished: list[_Sending] = []
-        seconds = SECONDS_BETWEEN_CHECKS
+    def _finished(self, seconds: float) -> list[tuple[_Sending, float]]:
+        """Segments that have ended, and how many were on their GCD on the average.
+
+        A gang is called off when one of its ranks ends badly.
+        """
+        finished: list[tuple[_Sending, float]] = []
         while (end := self._clock.next(self._done, seconds)) is not None:
             seconds = 0.0
-            sending, position, future = end
-            results = sending.ended[position] = future.result()
-            if len(sending.ended) == len(sending.groups):
-                finished.append(sending)
-            elif results[0].status not in AGREED:
-                self._call_off(sending.groups[0][0].spec, results[0].reason)
+            sending, part, future = end
+            results = sending.ended[part] = future.result()
+            now = self._clock.monotonic()
+            together = self._fleet.together(sending.resident, now)
+            self._fleet.end(sending.resident, sending.parts[part][1], now)
+            if len(sending.ended) == len(sending.parts):
+                finished.append((sending, together))
+                continue
+            bad = next((r for r in results if r.status not in AGREED or _never_came(r)), None)
+            if bad is not None:
+                self._call_off(sending, bad.reason)
+            elif results[0].status != "ok":
+                self._follow_by.setdefault(sending, now + SECONDS_TO_FOLLOW)
+        for sending, _ in finished:
+            self._follow_by.pop(sending, None)
+        now = self._clock.monotonic()
+        for sending in [gang for gang, until in self._follow_by.items() if now > until]:
+            del self._follow_by[sending]
+            self._call_off(sending, next(iter(sending.ended.values()))[0].reason)
         return finished
 
-    def _call_off(self, spec: SegmentSpec, reason: str) -> None:
-        self._context.ledger.write(lambda: abort(spec, reason))
+    def _call_off(self, sending: _Sending, reason: str) -> None:
+        """End the other ranks of a gang, which would wait in vain."""
+        _logger.info("%s: its ranks are called off: %s", sending.task, reason)
+        for part, (node, _) in enumerate(sending.parts):
+            if part not in sending.ended:
+                self._workers.call_off(node, sending.task.spec.attempt, reason)
 
 
 def _has_worked(result: SegmentResult) -> bool:
@@ -170,15 +224,12 @@ def _has_worked(result: SegmentResult) -> bool:
     return result.status in ("ok", "diverged", "out_of_memory")
 
 
-def _answers(sending: _Sending) -> list[list[SegmentResult]]:
-    """The results of each worker, in the order of their rank groups."""
-    return [sending.ended[position] for position in range(len(sending.groups))]
+def _never_came(result: SegmentResult) -> bool:
+    """Whether a rank was not begun: its node took no more work."""
+    return result.status == "interrupted" and not result.node
 
 
-def _results(sending: _Sending) -> list[tuple[Task, SegmentResult]]:
-    lists = _answers(sending)
-    results = [merged([answer for (answer,) in lists])] if sending.is_gang else lists[0]
-    return [
-        (task, result.expected(task.forecast(sending.bundle)))
-        for task, result in zip(sending.tasks, results, strict=True)
-    ]
+def _result(sending: _Sending, together: float) -> SegmentResult:
+    results = sending.results
+    result = merged(results) if sending.is_gang else results[0]
+    return result.expected(sending.task.forecast(together))

@@ -28,8 +28,8 @@ from hydragnn_flow.data.splits import CALIBRATION
 from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Site, check_driver, sole_driver
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
@@ -44,19 +44,22 @@ _logger = logging.getLogger(__name__)
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
     """Build the store of a run, unless it is there already."""
-    with _driving(directory, config, view), _started(site, directory) as pools:
-        _prepare(config, site, directory, view, pools)
+    with _driving(directory, config, view), _started(site, directory) as pool:
+        _prepare(config, site, directory, view, pool)
 
 
 def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> dict[str, Any]:
     """Continue a campaign to its end; returns the content of `ensemble.json`."""
     with _driving(directory, config, view) as token:
-        with _started(site, directory) as pools:
-            store = _prepare(config, site, directory, view, pools)
+        with _started(site, directory) as pool:
+            store = _prepare(config, site, directory, view, pool)
             context = Context(config, site, directory, store, token, view)
-            records = TrialPhase(context).run(pools())
+            trials = TrialPhase(context)
+            workers = pool()
+            workers.bring(directory.store)
+            records = trials.run(workers)
             selection = select_trials(context, records)
-            members = MemberPhase(context, selection, records).run(pools())
+            members = MemberPhase(context, selection, records).run(workers)
         return _finish(context, members)
 
 
@@ -97,11 +100,11 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 
 @contextmanager
-def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pools]]:
-    """The site's pools, started when first asked for: whatever is wrong is found before."""
-    pools = Pools(site, directory.path / "parsl")
+def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
+    """The site's pool, started when first asked for: whatever is wrong is found before."""
+    pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(pools))
+        yield cache(lambda: stack.enter_context(pool))
 
 
 def _prepare(
@@ -109,7 +112,7 @@ def _prepare(
     site: Site,
     directory: RunDirectory,
     view: View,
-    pools: Callable[[], Pools],
+    pool: Callable[[], Pool],
 ) -> GraphStore:
     base = config.network_with({})
     architecture = base.Architecture
@@ -123,7 +126,7 @@ def _prepare(
         config.seed,
         directory.store,
         view.step,
-        PoolWorkers(site, pools, "hydragnn_flow.data:run_task"),
+        PoolWorkers(site, pool, "hydragnn_flow.data:run_task"),
         whole_lists=architecture.enable_interatomic_potential
         and architecture.truncated_neighbours == "refuse",
     )
@@ -171,11 +174,11 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
-    check_driver(directory.path, context.token)
+    context.ledger.write(lambda: None)  # which says whether another driver is in charge
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),
-        **cost_of(list(directory.results())),
+        **cost_of(directory.results()),
     }
     summary = finish_ensemble(directory.path, config, context.store, members, totals)
     view.step("finish", 1, 2, "writing the report")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -59,8 +58,6 @@ class Estimator:
         self._config, self._store, self._device = config, store, device
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
         self._works = WorkInterpolation()
-        self._together = Counter[str]()
-        """Trials side by side on the GCD of each bundle that has ended."""
         train = store["trainset"]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
@@ -111,9 +108,7 @@ class Estimator:
         return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
-        """Correct what comes by what segments took; those of a bundle come all together."""
-        # Trials of a bundle share a GCD, members only a node.
-        self._together.update(result.bundle for result in results if result.kind == "trial")
+        """Correct what comes by what segments took."""
         for result in results:
             taken = self._taken(result)
             if taken is not None:
@@ -132,8 +127,7 @@ class Estimator:
 
         If it took too few steps to time one, they count as all of the time.
         """
-        whole = result.to_epoch - result.from_epoch == result.planned_epochs
-        if result.status != "ok" or not whole or result.from_step or not result.uncorrected_seconds:
+        if not result.is_whole or not result.uncorrected_seconds:
             return None
         training = result.steps * result.step_seconds or result.seconds
         if training <= 0:
@@ -143,7 +137,7 @@ class Estimator:
             steps=training * width / result.uncorrected_seconds,
             rest=max(1.0, result.seconds / training),
             memory=self._memory_ratio(result),
-            together=max(1, self._together[result.bundle]),
+            together=result.together,
             width=width,
         )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution import check_driver
+from hydragnn_flow.execution import DriverFile
 from hydragnn_flow.files import patiently
+from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.log import tell
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
@@ -16,7 +19,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Every segment of a run that has ended; written to disk before it is acted on.
+    """The segments of a run that have ended; written to disk before they are acted on.
+
+    A driver that works for days records millions. Of a trial that has ended it keeps in memory what
+    its members may need; the rest is on disk.
 
     Parameters
     ----------
@@ -28,14 +34,52 @@ class Ledger:
 
     def __init__(self, directory: RunDirectory, token: str) -> None:
         self._directory, self._token = directory, token
-        self.results: list[SegmentResult] = list(directory.results())
-        """Results in the order they ended."""
-        self._bundles = max((int(r.bundle[1:]) for r in self.results if r.bundle), default=0)
+        self._driver = DriverFile(directory.path)
+        self.trials: defaultdict[int, list[SegmentResult]] = defaultdict(list)
+        """Segments of each trial, in the order they ended."""
+        self.members: list[SegmentResult] = []
+        """Those of members, in the order they ended."""
+        self.counts_energy = False
+        """Whether the energy of any was measured."""
 
-    def next_bundle(self) -> str:
-        """A name that no bundle has."""
-        self._bundles += 1
-        return f"b{self._bundles}"
+    def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
+        """Read what earlier drivers recorded; of trials only what those that ended are kept by.
+
+        Parameters
+        ----------
+        learn
+            Is given every segment, whole.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged.
+        """
+        with no_collection():
+            for result in self._directory.results():
+                learn([result])
+                self._add(result)
+                if result.kind == "trial":
+                    self.settle(result.number)
+
+    def load_whole(self, trials: Collection[int]) -> None:
+        """Read all segments of trials that have not ended."""
+        for number in trials:
+            self.trials.pop(number, None)
+        for result in self._directory.results(trials) if trials else ():
+            self.trials[result.number].append(result)
+
+    def settle(self, trial: int) -> None:
+        """Keep of a trial that has ended what its members need."""
+        judged = whole = False
+        kept = deque[SegmentResult]()
+        for result in reversed(self.trials[trial]):
+            is_last = (is_judged(result) and not judged) or (result.is_whole and not whole)
+            if is_last or result.status == "out_of_memory":
+                judged, whole = judged or is_judged(result), whole or result.is_whole
+                result.drop_details()
+                kept.appendleft(result)
+        self.trials[trial] = list(kept)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
         """Put results on disk; only then may they be acted on.
@@ -46,7 +90,13 @@ class Ledger:
             If the run directory cannot be written to for minutes.
         """
         self.write(lambda: self._directory.record(results))
-        self.results += results
+        for result in results:
+            self._add(result)
+
+    def _add(self, result: SegmentResult) -> None:
+        of = self.members if result.kind == "member" else self.trials[result.number]
+        of.append(result)
+        self.counts_energy |= result.joules is not None
 
     def write(self, action: Callable[[], None]) -> None:
         """Change a file of the run directory; waits for a disk that is full or gone for a while.
@@ -59,7 +109,7 @@ class Ledger:
         path = self._directory.path
 
         def act() -> None:
-            check_driver(path, self._token)
+            self._driver.check(self._token)
             action()
 
         try:
@@ -73,3 +123,8 @@ class Ledger:
     def _tell_of_waiting(self, error: OSError) -> None:
         path = self._directory.path
         tell(_logger, "%s: cannot be written to (%s); waiting for it", path, error.strerror)
+
+
+def is_judged(result: SegmentResult) -> bool:
+    """Whether a segment ended with weights that were validated."""
+    return result.best_val_error is not None and math.isfinite(result.best_val_error)

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from hydragnn_flow.execution import PoolName, RankGroup
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 
 Event = TypeVar("Event")
@@ -42,15 +43,15 @@ class WallClock:
 
 
 class Workers(Protocol):
-    """The workers of a site, in its two pools; `Pools` are those that Parsl starts."""
+    """The workers of a site, one for each GCD; `Pool` has those that Parsl starts."""
 
-    def update(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, demand: int) -> None:
         """Have as many workers as the work needs; called about twice a second.
 
         Parameters
         ----------
-        gcd, node
-            Workers that each pool could use now, those at work among them.
+        demand
+            Workers that could be used now, those at work among them.
 
         Raises
         ------
@@ -59,16 +60,20 @@ class Workers(Protocol):
         """
         ...
 
-    def free(self, pool: PoolName) -> int:
-        """Workers that wait for something to do."""
+    def hosts(self) -> Sequence[Host]:
+        """The nodes that take work."""
         ...
 
     def waiting(self) -> str:
         """Sentence that says what the campaign waits for while it has no workers; or empty."""
         ...
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
-        """Run segments side by side on a worker; how they ended, where it was lost too."""
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        """Run a segment, or ranks of one, on a node; how they ended, or that it was lost."""
+        ...
+
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        """End the ranks of a gang on a node."""
         ...
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:

@@ -1,4 +1,4 @@
-"""The ensemble phase: the chosen trials are trained further, on the `node` pool."""
+"""The ensemble phase: the chosen trials are trained further."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
+from hydragnn_flow.campaign.ledger import is_judged
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.selecting import write_selection
-from hydragnn_flow.campaign.task import Task, checkpoint_time, log_retry
+from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
 from hydragnn_flow.ensemble.selection import Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import RankGroup
-from hydragnn_flow.files import copy_file
+from hydragnn_flow.files import copy_file, patiently
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import Wave, plan_members
+from hydragnn_flow.placement import Fleet, Placement, Room, plan_members, room_of
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
-from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.training.checkpoint import FILE, checkpoints, named_or_furthest
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")
+BEGUN = "begun"
+"""File in a member's folder, which changes when the member is sent."""
 _logger = logging.getLogger(__name__)
 
 
@@ -63,10 +68,9 @@ class MemberPhase:
         trials = {record.number: record for record in records}
         self.trials = [trials[choice.trial] for choice in self.line]
         last: dict[int, SegmentResult] = {}
-        for result in context.history:
-            if result.kind == "member":
-                last.pop(result.number, None)  # in the order they ended
-                last[result.number] = result
+        for result in context.ledger.members:
+            last.pop(result.number, None)  # in the order they ended
+            last[result.number] = result
         for k, trial in enumerate(self.trials):
             trained = last[k].parameters if k in last else {}
             if trained and trained != trial.parameters:
@@ -86,23 +90,19 @@ class MemberPhase:
 
     def run(self, workers: Workers) -> list[Member]:
         """Train until every member has ended; returns how."""
-        dispatch = Dispatch(self.context, workers, "node")
-        tasks = [self._task(k) for k in self._asked if k not in self._ended]
-        waves = self._plan(tasks, self.context.site.nodes)
+        dispatch = Dispatch(self.context, workers)
+        waves = self._plan([self._task(k) for k in self._asked if k not in self._ended])
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before
         self._show()
         while waves or dispatch.running:
-            # The widest first: what needs many nodes at once must not wait for all the others.
-            waves.sort(key=lambda planned: -planned[0].nodes)
-            dispatch.request_workers(sum(wave.nodes for wave, _ in waves))
-            while (place := _next(waves, dispatch)) is not None:
-                self._send(dispatch, *waves.pop(place))
-            again: list[Task] = []
+            dispatch.request_workers(sum(map(self._gcds_for, waves)))
+            waves = self._send(dispatch, waves)
             for task, result in dispatch.wait():
-                again += self._judge(task, result)
-            waiting = sum(wave.nodes for wave, _ in waves)
-            waves += self._plan(again, self.context.site.nodes - dispatch.running - waiting)
+                for again in self._judge(task, result):
+                    # Not on more GCDs than those that are free now, and before all others.
+                    width = min(task.width, self._widest(again, 1))
+                    waves.append([self._sized(replace(again, is_urgent=True), width)])
             self._show()
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
         if not trained:
@@ -126,7 +126,7 @@ class MemberPhase:
         missed = [
             SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
             for k, result in self._ended.items()
-            if result.status == "ok" and not checkpoint_time(self._folder(k))
+            if result.status == "ok" and not self._checkpoints(k)
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
         self.context.ledger.record(missed)
@@ -134,38 +134,59 @@ class MemberPhase:
             _logger.info("member %d is trained again: %s", result.number, result.reason)
             del self._ended[result.number]
 
-    def _plan(self, tasks: Sequence[Task], nodes: int) -> list[tuple[Wave, list[Task]]]:
-        """Share out the nodes that have nothing to do, or one where all are busy."""
+    def _plan(self, tasks: Sequence[Task]) -> list[list[Task]]:
+        """Give members their widths; those that share a node, or have several, are together."""
         site = self.context.site
         waves = plan_members(
             [task.estimate.seconds for task in tasks],
-            max(1, nodes),
+            site.nodes,
             len(site.node.gcds),
-            [self._widest(task) for task in tasks],
+            [self._widest(task, len(tasks)) for task in tasks],
         )
-        return [(wave, [tasks[m] for m in wave.members]) for wave in waves]
+        return [
+            [
+                self._sized(tasks[member], width)
+                for member, width in zip(wave.members, wave.widths, strict=True)
+            ]
+            for wave in waves
+        ]
 
-    def _send(self, dispatch: Dispatch, wave: Wave, tasks: Sequence[Task]) -> None:
-        per_node = len(self.context.site.node.gcds)
-        tasks = [self._sized(task, width) for task, width in zip(tasks, wave.widths, strict=True)]
-        for task in tasks:
-            _logger.info("%s gets a width of %d, on nodes: %d", task, task.width, wave.nodes)
-        if wave.nodes > 1:
-            (task,), (width,) = tasks, wave.widths
-            sent = task.sent()
-            dispatch.send_gang(
-                task,
-                [
-                    RankGroup(sent, tuple(range(min(per_node, width - first))), first, width)
-                    for first in range(0, width, per_node)
-                ],
-            )
-            return
-        groups, first = [], 0
-        for task in tasks:
-            groups.append((task, RankGroup(task.sent(), tuple(range(first, first + task.width)))))
-            first += task.width
-        dispatch.send(groups)
+    def _send(self, dispatch: Dispatch, waves: Sequence[list[Task]]) -> list[list[Task]]:
+        """Send the members for which there are GCDs, the widest first; returns the others."""
+        now, waiting, placed = self.context.clock.monotonic(), [], list[Placement[Task]]()
+        with room_of(fleet := dispatch.fleet, now) as room:
+            for wave in sorted(waves, key=lambda wave: (not wave[0].is_urgent, -_width(wave))):
+                # Those that were planned side by side; or else whoever can begin.
+                if together := _together(fleet, room, wave, now):
+                    placed += together
+                    continue
+                left = []
+                for task in wave:
+                    alone = _together(fleet, room, [task], now)
+                    placed += alone
+                    left += [] if alone else [task]
+                if left:
+                    room.reserve(_width(left), is_late=False)
+                    waiting.append(left)
+        for placement in placed:
+            self._begin(placement.segment)
+            dispatch.send(placement)
+        return waiting
+
+    def _begin(self, task: Task) -> None:
+        """Put on disk, for `hydragnn-flow status`, when a member was sent."""
+        folder = task.spec.folder
+
+        def touch() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / BEGUN).touch()
+
+        self.context.ledger.write(touch)
+
+    def _gcds_for(self, wave: Sequence[Task]) -> int:
+        """GCDs of the nodes that a wave takes: several are whole ones."""
+        width, of_a_node = _width(wave), len(self.context.site.node.gcds)
+        return width if width <= of_a_node else -(-width // of_a_node) * of_a_node
 
     def _task(self, member: int) -> Task:
         context, trial, repeat = self.context, self.trials[member], self.line[member].repeat
@@ -175,7 +196,7 @@ class MemberPhase:
         # Seeds of a trial have nothing in common but its hyper-parameters.
         from_scratch = config.start == "scratch" or repeat > 0
         start = 0 if from_scratch else trained
-        begun = checkpoint_time(self._folder(member)) > 0
+        begun = bool(self._checkpoints(member))
         # Members from scratch keep the rate as long as their trial did: seeds whose rate fell from
         # the first epoch on erred a seventh more. A schedule that was asked for begins with them.
         scheduler = context.config.network_with(trial.parameters).Training.Scheduler
@@ -187,7 +208,8 @@ class MemberPhase:
             rung=len(context.config.rungs),
             until_epoch=config.epochs,
             done_epochs=max(start, mine) if begun else start,
-            start_from=None if from_scratch else context.directory.trial(trial.number) / FILE,
+            may_have_begun=True,
+            start_from=None if from_scratch else self._checkpoint_of_trial(member),
             decay=(trained if scheduler is None else start, config.epochs),
             repeat=repeat,
             results=self._of("trial", member),
@@ -200,19 +222,27 @@ class MemberPhase:
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
         """Segments of a member, or of its trial before it."""
-        number = member if kind == "member" else self.trials[member].number
-        return [r for r in self.context.history if (r.kind, r.number) == (kind, number)]
+        ledger = self.context.ledger
+        if kind == "trial":
+            return ledger.trials[self.trials[member].number]
+        return [result for result in ledger.members if result.number == member]
 
     def _folder(self, member: int) -> Path:
         return member_folder(self.context.directory.ensemble, member)
 
-    def _widest(self, task: Task) -> int:
-        """Ranks that can all be given two graphs in every step.
+    def _widest(self, task: Task, members: int) -> int:
+        """Ranks that can all be given two graphs in every step, and find room in one batch job.
 
-        With one each, two ranks take as long as one: they wait for each other's gradients.
+        With one graph each, two ranks take as long as one: they wait for each other's gradients.
+        Of several jobs, each has as many members, for all to begin at once.
         """
+        site, estimator = self.context.site, self.context.estimator
         n_train = self.context.store.manifest.splits["trainset"].graphs
-        return max(1, n_train // (2 * self.context.estimator.steps_per_epoch(task.spec.network)))
+        most = n_train // (2 * estimator.steps_per_epoch(task.spec.network))
+        nodes = site.nodes
+        if site.scheduler is not None and site.blocks > 1:
+            nodes = nodes // site.blocks // math.ceil(members / site.blocks)
+        return max(1, min(most, max(1, nodes) * len(site.node.gcds)))
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""
@@ -282,12 +312,8 @@ class MemberPhase:
 
     def _member(self, member: int) -> Member:
         trial, last = self.trials[member], self._ended[member]
-        folder = self._folder(member)
         mine = self._of("member", member)
-        if not checkpoint_time(folder) or not any(map(_is_judged, mine)):
-            # It failed before its first validation, so its trial's weights are still the best.
-            source = self.context.directory.trial(trial.number) / FILE
-            self.context.ledger.write(lambda: copy_file(source, folder / FILE))
+        self.context.ledger.write(lambda: self._publish(member))
         trial_error, _ = _judged(self._of("trial", member))
         # Its trial's, where it has ended before its first epoch did.
         error, loss = _judged([*self._of("trial", member), last])
@@ -305,6 +331,31 @@ class MemberPhase:
             trial_error=trial_error,
         )
 
+    def _publish(self, member: int) -> None:
+        """Give a member's files the names by which an ensemble knows them."""
+        folder, trial = self._folder(member), self.trials[member]
+        file = folder / FILE
+        mine = self._checkpoints(member)
+        if not any(map(is_judged, self._of("member", member))):
+            # It failed before its first validation, so its trial's weights are still the best.
+            copy_file(named_or_furthest(Path(self._checkpoint_of_trial(member)))[0], file)
+        elif mine != [file]:
+            last = [result for result in self._of("member", member) if result.checkpoint][-1]
+            named_or_furthest(folder / last.checkpoint)[0].replace(file)
+        for other in mine:
+            if other != file:
+                other.unlink(missing_ok=True)
+        (folder / BEGUN).unlink(missing_ok=True)
+        write_network(folder, self.context.config.network_with(trial.parameters).to_json())
+
+    def _checkpoints(self, member: int) -> list[Path]:
+        """What sendings of a member have left; waits for a disk that is gone for a while."""
+        return patiently(lambda: checkpoints(self._folder(member)))
+
+    def _checkpoint_of_trial(self, member: int) -> Path:
+        last = [result for result in self._of("trial", member) if is_judged(result)][-1]
+        return self.context.directory.trial(last.number) / last.checkpoint
+
     def _choice(self, member: int) -> str:
         """Why a trial was chosen."""
         if member < self.size:
@@ -316,20 +367,32 @@ class MemberPhase:
         self.context.view.step("ensemble", len(self._ended), len(self._asked))
 
 
-def _next(waves: Sequence[tuple[Wave, list[Task]]], dispatch: Dispatch) -> int | None:
-    """Which of the waves, the widest first, is to begin now; none if nodes are to be kept."""
-    free = dispatch.free
-    for place, (wave, _) in enumerate(waves):
-        if wave.nodes <= free:
-            return place
-        if wave.nodes <= free + dispatch.running:
-            return None  # for a wave that will soon have enough
-    return None
+def _together(fleet: Fleet, room: Room, wave: Sequence[Task], now: float) -> list[Placement[Task]]:
+    """Members on one node, or one member on several; none if there is no room."""
+    seconds = max(task.seconds for task in wave)
+    spots = room.take(_width(wave), seconds)
+    if spots is None:
+        return []
+    ends = accumulate(task.width for task in wave)
+    return [
+        Placement(
+            task,
+            fleet.begin(
+                spots[end - task.width : end], task.estimate, now + task.seconds, now, alone=True
+            ),
+        )
+        for task, end in zip(wave, ends, strict=True)
+    ]
+
+
+def _width(wave: Sequence[Task]) -> int:
+    """GCDs of members that are placed together."""
+    return sum(task.width for task in wave)
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
     """Criterion and validation loss after the last segment that has them."""
-    last = [result for result in results if _is_judged(result)][-1]
+    last = [result for result in results if is_judged(result)][-1]
     assert last.best_val_error is not None and last.best_val_loss is not None  # they come together
     return last.best_val_error, last.best_val_loss
 
@@ -341,8 +404,3 @@ def _reason(result: SegmentResult) -> str:
 def _alike(result: SegmentResult) -> tuple[str, str]:
     """What failures of one cause have in common; members, files and nodes have numbers."""
     return result.status, re.sub(r"\d+", "#", result.reason)
-
-
-def _is_judged(result: SegmentResult) -> bool:
-    """Whether a segment ended with weights that were validated."""
-    return result.best_val_error is not None and math.isfinite(result.best_val_error)

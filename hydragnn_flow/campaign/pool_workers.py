@@ -1,4 +1,4 @@
-"""Tasks on the pools of a site."""
+"""Tasks on the pool of a site."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.execution import Site
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.workers.worker import TaskEnd, run_function
 from hydragnn_flow.tasks import TaskFailed
 
 
 class PoolWorkers:
-    """The workers of a site's `gcd` pool, which are started when the first task comes.
+    """The workers of a site's pool, which are started when the first task comes.
 
     Parameters
     ----------
     site
         The machine.
-    pools
-        Starts the pools, or gives those that run already.
+    pool
+        Starts the pool, or gives the one that runs already.
     function
         What runs a task, `module:function`; called with the task's request in a process that has
         torch imported. Its errors of input are the caller's.
@@ -34,12 +34,12 @@ class PoolWorkers:
     def __init__(
         self,
         site: Site,
-        pools: Callable[[], Pools],
+        pool: Callable[[], Pool],
         function: str,
         waiting: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.nodes = site.nodes
-        self._node, self._pools, self._function = site.node, pools, function
+        self._node, self._pool, self._function = site.node, pool, function
         self._waiting = waiting
         # Written by the threads that receive results.
         self._ended: SimpleQueue[tuple[str, TaskEnd]] = SimpleQueue()
@@ -64,24 +64,24 @@ class PoolWorkers:
             else:
                 answer.set_result(None)
 
-        task = self._pools().submit("gcd", run_function, self._node, self._function, dict(request))
+        task = self._pool().submit(run_function, self._node, self._function, dict(request))
         task.add_done_callback(pass_on)
         return answer
 
     def check(self) -> None:
-        """See whether the pools still get workers, and keep them off nodes that do badly.
+        """See whether the pool still gets workers, and keep it off nodes that do badly.
 
         Raises
         ------
         InputError, CampaignStopped
-            As :meth:`Pools.update`.
+            As :meth:`Pool.update`.
         """
-        pools = self._pools()
+        pool = self._pool()
         while not self._ended.empty():
             directory, end = self._ended.get()
             if end.status == "refused":
-                pools.avoid(end.node, end.reason)
+                pool.avoid(end.node, end.reason)
             else:
-                pools.record(end.node, directory, worked=end.status == "ok")
-        pools.update()
-        self._waiting(pools.waiting())
+                pool.record(end.node, directory, worked=end.status == "ok")
+        pool.update()
+        self._waiting(pool.waiting())

@@ -31,7 +31,7 @@ from hydragnn_flow.ensemble.predictions_files import (
 from hydragnn_flow.ensemble.structure_files import Files, open_path
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Site, sole_driver
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.log import driver_log
 from hydragnn_flow.tasks import NoWorkers, run_all
 
@@ -163,8 +163,8 @@ def _predict(
     if left:
         device = "cuda" if site.node.device == "hip" else site.node.device
         requests = {n: request_of(parts[path], path, asked, device) for n, path in left.items()}
-        with Pools(site, folder / "parsl") as pools:
-            workers = PoolWorkers(site, lambda: pools, _TASK, waits)
+        with Pool(site, folder / "parsl") as pool:
+            workers = PoolWorkers(site, lambda: pool, _TASK, waits)
             run_all(workers, requests, ended, "predicting")
     _wait_for(parts, together)
 

@@ -15,7 +15,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from hydragnn_flow.campaign.failures import is_final
 from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
@@ -25,11 +24,10 @@ from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import STUDY, StudyStorage
 from hydragnn_flow.search.study import Search
 from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.training.checkpoint import checkpoints, furthest
 
 
-def rebuild_study(
-    directory: RunDirectory, config: RunConfig, results: Sequence[SegmentResult]
-) -> int:
+def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
     """Make a missing study anew, where the run has left traces of its trials.
 
     The reports are judged again in the order they came, so every trial is as it was after its last
@@ -42,8 +40,6 @@ def rebuild_study(
         Of the run; its `run.yaml` names the earlier searches that the study began with.
     config
         Of the run.
-    results
-        Content of the ledger.
 
     Returns
     -------
@@ -58,9 +54,9 @@ def rebuild_study(
     """
     if is_there(directory.journal):
         return 0
-    results = [result for result in results if result.kind == "trial"]
-    folders = (directory.path / "trials").glob("[0-9]*/config.json")
-    numbers = {result.number for result in results} | {int(file.parent.name) for file in folders}
+    results = [result for result in directory.results() if result.kind == "trial"]
+    folders = (directory.path / "trials").glob("[0-9]*/")
+    numbers = {result.number for result in results} | {int(folder.name) for folder in folders}
     if not numbers:
         return 0
     search = config.search.model_copy(update={"warm_start": directory.warm_start()})
@@ -142,11 +138,14 @@ def _begun(
 
 
 def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
-    """Values at the paths of the space, from the network in a trial's folder."""
-    file = folder / "config.json"
-    if not file.exists():
+    """Values at the paths of the space, from the network in a trial's checkpoint."""
+    try:
+        found = furthest(checkpoints(folder))
+    except InputError:  # a damaged one
+        found = None
+    if found is None:
         return {}
-    network = read_json(file)["NeuralNetwork"]
+    network = found[1]["network"]
     values = {}
     for name, domain in config.space.items():
         value = _at(network, name)

@@ -48,7 +48,7 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
         config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
     )
     selection, missing = choose_trials(
-        config, records, context.history, directory.trial, store[VALIDATION], criterion
+        config, records, context.ledger.trials, directory.trial, store[VALIDATION], criterion
     )
     if missing:
         tell(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import is_final, times_too_large
+from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
-from hydragnn_flow.execution import RankGroup
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import Filling, next_bundles, too_large
+from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.segment import SegmentResult
@@ -27,11 +26,13 @@ _MOST_IMPOSSIBLE = 20
 # GCDs that are given work at a time. To ask for a trial takes a millisecond or more, and the first
 # of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
+# Segments that are ready for each free GCD, while the first of them wait for others to be free.
+_CANDIDATES = 4
 _logger = logging.getLogger(__name__)
 
 
 class TrialPhase:
-    """Runs the search on the `gcd` pool.
+    """Runs the search on the GCDs of a site.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class TrialPhase:
         self.context = context
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, config.ensemble.criterion)
-        remade = rebuild_study(context.directory, config, context.history)
+        remade = rebuild_study(context.directory, config)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -60,34 +61,36 @@ class TrialPhase:
         self._ready: list[Task] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
+        self._has_room = False
         self._troubled: set[int] = set()
         self._impossible = 0
-        self._results: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-        for result in context.history:
-            if result.kind == "trial":
-                self._results[result.number].append(result)
+        self._results = context.ledger.trials
         self._succeeded = any(
             result.status == "ok" for results in self._results.values() for result in results
         )
+        self._kept = KeptCheckpoints(context.directory, config)
+        self._kept.restore(self.search.records, self._results)
         self._check_records()
         self._take_up()
 
     def run(self, workers: Workers) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
-        dispatch = Dispatch(self.context, workers, "gcd")
+        dispatch = Dispatch(self.context, workers)
         with self.search as search:
             while self._fill(dispatch):
                 self._show()
-                for task, result in dispatch.wait():
-                    self._results[task.spec.number].append(result)
+                for task, result in dispatch.wait(at_once=self._has_room):
                     self._judge(task, result)
-            search.end_waiting()
+            waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
+            for number in waiting:
+                self._settle(number)
+            self._kept.delete()
             self._show()
             return search.records
 
     def _fill(self, dispatch: Dispatch) -> bool:
-        """Give every free GCD a bundle, with new trials where too few segments are ready.
+        """Give GCDs something to do, new trials where too few segments are ready.
 
         Trials are in the study, on disk, before they run; those sent together are written together.
 
@@ -99,52 +102,56 @@ class TrialPhase:
         left = max(0, self.context.config.search.trials - self.search.asked)
         more = left + sum(task.width for task in self._ready)
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
-        while self._fill_some(dispatch):
-            pass
+        # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.
+        self._has_room = self._fill_some(dispatch)
         return bool(dispatch.running or self._ready)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
-        """Give some of the free GCDs a bundle each; returns whether others may get one now."""
-        free, running = min(dispatch.free, self._gcds - dispatch.running), dispatch.running
-        widest = max((task.width for task in self._ready), default=1)
-        some = min(free, max(_MOST_AT_ONCE, widest))
-        self._gather(dispatch, some)
-        self.context.ledger.write(self.search.commit)
-        if some > 0 and self._ready:
-            self._send(dispatch, some)
-        return some < free and dispatch.running > running
+        """Send segments until no GCD takes another; returns whether some may be left for that.
 
-    def _gather(self, dispatch: Dispatch, free: int) -> None:
-        """Make segments ready until they fill the free GCDs.
-
-        No more than that: a trial that is asked for later is chosen with more results. If nothing
-        runs, one trial is kept ready, so that a machine is asked for.
+        A trial is asked for no earlier than there is room for it: later, it is chosen with more
+        results. One may be left over, which fits nowhere now.
         """
-        filling, seen = Filling(self.context.gcd, free), 0
-        nothing_left = self.search.asked >= self.context.config.search.trials
-        closing = nothing_left and not dispatch.running and not self._ready
-        while True:
-            for task in self._ready[seen:]:
-                filling.add(task.estimate, task.width)
-            seen = len(self._ready)
-            if filling.is_full and (seen or dispatch.running):
-                return
-            if not (self._promote(closing) or self._ask()):
-                return
+        begun = 0
+        self._ready = self._send(dispatch)
+        while begun < _MOST_AT_ONCE:
+            if not self._gather(self._wanted(dispatch), dispatch.running):
+                return False
+            gathered = len(self._ready)
+            self._ready = self._send(dispatch)
+            begun += gathered - len(self._ready)
+            if gathered == len(self._ready):
+                return False
+        return True
 
-    def _send(self, dispatch: Dispatch, free: int) -> None:
-        busy = dispatch.busy() if any(task.width > free for task in self._ready) else ()
-        now = self.context.clock.monotonic()
-        bundles, self._ready = next_bundles(self._ready, self.context.gcd, free, busy, now)
-        for tasks in bundles:
-            width = tasks[0].width
-            if width == 1:
-                dispatch.send([(task, RankGroup(task.sent())) for task in tasks])
-            else:
-                _logger.info("%s gets a width of %d", tasks[0], width)
-                sent = tasks[0].sent()
-                groups = [RankGroup(sent, first_rank=rank, world=width) for rank in range(width)]
-                dispatch.send_gang(tasks[0], groups)
+    def _send(self, dispatch: Dispatch) -> list[Task]:
+        """Put new trials on disk, then send what there is room for; returns the rest."""
+        self.context.ledger.write(self.search.commit)
+        self._kept.delete()
+        return dispatch.begin(self._ready, self._gcds - dispatch.running) if self._ready else []
+
+    def _wanted(self, dispatch: Dispatch) -> int:
+        """GCDs for which more segments are to be made ready.
+
+        Where GCDs are free, what is ready waits for several, or would delay what does; a few others
+        may do better. If nothing runs, one is kept ready, so that a machine is asked for.
+        """
+        fleet = dispatch.fleet
+        free = min(fleet.free, self._gcds - dispatch.running)
+        if free > 0:
+            return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
+        is_first = not dispatch.running
+        return int(not self._ready and (is_first or fleet.may_share))
+
+    def _gather(self, wanted: int, running: int) -> bool:
+        """Make segments ready for a number of GCDs; returns whether any were made."""
+        before = seen = len(self._ready)
+        nothing_left = self.search.asked >= self.context.config.search.trials
+        closing = nothing_left and not running and not self._ready
+        while wanted > 0 and (self._promote(closing) or self._ask()):
+            wanted -= sum(task.width for task in self._ready[seen:])
+            seen = len(self._ready)
+        return seen > before
 
     def _ask(self) -> bool:
         """Begin a new trial, where the budget has one left."""
@@ -173,10 +180,13 @@ class TrialPhase:
         self._queue(trial, rung + 1)
         return True
 
-    def _queue(self, trial: TrialRecord, rung: int) -> None:
-        """Make a trial's next segment ready, or fail the trial where there can be none."""
+    def _queue(self, trial: TrialRecord, rung: int, *, may_have_begun: bool = False) -> None:
+        """Make a trial's next segment ready, or fail the trial where there can be none.
+
+        It may have begun where an earlier driver, or a sending that came to nothing, has sent it.
+        """
         try:
-            task = self._task(trial, rung)
+            task = self._task(trial, rung, may_have_begun)
         except StoreError:
             raise
         except InputError as error:  # values that go together in pairs need not do so all at once
@@ -190,8 +200,8 @@ class TrialPhase:
         else:
             self._ready.append(task)
 
-    def _task(self, trial: TrialRecord, rung: int) -> Task:
-        epochs = self.search.rungs.epochs(trial.number)
+    def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> Task:
+        epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
         return self.context.task(
             "trial",
             trial.number,
@@ -200,8 +210,10 @@ class TrialPhase:
             rung=rung,
             until_epoch=epochs[rung],
             done_epochs=epochs[rung - 1] if rung else 0,
+            begin_with=results[-1].checkpoint if results else "",
+            may_have_begun=may_have_begun,
             width=min(self.context.config.gcds(trial.parameters), self._gcds),
-            results=self._results[trial.number],
+            results=results,
         )
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
@@ -213,7 +225,7 @@ class TrialPhase:
         elif is_final(config, task.parameters, result):
             self._fail(number, f"{result.status}: {result.reason}")
         elif times_too_large(config.search.failures, [result]):
-            self._queue(self.search.record(number), rung)
+            self._queue(self.search.record(number), rung, may_have_begun=True)
         else:
             self._repeat(task.again(result), result)
 
@@ -221,7 +233,7 @@ class TrialPhase:
         try:
             outcome = outcome_of(self.context.config.search, results)
         except InputError as error:
-            if all(result.joules is None for result in self.context.history):
+            if not self.context.ledger.counts_energy:
                 raise  # before the search has spent anything on what cannot be measured
             self._fail(number, f"error: {error}")
             return "stops"
@@ -235,11 +247,19 @@ class TrialPhase:
             *(self.context.config.search.objectives[0], outcome.objectives[0]),
             results[-1].to_epoch,
         )
+        if verdict in ("stops", "complete"):
+            self._settle(number)
         return verdict
+
+    def _settle(self, number: int) -> None:
+        """Free what a trial that has ended takes of disk and memory, as far as nobody needs it."""
+        self._kept.ended(self.search.record(number), self._results[number])
+        self.context.ledger.settle(number)
 
     def _fail(self, number: int, reason: str) -> None:
         _logger.info("trial %d has failed: %s", number, reason)
         self.search.fail(number, reason)
+        self._settle(number)
 
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
@@ -275,9 +295,10 @@ class TrialPhase:
 
     def _take_up(self) -> None:
         """After a restart: report what is recorded but not judged, and make the rest ready."""
-        for trial in self.search.records:
-            if trial.state == "running":
-                self._take_up_trial(trial)
+        running = [trial for trial in self.search.records if trial.state == "running"]
+        self.context.ledger.load_whole({trial.number for trial in running})
+        for trial in running:
+            self._take_up_trial(trial)
 
     def _take_up_trial(self, trial: TrialRecord) -> None:
         history, rung = self._results[trial.number], 0
@@ -289,7 +310,7 @@ class TrialPhase:
             elif is_final(self.context.config, trial.parameters, result):
                 self._fail(trial.number, f"{result.status}: {result.reason}")
                 return
-        self._queue(trial, rung)
+        self._queue(trial, rung, may_have_begun=True)
 
     def _show(self) -> None:
         self.context.view.search(

@@ -88,8 +88,8 @@ def show(site: _Name, **options: Any) -> None:
     console.print(_facts(loaded))
     if shown.note:
         say(shown.note)
-    for pool, block in shown.blocks.items():
-        say(f"\nA block of the pool `{pool}`: {block.command}\n\n{block.script.strip()}")
+    block = shown.block
+    say(f"\nA block: {block.command}\n\n{block.script.strip()}")
     say(f"\nParsl's configuration\n\n{shown.config!r}")
 
 
@@ -123,9 +123,12 @@ def check(
             driver_log(directory, say),
             console.status("starting") as status,
         ):
-            reports = check_site(loaded, directory / "parsl", store, status.update)
-        found = faults(loaded, reports)
+            reports, exchanges = check_site(loaded, directory / "parsl", store, status.update)
+        found = faults(loaded, reports, exchanges)
         console.print(_report_table(reports))
+        for one in exchanges:
+            if "fault" not in one:
+                say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
         for fault in found:
             say(fault)
         if found:

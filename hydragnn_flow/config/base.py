@@ -53,11 +53,12 @@ class Section(BaseModel):
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
         if isinstance(values, dict):
+            fields = cls.model_fields  # slow to ask for
             for key, value in values.items():
-                if key not in cls.model_fields:
-                    raise ValueError(unknown_key(key, cls.model_fields, cls.unused))
+                if key not in fields:
+                    raise ValueError(unknown_key(key, fields, cls.unused))
                 # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
-                kind = cls.model_fields[key].annotation
+                kind = fields[key].annotation
                 if kind in _WHOLE and isinstance(value, (bool, str)):
                     raise ValueError(f"{key} must be a whole number, got {value!r}")
                 if kind in _NUMBER and isinstance(value, bool):

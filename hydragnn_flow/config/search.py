@@ -108,6 +108,10 @@ class SearchConfig(Section):
     rule."""
     failures: Failures = Failures()
     """Treatment of trials that diverge, run out of memory or are lost."""
+    keep_checkpoints: Literal["all", "best"] = "all"
+    """Trials whose checkpoints stay on disk. ``best``: when a trial has ended, only if it may yet
+    become a member, as one of the best 64 of its message-passing type (or three times
+    ``ensemble.size``, if that is more). Members are then chosen among those."""
     warm_start: tuple[Path, ...] = ()
     """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
     their trials; ``trials`` does not count them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +16,28 @@ from hydragnn_flow.ensemble.selection import Candidate, Selection, best_first, s
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.training.checkpoint import checkpoints, named_or_furthest
 from hydragnn_flow.training.criterion import Criterion, Floats
-from hydragnn_flow.training.predictions import load_predictions, made_by
+from hydragnn_flow.training.predictions import predictions_in
 
 # Enough to choose from: the best of a search are alike long before. With as many residuals of each
 # they take 64 MiB.
 _MOST_TRIALS = 64
 _MOST_RESIDUALS = 2**18
+Predicted = dict[str, NDArray[np.float64]]
 # Of the trials that are no members, those that may take the place of one.
 _RESERVE = 2
+
+
+def most_of_a_type(size: int) -> int:
+    """Trials of each message-passing type, the best, that an ensemble of a size may need."""
+    return max(_MOST_TRIALS, (1 + _RESERVE) * size)
 
 
 def choose_trials(
     config: RunConfig,
     records: Sequence[TrialRecord],
-    results: Sequence[SegmentResult],
+    results: Mapping[int, Sequence[SegmentResult]],
     folder: Callable[[int], Path],
     split: GraphSplit,
     criterion: Criterion,
@@ -46,9 +54,9 @@ def choose_trials(
     records
         Of the search.
     results
-        Its segments; the last one of a trial that went well knows its criterion.
+        Segments of each trial; the last one that went well knows its criterion.
     folder
-        Folder of a trial, with what it predicted.
+        Folder of a trial, with its checkpoint.
     split
         The validation split.
     criterion
@@ -65,7 +73,12 @@ def choose_trials(
         If fewer trials than members finished.
     """
     size = config.ensemble.size
-    last = {r.number: r for r in results if r.kind == "trial" and r.best_val_error is not None}
+    last = {
+        number: result
+        for number, of_trial in results.items()
+        for result in of_trial
+        if result.best_val_error is not None
+    }
     finished = [r for r in records if r.state in ("complete", "pruned") and r.number in last]
     if len(finished) < size:
         failed = [record for record in records if record.state == "failed"]
@@ -74,21 +87,42 @@ def choose_trials(
             f"ensemble.size = {size} is more than the {len(finished)} trials that finished{why}; "
             f"lower ensemble.size or raise search.trials"
         )
-    candidates = [_candidate(config, record, last[record.number]) for record in finished]
+    candidates = [candidate_of(config, record, last[record.number]) for record in finished]
+    if config.search.keep_checkpoints == "best":
+        candidates = _with_checkpoints(candidates, most_of_a_type(size), folder)
+        if len(candidates) < size:
+            raise InputError(
+                f"ensemble.size = {size} is more than the {len(candidates)} trials whose "
+                f"checkpoints search.keep_checkpoints has kept; lower ensemble.size"
+            )
     residuals: Mapping[int, Floats] = {}
     shares: Floats = np.ones(0)
     missing: list[int] = []
     if config.ensemble.strategy == "greedy":
         best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
-        made = {trial: made_by(vars(last[trial])) for trial in best}
-        residuals, shares, missing = _residuals(made, folder, split, criterion)
+        # One after the other: together they may be large.
+        predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in best)
+        residuals, shares, missing = _residuals(predicted, split, criterion)
     selection = select_members(
         config.ensemble.strategy, size, candidates, residuals, shares, criterion.power
     )
     return Selection(selection.chosen, selection.reserve[: _RESERVE * size]), missing
 
 
-def _candidate(config: RunConfig, record: TrialRecord, last: SegmentResult) -> Candidate:
+def _with_checkpoints(
+    candidates: Sequence[Candidate], most: int, folder: Callable[[int], Path]
+) -> list[Candidate]:
+    """Those that have a checkpoint, of the best of each type; the others' are deleted."""
+    seen, kept = Counter[str](), []
+    for candidate in best_first(candidates):
+        seen[candidate.mpnn_type] += 1
+        if seen[candidate.mpnn_type] <= most and checkpoints(folder(candidate.trial)):
+            kept.append(candidate)
+    return kept
+
+
+def candidate_of(config: RunConfig, record: TrialRecord, last: SegmentResult) -> Candidate:
+    """A trial as a candidate, by the last of its segments that knows its criterion."""
     architecture = config.network.get("Architecture", {})
 
     def value(key: str) -> object:
@@ -102,30 +136,33 @@ def _candidate(config: RunConfig, record: TrialRecord, last: SegmentResult) -> C
     )
 
 
-def _residuals(
-    made: Mapping[int, str], folder: Callable[[int], Path], split: GraphSplit, criterion: Criterion
-) -> tuple[dict[int, Floats], Floats, list[int]]:
-    """Residuals of trials ``[n]``, their shares ``[n]``, and the trials whose are lost.
+def _predicted(folder: Path, last: SegmentResult, split: GraphSplit) -> Predicted | None:
+    """What a trial's best weights predict; None if its checkpoint does not say."""
+    try:
+        _, state = named_or_furthest(folder / last.checkpoint)
+    except InputError:
+        return None
+    is_of_best = state["progress"]["best_val_error"] == last.best_val_error
+    return predictions_in(state, split.name) if is_of_best else None
 
-    Parameters
-    ----------
-    made
-        Trial -> the weights that count; see :func:`made_by`.
-    """
+
+def _residuals(
+    predicted: Iterable[tuple[int, Predicted | None]], split: GraphSplit, criterion: Criterion
+) -> tuple[dict[int, Floats], Floats, list[int]]:
+    """Residuals of trials ``[n]``, their shares ``[n]``, and the trials whose are lost."""
     residuals: dict[int, Floats] = {}
     shares: Floats = np.ones(0)
     missing: list[int] = []
     labels: dict[str, Floats] = {}
     n_atoms, kept = split.n_atoms.astype(np.float64), None
-    for trial, by in made.items():
-        predicted = load_predictions(folder(trial), split.name, by)
-        if predicted is None or not criterion.trivial_errors.keys() <= predicted.keys():
+    for trial, found in predicted:
+        if found is None or not criterion.trivial_errors.keys() <= found.keys():
             missing.append(trial)
             continue
         for name in criterion.trivial_errors:
             if name not in labels:
-                labels[name] = labels_of(split, name, predicted[name].shape[1])
-        rows = {name: predicted[name][None] for name in criterion.trivial_errors}
+                labels[name] = labels_of(split, name, found[name].shape[1])
+        rows = {name: found[name][None] for name in criterion.trivial_errors}
         (row,), all_shares = criterion.residuals(rows, labels, n_atoms)
         if kept is None:
             kept, shares = _some(np.asarray(all_shares))

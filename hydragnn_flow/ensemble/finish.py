@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of, numbers_of
-from hydragnn_flow.ensemble.members import load_member, member_files, member_folder
+from hydragnn_flow.ensemble.members import load_member, member_files
 from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
@@ -31,7 +31,6 @@ from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
-from hydragnn_flow.training.predictions import load_predictions
 from hydragnn_flow.training.trivial import trivial_errors
 
 
@@ -88,13 +87,13 @@ def finish_ensemble(
     folder = run_directory / FOLDER
     coverage = config.ensemble.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
-    models, by = tuple(model for model, _ in loaded), [weights for _, weights in loaded]
+    models, kept = tuple(model for model, _ in loaded), [found for _, found in loaded]
     network, name = config.network_with({}), config.ensemble.criterion
     trivial = trivial_errors(store["trainset"], store.manifest, name)
     criterion = Criterion.of(network, store.manifest, trivial, name)
     split = calibration_split(store)
     fold = folds(len(split))
-    known = _predictions(folder, members, models, by, split)
+    known = _predictions(models, kept, split)
     labels = {
         name: labels_of(split, name, values.shape[2])
         for name, values in known.items()
@@ -139,7 +138,7 @@ def finish_ensemble(
     best = _best_single(members, combined.members)
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
-    predictions = _predictions(folder, members, models, by, test)
+    predictions = _predictions(models, kept, test)
     tables = split_tables(ensemble, [test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
     distributions = ensemble.distributions(
@@ -197,17 +196,15 @@ def _best_single(members: Sequence[Member], criterion: Floats) -> int:
 
 
 def _predictions(
-    folder: Path,
-    members: Sequence[Member],
     models: Sequence[nn.Module],
-    by: Sequence[str],
+    kept: Sequence[Mapping[str, dict[str, Floats]]],
     split: GraphSplit,
 ) -> dict[str, Floats]:
     """Every member's predictions; made here of those alone that were not trained to the end."""
     found = []
-    for member, model, weights in zip(members, models, by, strict=True):
-        kept = load_predictions(member_folder(folder, member.member), split.name, weights)
-        found.append(predict_batches(model, split_batches(split)) if kept is None else kept)
+    for model, predictions in zip(models, kept, strict=True):
+        mine = predictions.get(split.name)
+        found.append(predict_batches(model, split_batches(split)) if mine is None else mine)
     return join_members(found)
 
 

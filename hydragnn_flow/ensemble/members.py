@@ -17,8 +17,9 @@ from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
-from hydragnn_flow.training.predictions import made_by
+from hydragnn_flow.training.predictions import SPLITS, predictions_in
 
+Floats = NDArray[np.float64]
 NETWORK = "config.json"
 _ROUNDING = 1e-6
 _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run again"
@@ -87,10 +88,17 @@ def remaining_members(
     return numbers, weights / weights.sum() if without else weights
 
 
-def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Module, str]:
-    """A member of the ensemble's folder with its best weights, and an identifier of these.
+def load_member(
+    folder: Path, member: int, manifest: Manifest
+) -> tuple[nn.Module, dict[str, dict[str, Floats]]]:
+    """A member of the ensemble's folder with its best weights, and what these predict.
 
     The rest of its checkpoint, several times as large, is gone by then.
+
+    Returns
+    -------
+    model, predictions
+        The predictions by split and output, as far as they were kept; an export has none.
 
     Raises
     ------
@@ -100,7 +108,9 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Modul
     directory = member_folder(folder, member)
     file = directory / FILE
     network = read_json(directory / NETWORK)
-    state = predicting_state(load_checkpoint(file, remedy=_REMEDY), file)
+    whole = load_checkpoint(file, remedy=_REMEDY)
+    state = predicting_state(whole, file)
+    found = {split: predictions_in(whole, split) for split in SPLITS}
     for name, values in state["best"].items():
         if values.is_floating_point() and not torch.isfinite(values).all():
             raise InputError(
@@ -113,7 +123,7 @@ def load_member(folder: Path, member: int, manifest: Manifest) -> tuple[nn.Modul
         raise InputError(
             f"{file}: does not hold the weights of the network in {NETWORK}; {_REMEDY}"
         ) from None
-    return model, made_by(state["progress"])
+    return model, {split: values for split, values in found.items() if values is not None}
 
 
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -1,25 +1,23 @@
-"""Sites, pools on Parsl, what a worker runs, and gangs.
+"""Sites, the pool on Parsl, what a worker runs, and gangs.
 
-`Pools`, which needs Parsl, is imported from `hydragnn_flow.execution.pools.pools`; workers and
+`Pool`, which needs Parsl, is imported from `hydragnn_flow.execution.pools.pool`; workers and
 trainer processes do without it.
 """
 
-from hydragnn_flow.execution.fence import check_driver, sole_driver
-from hydragnn_flow.execution.site import Node, PoolName, Site, load_site, shipped_sites
-from hydragnn_flow.execution.workers.gang import abort, merged
-from hydragnn_flow.execution.workers.local_ranks import RankGroup
-from hydragnn_flow.execution.workers.worker import run_rank_groups
+from hydragnn_flow.execution.fence import DriverFile, sole_driver
+from hydragnn_flow.execution.site import Node, Site, load_site, shipped_sites
+from hydragnn_flow.execution.workers.gang import merged
+from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.execution.workers.worker import run_ranks
 
 __all__ = [
+    "DriverFile",
     "Node",
-    "PoolName",
-    "RankGroup",
+    "Rank",
     "Site",
-    "abort",
-    "check_driver",
     "load_site",
     "merged",
-    "run_rank_groups",
+    "run_ranks",
     "shipped_sites",
     "sole_driver",
 ]

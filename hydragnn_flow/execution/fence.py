@@ -1,10 +1,9 @@
-"""One driver per run directory, one writer per trial folder.
+"""One driver per run directory.
 
-Workers can outlive what sent them work: a driver that is killed, or a network that loses a node
-for a minute, leaves them computing. Three things keep them from harming whoever does the work
-again: a token in the run directory, which tells them that a newer driver is in charge; the attempt
-in the trial's folder, which tells them that the segment was sent again; and a lock on that folder,
-which the operating system frees when its holder dies.
+Nodes can outlive what sent them work: a driver that is killed, or a network that loses a node for a
+minute, leaves them computing. They cannot harm whoever does the work again, since no two sendings
+of a segment write the same file; and a token in the run directory tells them that a newer driver is
+in charge.
 """
 
 from __future__ import annotations
@@ -12,30 +11,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.locks import Held, Unlockable, is_locked, locked
-from hydragnn_flow.segment import SegmentSpec
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
-WRITER_LOCK = "writer.lock"
-ATTEMPT_FILE = "attempt"
-# Thousands of processes check, on one shared file system. Before a write into a folder that may no
-# longer be its own, a process checks at once.
-SECONDS_BETWEEN_CHECKS = 5.0
 # `hydragnn-flow status` holds a driver's lock for an instant, to see whether a driver has it.
 SECONDS_TO_BECOME_DRIVER = 1.0
-
-
-class Busy(RuntimeError):
-    """Another process writes into the trial's folder and does not give way."""
 
 
 @contextmanager
@@ -71,99 +59,59 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
         ) from None
 
 
-def check_driver(run_directory: Path, token: str) -> None:
-    """See that no newer driver is in charge; asked before whatever two drivers must not both write.
-
-    The lock alone does not say: a file system takes it from a node that it takes for dead, and
-    some keep out only processes of the same node.
-
-    Raises
-    ------
-    CampaignStopped
-        If there is one.
-    OSError
-        If the disk does not say.
-    """
-    holder = _driver(run_directory)
-    if holder.get("token") not in (None, token):
-        raise CampaignStopped(
-            f"{run_directory}: process {holder.get('pid')} on {holder.get('host')} has taken it "
-            "over; this driver stops and has written nothing since"
-        )
-
-
-def is_driven(run_directory: Path) -> bool:
-    """Whether a driver holds the run's lock, which goes with its process."""
-    return is_locked(run_directory / LOCK_FILE)
-
-
-class Fence:
-    """Tells a segment whether its work is still its own.
+class DriverFile:
+    """The file that says which driver is in charge; read only when it is another than before.
 
     Parameters
     ----------
-    spec
-        The segment, which begins now.
+    run_directory
+        That it is in.
     """
 
-    def __init__(self, spec: SegmentSpec) -> None:
-        self._spec = spec
-        # Only the first rank writes the attempt; until then others find an earlier one.
-        self._not_newer = {"", spec.attempt}
-        with suppress(OSError):
-            self._not_newer.add(_read(spec.folder / ATTEMPT_FILE))
-        self._checked, self._deposed = float("-inf"), False
+    def __init__(self, run_directory: Path) -> None:
+        self._directory, self._seen = run_directory, (0, 0)
+        self._holder: dict[str, str] = {}
 
-    def deposed(self) -> bool:
-        """Whether a newer driver is in charge, or the segment was sent again."""
-        now = time.monotonic()
-        if not self._deposed and now - self._checked >= SECONDS_BETWEEN_CHECKS:
-            self._checked = now
-            with suppress(OSError):  # a disk that does not answer says nothing
-                token = _driver(Path(self._spec.run_directory)).get("token")
-                self._deposed = token not in (None, self._spec.token) or not self.may_write()
-        return self._deposed
-
-    def may_write(self) -> bool:
-        """Whether no later sending has begun, asked at once.
-
-        The lock alone does not say: a file system takes it from a node that it takes for dead, and
-        the node may come back.
+    def token(self) -> str | None:
+        """Token of the driver in charge; None if nobody is known to be.
 
         Raises
         ------
         OSError
             If the disk does not say.
         """
-        return _read(self._spec.folder / ATTEMPT_FILE) in self._not_newer
+        try:
+            now = (self._directory / DRIVER_FILE).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if (seen := (now.st_ino, now.st_mtime_ns)) != self._seen:
+            self._holder, self._seen = _driver(self._directory), seen
+        return self._holder.get("token")
+
+    def check(self, token: str) -> None:
+        """See that no newer driver is in charge; before whatever two drivers must not both write.
+
+        The lock alone does not say: a file system takes it from a node that it takes for dead, and
+        some keep out only processes of the same node.
+
+        Raises
+        ------
+        CampaignStopped
+            If there is one.
+        OSError
+            If the disk does not say.
+        """
+        if self.token() not in (None, token):
+            holder = self._holder
+            raise CampaignStopped(
+                f"{self._directory}: process {holder.get('pid')} on {holder.get('host')} has taken "
+                "it over; this driver stops and has written nothing since"
+            )
 
 
-@contextmanager
-def sole_writer(folder: Path, attempt: str, patience_seconds: float = 60.0) -> Iterator[None]:
-    """Be the one process that writes into a trial's folder.
-
-    Parameters
-    ----------
-    folder
-        The trial's folder.
-    attempt
-        Put up before the wait, so that an earlier holder sees it and gives way.
-    patience_seconds
-        How long to wait for that.
-
-    Raises
-    ------
-    Busy
-        If another process holds the folder for longer.
-    """
-    write_text(folder / ATTEMPT_FILE, attempt)
-    try:
-        with locked(folder / WRITER_LOCK, patience_seconds):
-            yield
-    except Held:
-        raise Busy(
-            f"another process has been writing to {folder} for {patience_seconds:.0f} s"
-        ) from None
+def is_driven(run_directory: Path) -> bool:
+    """Whether a driver holds the run's lock, which goes with its process."""
+    return is_locked(run_directory / LOCK_FILE)
 
 
 def _driver(run_directory: Path) -> dict[str, str]:

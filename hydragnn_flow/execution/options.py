@@ -119,7 +119,8 @@ class Options(Section):
     """Shell lines to run before the workers start, such as `module load rocm`."""
     environment: str | None = None
     """Where nodes read the Python environment. `stage` copies it into the nodes' scratch when a job
-    starts, a directory names another place for the copy. By default nodes read it where it is."""
+    starts, a directory names another place for the copy, `shared` leaves it where it is. By default
+    `stage` from 64 nodes on, with Slurm and a scratch."""
     heartbeat: int | None = Field(default=None, ge=1)
     """Seconds between heartbeats. After four missed heartbeats a node counts as lost."""
     node: NodeOptions | None = None

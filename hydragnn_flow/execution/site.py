@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from hydragnn_flow.execution.options import (
 from hydragnn_flow.placement import Gcd
 
 Scheduler = Literal["slurm", "pbs"]
-PoolName = Literal["gcd", "node"]
-"""Pools of a site, by the resources of each worker."""
+LABEL = "gcd"
+"""Name of a site's Parsl executor, which has a worker for each GCD."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,20 @@ class Site:
     """Nodes a campaign may use at a time, in all blocks."""
     node: Node
     parsl_config: Callable[[Path], Any]
-    """Directory for Parsl's own files -> `parsl.Config` with executors `gcd` and `node`."""
+    """Directory for Parsl's own files -> `parsl.Config` with an executor `gcd`."""
     blocks: int = 1
-    """Most blocks at a time, of both pools together; each has `nodes // blocks` nodes."""
+    """Most blocks at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
     """Batch system that starts the blocks; none if processes are started directly."""
+    sends_store: bool = False
+    """Whether Slurm brings a copy of the store to the scratch of each node before it gets work."""
+    ends: float = math.inf
+    """Time by the monotonic clock at which all nodes are gone [s], where no scheduler says it."""
+
+    @property
+    def gcds_of_a_block(self) -> int:
+        """GCDs of all nodes of a block."""
+        return self.nodes // self.blocks * len(self.node.gcds)
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:

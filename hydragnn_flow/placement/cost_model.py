@@ -89,8 +89,8 @@ class Taken:
     """All of its time over that of its training steps."""
     memory: float | None = None
     """Peak memory, without the process; None if the process is most of it."""
-    together: int = 1
-    """Segments side by side on the GCD, itself included."""
+    together: float = 1.0
+    """Mean number of segments on the GCD while it was there, itself included."""
     width: int = 1
     """GCDs it had."""
 
@@ -180,7 +180,7 @@ class CostModel:
         return math.exp(self._memory.expected(kind)) * margin
 
 
-def _conditions(together: int, width: int) -> tuple[float, ...]:
+def _conditions(together: float, width: int) -> tuple[float, ...]:
     """Logarithms on which a segment's time depends linearly, beside its network."""
     return math.log(together), math.log(width)
 

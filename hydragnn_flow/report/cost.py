@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from hydragnn_flow.report.text import number
 from hydragnn_flow.report.timeline import union
 from hydragnn_flow.segment import SegmentResult
 
+_Times = defaultdict[Hashable, list[tuple[float, float]]]
+"""Place -> when segments used it, as Unix times [s]."""
 
-def cost_of(segments: Sequence[SegmentResult]) -> dict[str, Any]:
-    """What segments have cost.
+
+def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
+    """What segments have cost; each is looked at once.
 
     Returns
     -------
@@ -21,15 +24,27 @@ def cost_of(segments: Sequence[SegmentResult]) -> dict[str, Any]:
         ``cpu_seconds``; ``joules`` of the segments that were counted, and ``uncounted``, the number
         of others that took any time; ``peak_memory_gib`` of a process.
     """
-    timed = [s for s in segments if s.gcds and s.started > 0 and s.ended > s.started]
-    counted = [s.joules for s in segments if s.joules is not None]
+    gcds: _Times = defaultdict(list)
+    nodes: _Times = defaultdict(list)
+    joules: list[float] = []
+    uncounted, cpu_seconds, peak_memory_gib = 0, 0.0, 0.0
+    for segment in segments:
+        cpu_seconds += segment.cpu_seconds
+        peak_memory_gib = max(peak_memory_gib, segment.peak_memory_gib)
+        if segment.joules is not None:
+            joules.append(segment.joules)
+        if segment.gcds and 0 < segment.started < segment.ended:
+            uncounted += segment.joules is None
+            for place in segment.places:
+                gcds[place].append((segment.started, segment.ended))
+                nodes[place[0]].append((segment.started, segment.ended))
     return {
-        "gcd_hours": _hours((place, s) for s in timed for place in s.places),
-        "node_hours": _hours((node, s) for s in timed for node, _ in s.places),
-        "cpu_seconds": sum(s.cpu_seconds for s in segments),
-        "joules": sum(counted) if counted else None,
-        "uncounted": sum(s.joules is None for s in timed),
-        "peak_memory_gib": max((s.peak_memory_gib for s in segments), default=0.0),
+        "gcd_hours": _hours(gcds),
+        "node_hours": _hours(nodes),
+        "cpu_seconds": cpu_seconds,
+        "joules": sum(joules) if joules else None,
+        "uncounted": uncounted,
+        "peak_memory_gib": peak_memory_gib,
     }
 
 
@@ -58,9 +73,6 @@ def energy(joules: float, uncounted: int) -> str:
     return f"{told}, {uncounted:,} segments not counted" if uncounted else told
 
 
-def _hours(used: Iterable[tuple[Hashable, SegmentResult]]) -> float:
-    """Hours of all keys together in which a segment used them."""
-    times: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
-    for key, segment in used:
-        times[key].append((segment.started, segment.ended))
+def _hours(times: _Times) -> float:
+    """Hours of all places together in which a segment used them."""
     return sum(end - start for of in times.values() for start, end in union(of)) / 3600

@@ -16,11 +16,11 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]  # absent 
 from torch.multiprocessing.spawn import start_processes
 
 from hydragnn_flow.config import NetworkConfig, load_network
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.distributed import joined
@@ -35,13 +35,13 @@ def network_of(directory: RunDirectory, trial: int | None) -> dict[str, Any]:
     InputError
         If the run has no such trial.
     """
-    if trial is None:
-        return read_run(directory.path).config.network_values({})
-    file = directory.trial(trial) / "config.json"
-    if not file.is_file():
-        raise InputError(f"{directory.path}: has no trial {trial}; see `hydragnn-flow status`")
-    found: dict[str, Any] = read_json(file)["NeuralNetwork"]
-    return found
+    parameters: dict[str, Any] = {}
+    if trial is not None:
+        trials = {record.number: record for record in read_trials(directory.path)}
+        if trial not in trials:
+            raise InputError(f"{directory.path}: has no trial {trial}; see `hydragnn-flow status`")
+        parameters = trials[trial].parameters
+    return read_run(directory.path).config.network_values(parameters)
 
 
 def profile_network(

@@ -141,9 +141,9 @@ def _units(run_directory: Path) -> dict[str, str]:
 
 
 def _begun(members: Path) -> dict[int, float]:
-    """Each member that a worker has begun, and when [s]."""
+    """Each member that was sent and has not ended, and when [s]."""
     found = {}
-    for file in members.glob("*/attempt"):
+    for file in members.glob("*/begun"):
         if file.parent.name.isdigit():
             found[int(file.parent.name)] = file.stat().st_mtime
     return found

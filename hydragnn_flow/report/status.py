@@ -25,8 +25,6 @@ from hydragnn_flow.segment import SegmentResult
 
 _MOST_FAILURES = 3
 _MOST_CHARACTERS = 200
-# A worker of the pool `gcd` is a GCD, one of the pool `node` a node.
-_UNITS = {"gcd": "GCDs", "node": "nodes"}
 
 
 def status_table(run_directory: Path, best: int = 5) -> RenderableType:
@@ -89,7 +87,8 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
         return
     driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
     yield f"driver: process {driver['pid']} on {driver['host']}"
-    if (workers.get("driver_pid"), workers.get("host")) == (driver["pid"], driver["host"]):
+    is_its = (workers.get("driver_pid"), workers.get("host")) == (driver["pid"], driver["host"])
+    if is_its and "blocks" in workers:  # a driver of an earlier version writes another form
         yield from _workers(workers)
     now = time.time()
     if (end := predicted_end(stage, now)) is not None:
@@ -97,12 +96,12 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
-    for name, pool in workers["pools"].items():
-        blocks = _blocks(pool["blocks"])
-        if blocks or pool["tasks"]:
-            busy = min(pool["tasks"], pool["workers"])
-            there = f"{busy:,} of {pool['workers']:,} {_UNITS.get(name, 'workers')} busy"
-            yield ", ".join([f"pool {name}: {there}", *blocks])
+    blocks = _blocks(workers["blocks"])
+    if blocks or workers["tasks"]:
+        busy = min(workers["tasks"], workers["workers"])
+        yield ", ".join([f"{busy:,} of {workers['workers']:,} GCDs busy", *blocks])
+    for when, event in workers.get("events", [])[-_MOST_FAILURES:]:
+        yield f"{time.strftime('%m-%d %H:%M:%S', time.localtime(when))} {event}"
     if workers["bad_nodes"]:
         names = ", ".join(workers["bad_nodes"])
         yield f"taken out of use, as segments ended badly there: {names}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages import JournalStorage
@@ -21,14 +22,25 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there
+from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.search.records import TrialRecord, own, record_of
 
 STUDY = "search"
 """Name of the study in a run's journal."""
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 # A study has few domains, but Optuna parses one for every parameter of every trial it reads or
 # writes, and has no public place to keep them.
 journal.json_to_distribution = cache(journal.json_to_distribution)  # type: ignore[attr-defined]
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    """A record of a journal; ValueError if it is none."""
+    try:
+        record: dict[str, Any] = _decode(line)
+    except msgspec.DecodeError:  # NaN, which is no JSON and Optuna writes; or damage
+        record = json.loads(line)
+    return record
 
 
 class GroupCommitBackend(BaseJournalBackend):
@@ -60,7 +72,7 @@ class GroupCommitBackend(BaseJournalBackend):
                 self.line += 1
                 if not line.endswith(b"\n"):
                     return  # still being written; the rest may come before the next look
-                yield json.loads(line)
+                yield _decoded(line)
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """Records that the storage has not read yet; it reads each once."""
@@ -139,7 +151,7 @@ class StudyStorage(JournalStorage):
     def __init__(self, path: Path) -> None:
         drop_torn_record(path)
         self._journal = GroupCommitBackend(path)
-        with _damage_named(self._journal):
+        with _damage_named(self._journal), no_collection():
             super().__init__(self._journal)
 
     def __reduce__(self) -> str:

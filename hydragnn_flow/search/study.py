@@ -208,11 +208,13 @@ class Search:
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
 
-    def end_waiting(self) -> None:
-        """End the trials that wait to be promoted: nothing will be reported any more."""
-        for number in list(self.rungs.waiting()):
+    def end_waiting(self) -> list[int]:
+        """End the trials that wait to be promoted, and name them; nothing is reported any more."""
+        waiting = list(self.rungs.waiting())
+        for number in waiting:
             self.rungs.forget(number)
             self._tell(number, TrialState.PRUNED)
+        return waiting
 
     def commit(self) -> None:
         """Put every change on disk, together.

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hydragnn_flow.execution.options import cores_in
-from hydragnn_flow.execution.site import Site, about_site, load_site
+from hydragnn_flow.execution.site import LABEL, Site, about_site, load_site
 
 # Line of a batch script whose job the scheduler does not start a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
@@ -58,12 +58,8 @@ class SiteSuite:
         assert sum(map(len, groups)) == len(set().union(*groups))
         assert all(len(group) in [node.cores_per_gcd * n for n in (1, 2, 4)] for group in groups)
 
-    def test_its_pools_have_a_worker_per_gcd_and_one_per_node(
-        self, site: Site, tmp_path: Path
-    ) -> None:
-        executors = executors_of(site, tmp_path)
-        assert executors["gcd"].max_workers_per_node == len(site.node.gcds)
-        assert executors["node"].max_workers_per_node == 1
+    def test_it_has_a_worker_for_each_gcd(self, site: Site, tmp_path: Path) -> None:
+        assert executors_of(site, tmp_path)[LABEL].max_workers_per_node == len(site.node.gcds)
 
     def test_its_workers_bind_themselves_and_take_one_task_at_a_time(
         self, site: Site, tmp_path: Path
@@ -92,12 +88,10 @@ class SiteSuite:
     def test_its_batch_scripts_say_when_they_end_and_are_started_once(self, site: Site) -> None:
         from hydragnn_flow.execution.sites.preview import preview
 
-        blocks = preview(site).blocks
-        assert set(blocks) == {"gcd", "node"}
+        script = preview(site).block.script
         if site.scheduler is not None:
-            for block in blocks.values():
-                assert "HYDRAGNN_FLOW_JOB_END=" in block.script
-                assert _STARTED_ONCE[site.scheduler] in block.script
+            assert "HYDRAGNN_FLOW_JOB_END=" in script
+            assert _STARTED_ONCE[site.scheduler] in script
 
 
 def example_options(name: str | Path) -> dict[str, Any]:

@@ -1,26 +1,33 @@
-"""Checkpoints: written whole or not at all, read without running code from them."""
+"""Checkpoints: written whole or not at all, read without running code from them.
+
+Each sending of a segment writes a file of its own, and takes away those before it once it has. So
+nothing has to keep two writers apart: one that was taken for lost writes what nobody reads, or what
+is as good.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import patiently, replacing
+from hydragnn_flow.files import is_there, patiently, replacing
 
-VERSION = 4
+VERSION = 5
 FILE = "checkpoint.pt"
+PATTERN = "checkpoint*.pt"
+"""Matches the names of all checkpoints of a folder."""
 # A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
 SECONDS_TO_RECOVER = 60.0
+_NAME = re.compile(r"checkpoint(-\w+)?\.pt")
 
 
-def save_checkpoint(
-    path: Path, state: dict[str, Any], may_write: Callable[[], bool] = lambda: True
-) -> None:
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` to ``path`` so that a crash leaves the old file or the new one, never a part.
 
     Parameters
@@ -29,9 +36,6 @@ def save_checkpoint(
         The checkpoint file.
     state
         Tensors and plain Python values only.
-    may_write
-        Asked right before the old file is replaced, each time that is tried: while a disk was
-        away, another node may have got further. If it says no, the old file stays.
 
     Raises
     ------
@@ -39,14 +43,30 @@ def save_checkpoint(
         Naming the file, if the disk does not take it, or is full or out of reach for longer.
     """
     try:
-        patiently(lambda: _write(path, state, may_write), seconds=SECONDS_TO_RECOVER)
+        patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(path: Path, state: dict[str, Any], may_write: Callable[[], bool]) -> None:
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, of all sendings that have left one.
+
+    Raises
+    ------
+    OSError
+        If the disk does not say.
+    """
     try:
-        with replacing(path, may_write) as temporary, temporary.open("wb") as file:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save({"version": VERSION, **state}, file)
             file.flush()
             os.fsync(file.fileno())
@@ -85,3 +105,54 @@ def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") ->
             f"{remedy}"
         )
     return state
+
+
+def furthest(
+    files: Sequence[Path], counts: Callable[[dict[str, Any]], bool] = lambda state: True
+) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint that has got furthest, and its content; None if there are none.
+
+    Parameters
+    ----------
+    files
+        To look among.
+    counts
+        Whether one with such content counts.
+
+    Raises
+    ------
+    InputError
+        If none of them can be read.
+    """
+    found: tuple[Path, dict[str, Any]] | None = None
+    damaged: InputError | None = None
+    for file in files:
+        try:
+            state = load_checkpoint(file)
+        except InputError as error:
+            damaged = error
+            continue
+        if counts(state) and (found is None or _far(found[1]) < _far(state)):
+            found = file, state
+    if found is None and damaged is not None:
+        raise damaged
+    return found
+
+
+def named_or_furthest(path: Path) -> tuple[Path, dict[str, Any]]:
+    """A checkpoint that the ledger names, or where that is gone another sending's, and its content.
+
+    A sending that was taken for lost, and was not, may have replaced it by its own.
+
+    Raises
+    ------
+    InputError
+        If neither can be read.
+    """
+    found = None if is_there(path) else furthest(checkpoints(path.parent))
+    return found or (path, load_checkpoint(path))
+
+
+def _far(state: dict[str, Any]) -> tuple[int, int]:
+    progress = state["progress"]
+    return progress["epoch"], progress["step"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
@@ -37,6 +38,15 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def told(self, text: str, device: torch.device) -> str:
+        """What the first rank has to say to all of them, in ASCII; all ranks call this."""
+        if self.size == 1:
+            return text
+        length = int(self.sum(torch.tensor(float(len(text) * self.is_first), device=device)))
+        codes = [*text.encode("ascii")] if self.is_first else [0] * length
+        codes = self.sum(torch.tensor(codes, dtype=torch.float64, device=device)).tolist()
+        return bytes(map(int, codes)).decode("ascii")
 
     def wait(self) -> None:
         """Wait until every rank is here."""

@@ -34,17 +34,18 @@ class EnergyMeter:
     device
         Where the work is done.
     fraction
-        Of the energy of these counters that is the work's own.
+        Of the energy of these counters that is the work's own, now.
     """
 
-    def __init__(self, device: torch.device, fraction: float = 1.0) -> None:
-        self._fraction = fraction
+    def __init__(self, device: torch.device, fraction: Callable[[], float] = lambda: 1.0) -> None:
+        self._fraction, self._joules = fraction, 0.0
         self._counters = _counters(device)
-        self._begin = [counter() for counter in self._counters]
+        self._last = [counter() for counter in self._counters]
         self._read = time.monotonic()
 
     def poll(self) -> None:
-        """Read the counters if that is due, so that none begins anew twice in between.
+        """Read the counters if that is due: others may begin or end on the device, and no counter
+        is to begin anew twice in between.
 
         To be called at least every minute or so.
         """
@@ -57,8 +58,9 @@ class EnergyMeter:
         if not self._counters:
             return None
         now = [counter() for counter in self._counters]
-        used = (after - before for before, after in zip(self._begin, now, strict=True))
-        return self._fraction * sum(used)
+        used = (after - before for before, after in zip(self._last, now, strict=True))
+        self._joules, self._last = self._joules + self._fraction() * sum(used), now
+        return self._joules
 
 
 def rapl_counters(root: Path = _POWERCAP) -> list[Counter]:

@@ -21,6 +21,9 @@ SECONDS_BETWEEN_SYNCS = 1.0
 CHECKPOINT_FRACTION = 0.05
 # A long epoch is saved within as well, or a lost node would cost all of it.
 SECONDS_UNSAVED = 300.0
+# Checkpoints that the processes of a site may write on the way in a second, all of them together:
+# each is some requests of a file system that they and many others share.
+SAVES_PER_SECOND = 40.0
 # Kept free before the deadline, for what takes longer than ever before.
 SPARE_SECONDS = 5.0
 
@@ -45,10 +48,12 @@ class TrainingMonitor:
     device
         Where the losses are.
     deadline
-        Unix time [s] by which the last checkpoint must be written.
+        Time by the monotonic clock [s] by which the last checkpoint must be written.
     should_stop
         Whether the segment is asked to end; asked before every step, with several ranks at
         every synchronisation.
+    seconds_between_saves
+        Least time between checkpoints on the way [s].
     alive
         Told before every step, and every batch of an evaluation, how long the longest step has
         taken [s]: by then it does not hang. 0 before the first synchronisation.
@@ -60,10 +65,12 @@ class TrainingMonitor:
         device: torch.device,
         deadline: float | None,
         should_stop: Callable[[], bool],
+        seconds_between_saves: float = 0.0,
         alive: Callable[[float], None] = lambda longest_step: None,
     ) -> None:
         self.world, self.device, self.deadline = world, device, deadline
         self.should_stop, self.alive = should_stop, alive
+        self._seconds_between_saves = seconds_between_saves
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._synced = self._saved = time.monotonic()
@@ -131,7 +138,8 @@ class TrainingMonitor:
         shared = torch.tensor(mine, dtype=torch.float64, device=self.device)
         together = self.world.sum(torch.cat([read, shared])).tolist()
         values, (seconds, asked, late, unsaved, save) = together[:-5], together[-5:]
-        self._save_is_worth_it = save <= CHECKPOINT_FRACTION * unsaved
+        least = max(save / CHECKPOINT_FRACTION, self._seconds_between_saves)
+        self._save_is_worth_it = unsaved >= least
         self._save_is_urgent = unsaved >= SECONDS_UNSAVED
         self._agreed = _ASKED if asked else _LATE if late else ""
         self._slowest_step = max(self._slowest_step, seconds)
@@ -175,7 +183,7 @@ class TrainingMonitor:
         # Several ranks do not ask again before their next synchronisation.
         step = self._slowest_step * (self._steps_between_syncs if self.world.size > 1 else 1)
         ahead = step + self._slowest_evaluation + self._save_seconds + SPARE_SECONDS
-        return time.time() + ahead > self.deadline
+        return time.monotonic() + ahead > self.deadline
 
     def _check(self, losses: list[float], norms: list[float], epoch: int, step: int) -> None:
         first = step - len(losses) + 1

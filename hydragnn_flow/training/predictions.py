@@ -1,20 +1,17 @@
-"""Predictions kept beside a checkpoint, for the ensemble to read instead of making them again."""
+"""Predictions kept in a checkpoint, for the ensemble to read instead of making them again."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
-from hydragnn_flow.files import patiently, replacing
 from hydragnn_flow.training.batching import Step
-from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import World
 
 if TYPE_CHECKING:
@@ -23,91 +20,37 @@ if TYPE_CHECKING:
 Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
-FILES = {VALIDATION: "validation.npz", CALIBRATION: "calibration.npz", TEST: "test.npz"}
-"""File of each split whose predictions are kept, in the folder of the trial or member."""
-_MADE_BY = "made by"  # no name of an output
+SPLITS = (VALIDATION, CALIBRATION, TEST)
+"""Splits whose predictions are kept, of a trial those for the first alone."""
+KEY = "predicted"
+"""Of a checkpoint: split -> output -> what its best weights predict."""
 
 
-def made_by(progress: Mapping[str, Any]) -> str:
-    """Identifier of a checkpoint's best weights, different from all others that its folder has had.
+def kept(predictions: Predicted, split: GraphSplit) -> dict[str, Tensor]:
+    """Predictions as a checkpoint has them.
 
-    Parameters
-    ----------
-    progress
-        Of the checkpoint.
-    """
-    return f"epoch {progress['best_epoch']}, error {float(progress['best_val_error']).hex()}"
-
-
-def save_predictions(
-    folder: Path,
-    split: GraphSplit,
-    predictions: Predicted,
-    by: str,
-    may_write: Callable[[], bool] = lambda: True,
-) -> None:
-    """Write predictions for a split; a crash leaves the old file or the new one, never a part.
-
-    Values of atoms are kept in float32, as networks compute them; energies of
-    structures in the precision they come in, as they may be large. Nothing is compressed: the last
-    bits of a number are as good as random, and zlib makes a twelfth of it at a hundredth of a
-    disk's speed.
+    Values of atoms are kept in float32, as networks compute them; energies of structures in the
+    precision they come in, as they may be large.
 
     Parameters
     ----------
-    folder
-        Of the trial or member.
-    split
-        One of :data:`FILES`.
     predictions
-        What to keep.
-    by
-        The weights that made them; see :func:`made_by`.
-    may_write
-        Asked right before an old file is replaced; where it says no, that stays.
-
-    Raises
-    ------
-    OSError
-        If the disk is full or out of reach for long.
+        To keep.
+    split
+        What they are for.
     """
-    # With the names of all that follows: a damaged directory may hide a part.
-    content: dict[str, NDArray[Any]] = {_MADE_BY: np.array([by, *predictions])}
-    for name, values in predictions.items():
-        content[name] = values.astype(np.float32) if len(values) > len(split) else values
-
-    def write() -> None:
-        with (
-            replacing(folder / FILES[split.name], may_write) as temporary,
-            zipfile.ZipFile(temporary, "w") as archive,
-        ):
-            # As np.savez does, to which arrays are keywords: none could be named `file`.
-            for name, values in content.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, values, allow_pickle=False)
-
-    patiently(write, seconds=SECONDS_TO_RECOVER)
+    return {
+        name: torch.from_numpy(values.astype(np.float32) if len(values) > len(split) else values)
+        for name, values in predictions.items()
+    }
 
 
-def load_predictions(folder: Path, split: str, by: str) -> dict[str, NDArray[np.float64]] | None:
-    """Predictions kept by :func:`save_predictions`; None if there are none by these weights."""
-    try:
-        with np.load(folder / FILES[split], allow_pickle=False) as file:
-            kept, *names = file[_MADE_BY].tolist()
-            if kept != by:
-                return None
-            return {name: file[name].astype(np.float64) for name in names}
-    except Exception:  # what is damaged makes them raise whatever they stumble over
+def predictions_in(state: Mapping[str, Any], split: str) -> dict[str, NDArray[np.float64]] | None:
+    """Predictions for a split in a checkpoint; None if it has none."""
+    found = state.get(KEY, {}).get(split)
+    if found is None:
         return None
-
-
-def are_kept(folder: Path, split: str, by: str) -> bool:
-    """Whether there are predictions of just these weights; whether they are whole is not read."""
-    try:
-        with np.load(folder / FILES[split], allow_pickle=False) as file:
-            return str(file[_MADE_BY][0]) == by
-    except Exception:
-        return False
+    return {str(name): values.numpy().astype(np.float64) for name, values in found.items()}
 
 
 def gathered(

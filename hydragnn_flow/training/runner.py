@@ -12,14 +12,13 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, Stopped
 from hydragnn_flow.training.predict import outputs_of, split_batches
-from hydragnn_flow.training.predictions import FILES, are_kept, made_by, save_predictions
+from hydragnn_flow.training.predictions import SPLITS
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -37,8 +36,7 @@ def run_segment(
     device: torch.device | str = "cpu",
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    may_write: Callable[[], bool] = lambda: True,
-    energy_fraction: float = 1.0,
+    energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
     """Train from the checkpoint to the segment's rung.
@@ -56,10 +54,8 @@ def run_segment(
     should_stop
         Asked before every step, with several ranks about every second; a yes ends the segment with
         a checkpoint.
-    may_write
-        Asked by the first rank right before it replaces a file in the segment's folder.
     energy_fraction
-        The segment's part of the energy that this rank's counters see.
+        Gives the segment's part of the energy that this rank's counters see.
     alive
         Told before every step and every batch that is predicted how long the longest step has
         taken [s], 0 if that is not known.
@@ -84,7 +80,7 @@ def run_segment(
     try:
         store = _open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
-        trainer = Trainer(spec, store, device, world, may_write, spent)
+        trainer = Trainer(spec, store, device, world, spent)
         outcome = replace(
             outcome,
             from_epoch=trainer.progress.epoch,
@@ -95,17 +91,14 @@ def run_segment(
         trainer.run(is_over, alive)
         trainer.leave()
         if world.is_first:
-            _keep_validation(trainer)
             # A worker predicts as it has trained; the driver, on a login node, should not.
-            for split in FILES if spec.kind == "member" else (VALIDATION,):
-                if split in store.splits:
-                    _keep_missing(trainer, store[split], is_over)
+            for split in SPLITS if spec.kind == "member" else SPLITS[:1]:
+                if split in store.splits and split not in trainer.predicted:
+                    _predict(trainer, store[split], is_over)
     except Diverged as error:
         outcome = replace(outcome, status="diverged", reason=str(error))
     except Stopped as stop:
         outcome = replace(outcome, status="interrupted", reason=str(stop))
-        if trainer is not None and world.is_first:
-            _keep_validation(trainer)
     except (MemoryError, RuntimeError) as error:
         reason = out_of_memory(error)
         if reason is None:
@@ -132,6 +125,7 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
     progress = trainer.progress
     outcome = replace(
         outcome,
+        checkpoint=checkpoint.name if (checkpoint := trainer.sending.checkpoint) else "",
         to_epoch=progress.epoch,
         history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
     )
@@ -149,24 +143,12 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
     return outcome
 
 
-def _keep_validation(trainer: Trainer) -> None:
-    """Keep what the best weights predicted when they were judged, where this segment found them."""
-    if trainer.predicted is not None:
-        by = made_by(vars(trainer.progress))
-        folder, predicted = trainer.spec.folder, trainer.predicted
-        save_predictions(folder, trainer.val, predicted, by, trainer.may_write)
-        trainer.predicted = None
+def _predict(trainer: Trainer, split: GraphSplit, should_stop: Callable[[], bool]) -> None:
+    """Predict a split with the best weights, and keep that in the checkpoint.
 
-
-def _keep_missing(trainer: Trainer, split: GraphSplit, should_stop: Callable[[], bool]) -> None:
-    """Predict a split with the best weights, unless what they predict is kept.
-
-    Those of the validation split are kept, unless the best weights are those of a process that was
-    killed, or of the trial that a member continues.
+    For the validation split this has been done, unless the best weights are those of a process that
+    was killed, or of the trial that a member continues.
     """
-    by = made_by(vars(trainer.progress))
-    if are_kept(trainer.spec.folder, split.name, by):
-        return
 
     def batches() -> Iterator[Batch]:
         for batch in split_batches(split, trainer.reading):
@@ -175,5 +157,4 @@ def _keep_missing(trainer: Trainer, split: GraphSplit, should_stop: Callable[[],
             yield batch
 
     trainer.model.load_state_dict(trainer.best)
-    predicted = outputs_of(trainer.model, batches(), trainer.device).arrays()
-    save_predictions(trainer.spec.folder, split, predicted, by, trainer.may_write)
+    trainer.keep_predictions(split, outputs_of(trainer.model, batches(), trainer.device).arrays())

@@ -16,26 +16,26 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit, GraphStore
-from hydragnn_flow.files import is_there
 from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoint import named_or_furthest
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
-from hydragnn_flow.training.monitor import Diverged, Stopped, TrainingMonitor
+from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
 from hydragnn_flow.training.optimizers import (
     make_optimizer,
     optimizer_state,
     scaled_learning_rate,
 )
 from hydragnn_flow.training.predict import Outputs
-from hydragnn_flow.training.predictions import Predicted, gathered
+from hydragnn_flow.training.predictions import KEY, Predicted, gathered, kept
 from hydragnn_flow.training.schedules import Schedule
+from hydragnn_flow.training.sendings import Sending
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.trivial import trivial_errors
@@ -59,8 +59,6 @@ class Trainer:
         Where to compute.
     world
         This process's place among the ranks.
-    may_write
-        Asked by the first rank right before it replaces a checkpoint.
     spent
         What the segment has taken so far, on all ranks, each of which asks; kept in the checkpoint
         together with earlier costs.
@@ -72,11 +70,10 @@ class Trainer:
         store: GraphStore,
         device: torch.device,
         world: World,
-        may_write: Callable[[], bool] = lambda: True,
         spent: Callable[[], Spent] = Spent,
     ) -> None:
         self.spec, self.world, self.device = spec, world, device
-        self.may_write, self.spent = may_write, spent
+        self.spent = spent
         self.spent_before = Spent()
         """Cost of earlier segments up to the checkpoint that this one begins with."""
         network = spec.network
@@ -107,10 +104,11 @@ class Trainer:
         self.progress = Progress()
         self.monitor: TrainingMonitor | None = None
         """Monitor of the last run, with the number and time of its steps."""
-        self.predicted: Predicted | None = None
-        """Validation predictions by the best weights, if the last run found those."""
+        self.predicted: dict[str, dict[str, Tensor]] = {}
+        """What the best weights predict, as far as that is known: split -> output -> values."""
         self._outputs: Outputs | None = None
-        """The same on this rank alone."""
+        """Validation predictions by the best weights of this run, on this rank alone."""
+        self.sending = Sending(spec)
         self._unsaved = False
         self._restore()
         self.parallel: nn.Module = self.model
@@ -144,7 +142,9 @@ class Trainer:
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
         self.monitor = monitor = TrainingMonitor(
-            self.world, self.device, self.spec.deadline, should_stop, alive
+            *(self.world, self.device, self.spec.deadline, should_stop),
+            seconds_between_saves=self.spec.site_gcds / SAVES_PER_SECOND,
+            alive=alive,
         )
         try:
             while not self.is_finished:
@@ -166,12 +166,15 @@ class Trainer:
         self._end(monitor)
 
     def _end(self, monitor: TrainingMonitor) -> None:
-        if self._unsaved:
-            self._save(monitor)
         if self._outputs is not None:
             steps = plan_in_order(self.val, self.reading, self.world.size)
             mine = self._outputs.arrays()
-            self.predicted = gathered(mine, self.val, steps, self.world, self.device)
+            found = gathered(mine, self.val, steps, self.world, self.device)
+            self._outputs = None
+            if found is not None:
+                self.predicted[self.val.name] = kept(found, self.val)
+        if self._unsaved:
+            self._save(monitor)
 
     def leave(self) -> None:
         """End the ranks' process group; each rank can continue alone."""
@@ -286,22 +289,34 @@ class Trainer:
         optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
         if self.world.is_first:
-            save_checkpoint(
-                self.spec.folder / FILE,
+            self.sending.write(
                 {
                     "model": self.model.state_dict(),
                     "average": self.average.state_dict(),
                     "best": self.best,
+                    KEY: self.predicted,
                     "optimizer": optimizer,
                     "schedule": self.schedule.state_dict(),
                     "progress": vars(self.progress),
                     "random": random_state(self.device),
                     "spent": [before.seconds + now.seconds, before.joules + now.joules],
-                },
-                self.may_write,
+                }
             )
         self.world.wait()
         self._unsaved = False
+
+    def keep_predictions(self, split: GraphSplit, predictions: Predicted) -> None:
+        """Put what the best weights predict into the checkpoint; for the first rank alone.
+
+        Parameters
+        ----------
+        split
+            What was predicted, when all else had been saved.
+        predictions
+            In its order.
+        """
+        self.predicted[split.name] = kept(predictions, split)
+        self.sending.rewrite({KEY: self.predicted})
 
     def _save(self, monitor: TrainingMonitor) -> None:
         start = time.monotonic()
@@ -309,14 +324,12 @@ class Trainer:
         monitor.saved(time.monotonic() - start)
 
     def _restore(self) -> None:
-        path = self.spec.folder / FILE
-        begins = not is_there(path)
-        if begins and self.spec.start_from is not None:
-            path = Path(self.spec.start_from)
-        if is_there(path):
+        state = self.sending.begin(self.world, self.device)
+        if state is None and self.spec.start_from is not None:
+            _, state = named_or_furthest(Path(self.spec.start_from))
+        if state is not None:
             # Read on the host, whence everything goes where it belongs: an optimiser's count of
             # steps stays there unless a fused kernel wants it, or each step would wait to read it.
-            state = load_checkpoint(path)
             self.model.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             self.best = {name: value.to(self.device) for name, value in state["best"].items()}
@@ -327,12 +340,13 @@ class Trainer:
             self.schedule.load_state_dict(state["schedule"])
             self.progress = Progress(**state["progress"])
             set_random_state(state["random"], self.device)
-            if begins:
+            if self.sending.checkpoint is not None:
+                self.predicted = state[KEY]
+                self.spent_before = Spent(*state["spent"])
+            else:
                 if self.progress.epoch < self.spec.until_epoch:
                     self.progress.leave_trial()
                 self._unsaved = True
-            else:
-                self.spent_before = Spent(*state["spent"])
         if not self.world.is_first:
             # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
@@ -449,6 +463,7 @@ class Trainer:
         progress.best_val_error, progress.best_val_loss = error, val_loss
         progress.best_epoch, progress.metrics = progress.epoch, metrics
         self.best = _copy(model.state_dict())
+        self.predicted = {}
         return True
 
 

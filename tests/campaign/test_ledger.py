@@ -122,7 +122,7 @@ def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
     context, look, away = campaign(trials=2), Path.stat, [3]
 
     def stat(self: Path, **options: bool) -> os.stat_result:
-        if self.name == "checkpoint.pt" and away[0]:
+        if self.name == "driver.json" and away[0]:
             away[0] -= 1
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return look(self, **options)
@@ -132,3 +132,39 @@ def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
     trials, _ = run(context, well)
     assert len(trials) == 2
     assert away == [0]
+
+
+def test_of_trials_that_have_ended_only_what_members_need_stays_in_memory(
+    campaign: Campaign,
+) -> None:
+    """For the driver that ran them and for the next; of the others nothing is missing."""
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.number == 5:
+            raise KeyboardInterrupt
+        result = replace(well(spec), history=[[spec.until_epoch, 1.0, 1.0, 1.0]])
+        too_large = spec.number == 1 and spec.rung and spec.network.Training.accumulation_steps == 1
+        return replace(result, status="out_of_memory", to_epoch=0) if too_large else result
+
+    context = campaign()
+    with pytest.raises(KeyboardInterrupt):
+        run(context, machine)
+    on_disk = list(context.directory.results())
+    after = campaign()
+    phase = TrialPhase(after)
+    for ledger in (context.ledger, after.ledger):
+        for record in read_trials(context.directory.path):
+            whole = [r for r in on_disk if r.number == record.number]
+            kept = ledger.trials[record.number]
+            if record.state == "running":
+                assert kept == whole
+            else:
+                assert kept[-1].checkpoint == whole[-1].checkpoint
+                assert kept[-1].best_val_error == whole[-1].best_val_error
+                assert not any(r.history or r.metrics or r.parameters for r in kept)
+                tried = [r.status for r in kept]
+                assert tried.count("out_of_memory") == [r.status for r in whole].count(
+                    "out_of_memory"
+                )
+                assert tried.count("ok") == 1
+    phase.search.close()

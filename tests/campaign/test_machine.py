@@ -6,6 +6,7 @@ import ast
 import heapq
 import itertools
 import time
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,12 +16,15 @@ from typing import NoReturn
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS
-from phase_cases import SITE, Campaign, change_gcd, member_phase, well
+from phase_cases import NODE, SITE, Campaign, change_gcd, hosts, member_phase, well
 
 import hydragnn_flow.campaign
+from hydragnn_flow.campaign import dispatch
+from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_RECORDS
 from hydragnn_flow.campaign.machine import Clock, Event, WallClock, Workers
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution import PoolName, RankGroup
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 
 HOURS_OF_AN_EPOCH = 2.0
@@ -31,52 +35,68 @@ class Simulated:
 
     Parameters
     ----------
-    gcd, node
-        Workers of each pool.
+    nodes
+        How many.
+    most
+        Segments that may be on a GCD at the same time.
     """
 
-    def __init__(self, gcd: int, node: int) -> None:
-        self._free = {"gcd": gcd, "node": node}
+    def __init__(self, nodes: int, most: int = 1) -> None:
+        self._hosts, self._most = hosts(nodes), most
+        self._busy = Counter[tuple[str, int | None]]()
         self._now = 0.0
         self._order = itertools.count()
         self._ends: list[
-            tuple[float, int, PoolName, Future[list[SegmentResult]], list[SegmentResult]]
+            tuple[
+                float,
+                int,
+                set[tuple[str, int | None]],
+                Future[list[SegmentResult]],
+                list[SegmentResult],
+            ]
         ] = []
 
     def monotonic(self) -> float:
         return self._now
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        if events.empty() and seconds > 0:
-            self._move(seconds)
+        until = self._now + seconds
+        while events.empty() and self._now < until:
+            self._move(until - self._now)
         return None if events.empty() else events.get()
 
     def _move(self, seconds: float) -> None:
-        if not self._ends:
+        # Where the campaign looks again and again for what has ended, hours pass at once.
+        is_later = bool(self._ends) and self._ends[0][0] > self._now + seconds
+        if not self._ends or (is_later and seconds < SECONDS_BETWEEN_CHECKS):
             self._now += seconds
             return
-        self._now, _, pool, future, results = heapq.heappop(self._ends)
-        self._free[pool] += 1
+        self._now, _, places, future, results = heapq.heappop(self._ends)
+        self._busy.subtract(places)
         future.set_result(results)
 
-    def free(self, pool: PoolName) -> int:
-        return self._free[pool]
+    def hosts(self) -> list[Host]:
+        return self._hosts
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
-        assert self._free[pool] > 0
-        self._free[pool] -= 1
+    def call_off(self, node: str, attempt: str, reason: str) -> None: ...
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        places = {(node, rank.gcd) for rank in ranks}
+        self._busy.update(places)
+        assert len(places) == len(ranks)
+        assert all(self._busy[place] <= self._most for place in places)
         future: Future[list[SegmentResult]] = Future()
-        results = [self._result(group) for group in groups]
+        results = [self._result(rank) for rank in ranks]
         end = self._now + max(result.seconds for result in results)
-        heapq.heappush(self._ends, (end, next(self._order), pool, future, results))
+        heapq.heappush(self._ends, (end, next(self._order), places, future, results))
         return future
 
-    def _result(self, group: RankGroup) -> SegmentResult:
-        spec, ranks = group.spec, group.world or len(group.gcds or (0,))
-        hours = HOURS_OF_AN_EPOCH * (spec.until_epoch - spec.after_epoch) / ranks
+    def _result(self, rank: Rank) -> SegmentResult:
+        spec = rank.spec
+        hours = HOURS_OF_AN_EPOCH * (spec.until_epoch - spec.after_epoch) / rank.world
         return replace(well(spec), seconds=3600 * hours, node="n", gcds=["0"])
 
-    def update(self, gcd: int = 0, node: int = 0) -> None: ...
+    def update(self, demand: int = 0) -> None: ...
 
     def waiting(self) -> str:
         return ""
@@ -86,31 +106,103 @@ class Simulated:
     def avoid(self, node: str, reason: str) -> None: ...
 
 
+class Brief(Simulated):
+    """Segments of seconds that end one shortly after the other."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self.began: dict[int, float] = {}
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        self.began[ranks[0].spec.number] = self._now
+        return super().run(ranks, node)
+
+    def _result(self, rank: Rank) -> SegmentResult:
+        return replace(super()._result(rank), seconds=10.0 + 0.05 * rank.spec.number)
+
+
+def test_segments_that_end_within_a_moment_are_recorded_together(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MANY", 1)
+    context, machine = campaign(rungs="none"), Brief(3)
+    context.clock, context.site = machine, replace(SITE, nodes=3)
+    change_gcd(context, most_segments=1)
+    recorded: list[tuple[float, list[float]]] = []
+    record, began = context.ledger.record, machine.began
+
+    def recording(results: Sequence[SegmentResult]) -> None:
+        if results:
+            ends = [began[result.number] + result.seconds for result in results]
+            recorded.append((machine.monotonic(), ends))
+        record(results)
+
+    monkeypatch.setattr(context.ledger, "record", recording)
+    TrialPhase(context).run(machine)
+    delays = [now - end for now, ends in recorded for end in ends]
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(recorded)]
+    # The first is not kept waiting, nor is the last when it alone is left.
+    assert recorded[0][0] == 10.0 and len(delays) == TRIALS
+    assert len(recorded) < TRIALS and gaps[0] > SECONDS_BETWEEN_RECORDS - 1e-6
+    assert min(delays) > -1e-6 and max(delays) < SECONDS_BETWEEN_RECORDS + 1e-6
+
+
+class Uneven(Simulated):
+    """Every other segment takes four times as long."""
+
+    def __init__(self, nodes: int, most: int) -> None:
+        super().__init__(nodes, most)
+        self.spans: list[tuple[tuple[str, int | None], float, float]] = []
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        seconds = self._result(ranks[0]).seconds
+        self.spans.append(((node, ranks[0].gcd), self._now, self._now + seconds))
+        return super().run(ranks, node)
+
+    def _result(self, rank: Rank) -> SegmentResult:
+        return replace(super()._result(rank), seconds=1000.0 * (1 + 3 * (rank.spec.number % 2)))
+
+
+def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(
+    campaign: Campaign,
+) -> None:
+    context, machine = campaign(rungs="none"), Uneven(1, 2)
+    context.clock = machine
+    change_gcd(context, most_segments=2, launch_seconds=1.0)
+    TrialPhase(context).run(machine)
+    assert any(
+        slow[1] < quick[2] <= following[1] < slow[2]
+        for slow, quick, following in itertools.permutations(machine.spans, 3)
+        if slow[0] == quick[0] == following[0]
+    )
+
+
 def no_time_passes(*_: object) -> NoReturn:
     raise AssertionError("the campaign waits by the clock of this machine")
 
 
-@pytest.mark.parametrize(("gcds", "rounds"), [(2, 3), (6, 1)])
+@pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (3, 1)])
 def test_a_campaign_runs_to_its_end_on_simulated_gcds(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, gcds: int, rounds: int
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, nodes: int, rounds: int
 ) -> None:
     """Days of training, one trial on a GCD at a time."""
     monkeypatch.setattr(time, "sleep", no_time_passes)
     monkeypatch.setattr(WallClock, "next", no_time_passes)
     monkeypatch.setattr(WallClock, "monotonic", no_time_passes)
     context = campaign(rungs="none")
-    machine = Simulated(gcds, node=gcds // 2)
-    context.clock, context.site = machine, replace(SITE, nodes=gcds // 2)
+    assert len(NODE.gcds) * nodes * rounds == TRIALS
+    machine = Simulated(nodes)
+    context.clock, context.site = machine, replace(SITE, nodes=nodes)
     change_gcd(context, most_segments=1)
     trials = TrialPhase(context).run(machine)
     assert [trial.state for trial in trials] == ["complete"] * TRIALS
     seconds_of_a_trial = 3600 * HOURS_OF_AN_EPOCH * context.config.num_epoch
-    assert machine.monotonic() == pytest.approx(rounds * seconds_of_a_trial)
+    assert machine.monotonic() == pytest.approx(rounds * seconds_of_a_trial, abs=1.0)
     members = member_phase(context, trials[:MEMBERS]).run(machine)
     assert all(not member.reason for member in members)
     further = context.config.ensemble.epochs - context.config.num_epoch
     passed = machine.monotonic() - rounds * seconds_of_a_trial
-    assert 0 < passed <= 3600 * HOURS_OF_AN_EPOCH * further
+    assert 0 < passed <= 3600 * HOURS_OF_AN_EPOCH * further + 1.0
 
 
 def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told() -> None:
@@ -126,9 +218,9 @@ def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told() -> None:
 
 def test_simulated_workers_are_workers() -> None:
     """For the type checker."""
-    workers: Workers = Simulated(1, 1)
-    clock: Clock = Simulated(1, 1)
-    assert workers.free("gcd") == 1 and clock.monotonic() == 0.0
+    workers: Workers = Simulated(1)
+    clock: Clock = Simulated(1)
+    assert len(workers.hosts()) == 1 and clock.monotonic() == 0.0
 
 
 @pytest.mark.parametrize("module", ["context", "dispatch", "machine", "members", "trials"])

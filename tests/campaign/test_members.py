@@ -12,20 +12,24 @@ from campaign_cases import MEMBERS
 from phase_cases import (
     SITE,
     Campaign,
-    FakePools,
+    FakePool,
     badly,
+    hosts,
+    leave_checkpoint,
     member_phase,
     run,
     well,
 )
 
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import PoolName
+from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.training.checkpoint import FILE, checkpoints, load_checkpoint
 
 # Steps of at least two structures for each of four ranks.
 LARGE_STEPS: dict[str, Any] = {
@@ -36,19 +40,19 @@ LARGE_STEPS: dict[str, Any] = {
 
 def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
-    pools = FakePools(well)
+    pools = FakePool(well)
     member_phase(campaign(), trials[:MEMBERS]).run(pools)
-    folder = campaign().directory.ensemble / "members"
-    (folder / "1" / "checkpoint.pt").unlink()
-    again = FakePools(well)
+    file = campaign().directory.ensemble / "members" / "1" / FILE
+    file.unlink()
+    again = FakePool(well)
     member_phase(campaign(), trials[:MEMBERS]).run(again)
     assert [spec.number for spec in again.sent] == [1]
-    assert (folder / "1" / "checkpoint.pt").read_text() == again.sent[0].attempt
+    assert load_checkpoint(file)["attempt"] == again.sent[0].attempt
     # Nor is what a killed driver has left of that taken for the whole.
-    (folder / "1" / "checkpoint.pt").unlink()
+    file.unlink()
     member_phase(campaign(), trials[:MEMBERS])
-    (folder / "1" / "checkpoint.pt").write_text("of the first epoch")
-    once_more = FakePools(well)
+    leave_checkpoint(replace(again.sent[0], attempt="ofthefirstepoch"))
+    once_more = FakePool(well)
     member_phase(campaign(), trials[:MEMBERS]).run(once_more)
     assert [spec.number for spec in once_more.sent] == [1]
 
@@ -62,7 +66,7 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
     settings = {"failures": {"lost": "retry"}}
     context = campaign(**settings)
     trials, _ = run(context, machine)
-    member_phase(context, sorted(trials, key=best_first)[:MEMBERS]).run(FakePools(machine))
+    member_phase(context, sorted(trials, key=best_first)[:MEMBERS]).run(FakePool(machine))
     context.directory.journal.unlink()
     context = campaign(**settings)
     trials, _ = run(context, well)
@@ -82,11 +86,11 @@ def test_members(campaign: Campaign) -> None:
             return badly(spec, "killed")
         return well(spec)
 
-    members = member_phase(context, chosen).run(FakePools(machine))
+    members = member_phase(context, chosen).run(FakePool(machine))
     assert [member.trial for member in members] == [trial.number for trial in chosen]
     assert all(not member.reason for member in members)
     # What is recorded is not trained again.
-    pools = FakePools(well)
+    pools = FakePool(well)
     member_phase(campaign(), chosen).run(pools)
     assert not pools.sent
 
@@ -95,12 +99,15 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     trials, _ = run(campaign(**LARGE_STEPS), well)
     context = campaign(**LARGE_STEPS)
     context.site = replace(SITE, nodes=3)
-    pools = FakePools(well, workers=3)
+    pools = FakePool(well, nodes=3)
     members = member_phase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
-    gangs = [job for job in pools.groups if job.world is not None]
-    assert [(job.first_rank, job.gcds) for job in gangs] == [(0, (0, 1)), (2, (0, 1))]
-    assert len(pools.groups) == 3, "the other member has a node of its own"
+    wide = [(rank.number, node) for rank, node in pools.placed if rank.world == 4]
+    nodes = [node for _, node in wide]
+    assert [number for number, _ in wide] == [0, 1, 2, 3]
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    others = {node for rank, node in pools.placed if rank.world == 2}
+    assert len(others) == 1 and others.isdisjoint(nodes), "the other has a node of its own"
 
 
 def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
@@ -108,13 +115,13 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
 ) -> None:
     """Its other nodes may wait in a queue for hours, or have been lost."""
 
-    class Growing(FakePools):
+    class Growing(FakePool):
         asked = 0
 
-        def free(self, pool: PoolName) -> int:
+        def hosts(self) -> list[Host]:
             self.asked += 1
             assert self.asked < 100, "nothing is sent"
-            return 3 if self.groups else 1
+            return hosts(3 if self.ranks else 1)
 
     trials, _ = run(campaign(**LARGE_STEPS), well)
     context = campaign(**LARGE_STEPS)
@@ -122,7 +129,48 @@ def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
     pools = Growing(well)
     members = member_phase(context, trials[:2]).run(pools)
     assert all(not member.reason for member in members)
-    assert [job.world for job in pools.groups] == [None, 4, 4]
+    assert [rank.world for rank in pools.ranks] == [2, 2, 4, 4, 4, 4]
+
+
+def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
+    """None is wider than its part of a job, however many nodes there are in all."""
+
+    class TwoJobs(FakePool):
+        def hosts(self) -> list[Host]:
+            return [Host(f"node{k}", f"block{k // 2}") for k in range(4)]
+
+    trials, _ = run(campaign(**LARGE_STEPS), well)
+    context = campaign(**LARGE_STEPS)
+    context.site = replace(SITE, nodes=4, blocks=2, scheduler="slurm")
+    phase = member_phase(context, trials[:3])
+    pools = TwoJobs(well)
+    rest = phase._send(
+        Dispatch(context, pools), phase._plan([phase._task(k) for k in phase._asked])
+    )
+    assert rest == []
+    assert {rank.spec.number for rank in pools.ranks} == {0, 1, 2}
+
+
+def test_members_begin_one_by_one_where_they_cannot_side_by_side(campaign: Campaign) -> None:
+    """And one that is repeated before those that were planned."""
+
+    def one_left(pools: FakePool) -> Dispatch:
+        dispatch = Dispatch(context, pools)
+        for spot in (Spot("node0", 1), Spot("node1", 0), Spot("node1", 1)):
+            dispatch.fleet.begin([spot], first.estimate, 1e9, 0.0, alone=True)
+        return dispatch
+
+    trials, _ = run(campaign(), well)
+    context = campaign()
+    phase = member_phase(context, trials[:3])
+    first, second, again = (phase._sized(phase._task(k), 1) for k in range(3))
+    pools = FakePool(well, nodes=2)
+    rest = phase._send(one_left(pools), [[first, second], [replace(again, is_urgent=True)]])
+    assert [rank.spec.number for rank in pools.ranks] == [2]
+    assert [[task.spec.number for task in wave] for wave in rest] == [[0, 1]]
+    pools = FakePool(well, nodes=2)
+    rest = phase._send(one_left(pools), [[first, second]])
+    assert [[task.spec.number for task in wave] for wave in rest] == [[1]]
 
 
 def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campaign) -> None:
@@ -132,7 +180,7 @@ def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campai
     def machine(spec: SegmentSpec) -> SegmentResult:
         return badly(spec, "diverged") if spec.number in (0, 2) else well(spec)
 
-    pools = FakePools(machine)
+    pools = FakePool(machine)
     members = member_phase(campaign(), *line).run(pools)
     assert sorted(spec.number for spec in pools.sent) == [0, 1, 2, 3]
     assert [(member.member, member.trial) for member in members] == [
@@ -142,7 +190,7 @@ def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campai
     assert members[0].choice == "by hand"
     assert members[1].choice == "in place of member 2, which failed (diverged: disk full)"
     # The next driver asks for nothing more and knows the same.
-    pools = FakePools(machine)
+    pools = FakePool(machine)
     assert member_phase(campaign(), *line).run(pools) == members
     assert not pools.sent
 
@@ -157,24 +205,24 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         if saved:
-            well(spec)
-            (spec.folder / "checkpoint.pt").write_text("as drawn")
+            leave_checkpoint(spec)  # of weights as drawn
         ended = badly(spec, "diverged")
         return replace(ended, best_val_error=math.inf, best_val_loss=math.inf) if saved else ended
 
     phase = member_phase(context, trials[:MEMBERS], trials[MEMBERS : MEMBERS + 1])
-    members = phase.run(FakePools(machine))
+    members = phase.run(FakePool(machine))
     assert [member.member for member in members] == list(range(MEMBERS))
     assert all(member.reason.startswith("diverged") for member in members)
     for member in members:
-        own = context.directory.ensemble / "members" / str(member.member) / "checkpoint.pt"
-        trial = context.directory.trial(member.trial) / "checkpoint.pt"
-        assert own.read_text() == trial.read_text()
+        own = context.directory.ensemble / "members" / str(member.member) / FILE
+        (trial,) = checkpoints(context.directory.trial(member.trial))
+        assert own.read_bytes() == trial.read_bytes()
+        assert checkpoints(own.parent) == [own]
 
 
 def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
-    pools, context = FakePools(well), campaign()
+    pools, context = FakePool(well), campaign()
     ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
     context.config = context.config.model_copy(update={"ensemble": ensemble})
     selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
@@ -200,7 +248,7 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
             return replace(badly(spec, status), reason=f"fault {'AB'[spec.number // 2]}")
         return well(spec)
 
-    pools = FakePools(machine)
+    pools = FakePool(machine)
     context = campaign()
     members = member_phase(context, *line).run(pools)
     assert Counter(spec.number for spec in pools.sent) == {0: 3, 1: 1, 2: 3, 3: 1}
@@ -211,7 +259,7 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
         for k in (0, 2)
     ]
     # The next driver knows that they have had their chances.
-    pools = FakePools(well)
+    pools = FakePool(well)
     assert member_phase(campaign(), *line).run(pools) == members
     assert not pools.sent
 
@@ -224,13 +272,13 @@ def test_a_fault_of_all_members_does_not_use_up_the_line(campaign: Campaign) -> 
         reason = "disk full" if spec.number == 0 else f"members/{spec.number}: the store is gone"
         return replace(badly(spec), reason=reason)
 
-    pools, context = FakePools(machine), campaign()
+    pools, context = FakePool(machine), campaign()
     with pytest.raises(CampaignStopped, match=r"member \d cannot be trained .*store is gone"):
         member_phase(context, *line).run(pools)
     assert 4 not in {spec.number for spec in pools.sent}
     # Once it is there again, those it kept from being trained get another chance.
     assert [failed.member for failed in failed_members(context.directory.ensemble)] == [0]
-    members = member_phase(campaign(), *line).run(FakePools(well))
+    members = member_phase(campaign(), *line).run(FakePool(well))
     assert [member.member for member in members] == [1, 2]
     assert all(not member.reason for member in members)
 
@@ -243,20 +291,20 @@ def test_if_no_candidate_can_be_trained_the_last_reason_is_named(campaign: Campa
         return replace(badly(spec), reason=f"fault {'ABCD'[spec.number]}")
 
     with pytest.raises(CampaignStopped, match=r"none of 4 members .*error: fault [A-D].*/log"):
-        member_phase(campaign(), *line).run(FakePools(machine))
+        member_phase(campaign(), *line).run(FakePool(machine))
 
 
 def test_lost_nodes_are_no_reason_to_replace_a_member(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*lost: disk full"):
         member_phase(campaign(), trials[:2], trials[2:4]).run(
-            FakePools(lambda spec: badly(spec, "lost"))
+            FakePool(lambda spec: badly(spec, "lost"))
         )
 
 
 def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
-        member_phase(campaign(), trials[:MEMBERS]).run(FakePools(badly))
-    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePools(well))
+        member_phase(campaign(), trials[:MEMBERS]).run(FakePool(badly))
+    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePool(well))
     assert all(not member.reason for member in members)

@@ -38,7 +38,7 @@ SITE = Site("fake", 3, NODE, lambda directory: None)
 Machine = Callable[[dict[str, Any]], TaskEnd | None]
 
 
-class FakePools:
+class FakePool:
     """Runs tasks at once in this process, unless a function of the test's has them end."""
 
     machine: Machine = staticmethod(lambda request: None)
@@ -47,7 +47,7 @@ class FakePools:
     def __init__(self, site: Site, directory: Path) -> None:
         self.ran.clear()
 
-    def __enter__(self) -> FakePools:
+    def __enter__(self) -> FakePool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class FakePools:
         """All nodes are good."""
 
     def submit(
-        self, pool: str, runs: object, node: Node, function: str, request: dict[str, Any]
+        self, runs: object, node: Node, function: str, request: dict[str, Any]
     ) -> Future[TaskEnd]:
         future: Future[TaskEnd] = Future()
         self.ran.append(request["what"])
@@ -80,11 +80,11 @@ class FakePools:
 
 
 @pytest.fixture(autouse=True)
-def pools(monkeypatch: pytest.MonkeyPatch) -> type[FakePools]:
-    monkeypatch.setattr(prediction, "Pools", FakePools)
-    monkeypatch.setattr(FakePools, "ran", [], raising=False)
-    monkeypatch.setattr(FakePools, "machine", staticmethod(lambda request: None))
-    return FakePools
+def pools(monkeypatch: pytest.MonkeyPatch) -> type[FakePool]:
+    monkeypatch.setattr(prediction, "Pool", FakePool)
+    monkeypatch.setattr(FakePool, "ran", [], raising=False)
+    monkeypatch.setattr(FakePool, "machine", staticmethod(lambda request: None))
+    return FakePool
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_file_is_predicted_to_the_last_digit(run: Path, tmp_path: Path, kind: 
     file = tmp_path / f"all.{kind}"
     ase.io.write(file, [crystal(number) for number in range(5)])
     both_ways(run, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
-    assert FakePools.ran == [
+    assert FakePool.ran == [
         f"structures {first} to {min(first + 1, 4)} of all.{kind}" for first in range(0, 5, 2)
     ]
 
@@ -214,7 +214,7 @@ def test_a_store_keeps_its_splits_and_numbers(
 ) -> None:
     small_parts(monkeypatch, 6)
     both_ways(run, alloy_store.path, tmp_path, [".parquet"], 0.0)
-    assert "structures 6 to 11 of trainset" in FakePools.ran
+    assert "structures 6 to 11 of trainset" in FakePool.ran
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert table["split"].unique().tolist() == list(alloy_store.splits)
     with pytest.raises(InputError, match=r"extxyz is for structures from files"):
@@ -222,7 +222,7 @@ def test_a_store_keeps_its_splits_and_numbers(
 
 
 def test_finished_parts_are_not_predicted_again(
-    run: Path, tmp_path: Path, pools: type[FakePools]
+    run: Path, tmp_path: Path, pools: type[FakePool]
 ) -> None:
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(9)])
@@ -249,7 +249,7 @@ def test_finished_parts_are_not_predicted_again(
     assert not (tmp_path / ".out.csv.parts").exists()
 
 
-def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[FakePools]) -> None:
+def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[FakePool]) -> None:
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(6)])
     lost = {"structures 2 to 3 of all.extxyz": 2}
@@ -275,7 +275,7 @@ def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[Fak
 
 
 def test_files_that_somebody_else_writes_cost_no_part(
-    run: Path, tmp_path: Path, pools: type[FakePools]
+    run: Path, tmp_path: Path, pools: type[FakePool]
 ) -> None:
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(4)])
@@ -326,7 +326,7 @@ def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> Non
 
 
 def test_directories_that_nodes_do_not_see_are_named(
-    run: Path, tmp_path: Path, pools: type[FakePools]
+    run: Path, tmp_path: Path, pools: type[FakePool]
 ) -> None:
     """A worker writes where the driver cannot see it."""
     file = tmp_path / "all.extxyz"

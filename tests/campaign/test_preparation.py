@@ -25,7 +25,7 @@ NODE = Node(("0",), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 Machine = Callable[[str, dict[str, Any]], TaskEnd]
 
 
-class FakePools:
+class FakePool:
     """Runs tasks at once, by a function of the test's, on the node that is free again first."""
 
     def __init__(self, machine: Machine, nodes: list[str]) -> None:
@@ -46,7 +46,7 @@ class FakePools:
         self.health.condemn(node, reason)
 
     def submit(
-        self, pool: str, runs: object, node: Node, function: str, request: dict[str, Any]
+        self, runs: object, node: Node, function: str, request: dict[str, Any]
     ) -> Future[TaskEnd]:
         free = [each for each in self._nodes if not self.health.is_suspect(each)] or self._nodes
         # A node that fails is free again at once; the others take turns.
@@ -58,8 +58,8 @@ class FakePools:
         return future
 
 
-def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, FakePools]:
-    pools = FakePools(machine, nodes)
+def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, FakePool]:
+    pools = FakePool(machine, nodes)
     site = Site("fake", len(nodes), NODE, lambda directory: None)
     data = DataConfig.model_validate(
         {

@@ -15,12 +15,12 @@ from hydragnn_flow.campaign import rebuild
 from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.config import RunConfig, load_config
-from hydragnn_flow.config.network import write_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
 from hydragnn_flow.search.storage import read_journal
 from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.training.checkpoint import save_checkpoint
 
 SPACE = {
     **CONFIG["search"]["space"],
@@ -54,7 +54,7 @@ def remade(directory: RunDirectory) -> int:
     )
     directory.check(config)
     directory.record_start(config)
-    return rebuild_study(directory, config, list(directory.results()))
+    return rebuild_study(directory, config)
 
 
 class Driver:
@@ -78,7 +78,11 @@ class Driver:
         self.search.commit()
         for trial, _ in self.flying:
             network = self.config.network_with(trial.parameters)
-            write_network(self.directory.trial(trial.number), network.to_json())
+            file = self.directory.trial(trial.number) / "checkpoint-1.pt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not file.exists():
+                progress = {"epoch": 0, "step": 1}
+                save_checkpoint(file, {"network": network.to_json(), "progress": progress})
         trial, rung = self.flying.pop(self.die.randrange(len(self.flying)))
         lot = self.die.randrange(63)
         if lot % 7 == 0:
@@ -168,7 +172,7 @@ def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path: Path) 
     results = list(directory.results())
     directory.segments.unlink()
     directory.record([replace(result, parameters={}) for result in results])
-    (directory.trial(3) / "config.json").unlink()
+    (directory.trial(3) / "checkpoint-1.pt").write_bytes(b"damaged")
     directory.journal.unlink()
     remade(directory)
     after = trials(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -12,19 +13,23 @@ from campaign_cases import CONFIG, TRIALS
 from phase_cases import (
     SITE,
     Campaign,
-    FakePools,
+    FakePool,
+    badly,
     change_gcd,
+    hosts,
     run,
     well,
 )
 from rich.console import Console
 
+from hydragnn_flow.campaign import dispatch as dispatch_module
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import PoolName
+from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.site import guessed_gcd
+from hydragnn_flow.placement import Host
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
@@ -33,14 +38,14 @@ from hydragnn_flow.segment import SegmentResult
 def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> None:
     """With all that had begun, and workers to end it."""
 
-    class Greedy(FakePools):
+    class Greedy(FakePool):
         wanted = 0
 
-        def update(self, gcd: int = 0, node: int = 0) -> None:
-            self.wanted = gcd
+        def update(self, demand: int = 0) -> None:
+            self.wanted = demand
 
-        def free(self, pool: PoolName) -> int:
-            return min(self.wanted, self.workers)
+        def hosts(self) -> list[Host]:
+            return hosts(min(-(-self.wanted // 2), self.nodes))
 
     phase = TrialPhase(campaign(trials=12))
     for _ in range(12):
@@ -77,14 +82,13 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     change_gcd(context, most_segments=4, launch_seconds=launch_seconds)
     before: list[int] = []
 
-    class Counting(FakePools):
-        def run(self, *args: Any) -> Future[list[SegmentResult]]:
+    class Counting(FakePool):
+        def update(self, demand: int = 0) -> None:
             before.append(phase.search.asked)
-            return super().run(*args)
 
     phase = TrialPhase(context)
     phase.run(Counting(well))
-    assert before[0] == asked
+    assert before[:2] == [0, asked]
 
 
 def test_the_first_trials_are_sent_before_the_last_are_asked_for(
@@ -95,15 +99,22 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
     context.site = replace(SITE, nodes=4)
     asked: list[int] = []
 
-    class Counting(FakePools):
+    class Counting(FakePool):
         def run(self, *args: Any) -> Future[list[SegmentResult]]:
             asked.append(phase.search.asked)
-            return super().run(*args)
+            ended = super().run(*args)
+            if len(asked) > 8:
+                return ended
+            held.append((Future(), ended))
+            if len(asked) == 8:  # until then none has ended
+                for answer, before in held:
+                    answer.set_result(before.result())
+            return held[-1][0]
 
+    held: list[tuple[Future[list[SegmentResult]], Future[list[SegmentResult]]]] = []
     phase = TrialPhase(context)
-    phase.run(Counting(well, workers=8))
-    per_gcd = context.gcd.most_segments
-    assert asked[0] <= 2 * per_gcd  # no more than fill two
+    phase.run(Counting(well, nodes=4))
+    assert asked[0] == 2
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 
 
@@ -113,26 +124,50 @@ def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
     change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
     run(context, well)
     results = list(context.directory.results())
-    assert len({result.bundle for result in results}) == len(results) >= TRIALS
+    assert len(results) >= TRIALS and {result.together for result in results} == {1.0}
 
 
 def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
     """Though it is the shortest; a driver sends the longest first otherwise."""
     context = campaign()
-    phase, pools = TrialPhase(context), FakePools(well)
-    dispatch = Dispatch(context, pools, "gcd")
+    phase, pools = TrialPhase(context), FakePool(well)
+    dispatch = Dispatch(context, pools)
     for _ in range(3):
         phase._ask()
     phase._ready = [
         replace(task, estimate=replace(task.estimate, seconds=seconds, busy=1.0))
         for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True)
     ]
-    phase._send(dispatch, 1)
+    phase._gcds = 1
+    phase._ready = phase._send(dispatch)
     first = next(task for task in phase._ready if task.spec.number == 0)
     phase._ready.remove(first)
     phase._ready.append(replace(first, ready_since=first.ready_since - 8.0))
-    phase._send(dispatch, 1)
+    phase._gcds = 2
+    phase._send(dispatch)
     assert [spec.number for spec in pools.sent] == [1, 0]
+    phase.search.close()
+
+
+def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch_module, "SECONDS_TO_FOLLOW", 0.0)
+
+    class Hanging(FakePool):
+        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+            answer = super().run(ranks, node)
+            return Future() if ranks[0].number else answer
+
+    context = campaign(space={**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}})
+    context.site = replace(SITE, nodes=2)
+    phase, pools = TrialPhase(context), Hanging(lambda spec: badly(spec, "diverged"), nodes=2)
+    dispatch = Dispatch(context, pools)
+    phase._ask()
+    phase._send(dispatch)
+    for _ in range(2):
+        assert dispatch.wait() == []
+    assert pools.called_off == [("node1", pools.sent[0].attempt, "disk full")]
     phase.search.close()
 
 
@@ -144,10 +179,10 @@ def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None
     assert len(set(asked.values())) > 1
     for number, width in asked.items():
         width = min(width, 2)  # the site has no more
-        first = [job for job in pools.groups if job.spec.number == number][:width]
-        assert [job.first_rank for job in first] == list(range(width))
-        assert {job.world for job in first} == {None if width == 1 else width}
-        assert len({job.spec.attempt for job in first}) == 1
+        first = [rank for rank in pools.ranks if rank.spec.number == number][:width]
+        assert [rank.number for rank in first] == list(range(width))
+        assert {rank.world for rank in first} == {width}
+        assert len({rank.spec.attempt for rank in first}) == 1
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])

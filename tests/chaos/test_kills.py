@@ -20,13 +20,14 @@ from hydragnn_flow.search import read_trials
 MOMENTS: dict[str, Reached] = {
     "while the store is being written": lambda run: any(run.glob("*store*")),
     "late in the search": lambda run: lines(run / "segments.jsonl") >= 7,
-    "while a member trains": lambda run: (run / "ensemble/members/0/log").exists(),
+    "while a member trains": lambda run: (run / "ensemble/members/0/begun").exists(),
     "between members": lambda run: member_lines(run) >= 1,
     "while predictions are written": lambda run: (run / "predictions").exists(),
 }
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kills")  # begins with the first
 def test_killed_at_every_stage(tmp_path: Path) -> None:
     config, run, log = write_config(tmp_path), tmp_path / "run", tmp_path / "output"
     for moment, reached in MOMENTS.items():

@@ -9,7 +9,7 @@ import ase.io
 import psutil
 import pytest
 from ase.build import bulk
-from driver_cases import PATIENCE, command_on_two_cores, family_of
+from driver_cases import PATIENCE, command_of, command_on_two_cores, family_of
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble
@@ -20,6 +20,7 @@ STRUCTURES = 9 * 1024 + 5
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("prediction_kills")  # begins with the first
 def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> None:
     run = untrained_ensemble(tmp_path / "run", alloy_store)
     file, log, out = tmp_path / "all.extxyz", tmp_path / "log", tmp_path / "out.csv"
@@ -42,7 +43,7 @@ def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> N
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*/part-*")}
     assert before and not out.exists()
     driver = started(len(before) + 1)
-    trainers = [p for p in family_of(driver, folder) if "trainer_main" in " ".join(p.cmdline())]
+    trainers = [p for p in family_of(driver, folder) if "hydragnn_flow: " in command_of(p)]
     trainers[0].kill()
     kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*/part-*")}
     assert before.items() <= kept.items()

@@ -35,6 +35,7 @@ SEARCH: dict[str, Any] = {
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("search_kills")  # begins with the first
 def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
     network = CONFIG["network"] | {"Training": CONFIG["network"]["Training"] | {"num_epoch": 3}}
     source = {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]}

@@ -16,7 +16,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(driver.Pools, "__enter__", started)
+    monkeypatch.setattr(driver.Pool, "__enter__", started)
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ class Gone:
         return future
 
     def check(self) -> None:
-        raise InputError("site slurm: gets no workers for its pool 'gcd': QOSMaxSubmitJob")
+        raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
 @pytest.mark.parametrize("how", ["refused at once", "tasks fail", "nothing comes"])

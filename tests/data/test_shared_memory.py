@@ -7,6 +7,7 @@ import multiprocessing
 import resource
 import shutil
 import signal
+import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 from node_cases import USER, entries, in_child
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading import node_cache
-from hydragnn_flow.data.reading.node_cache import node_entry, release_all
+from hydragnn_flow.data.reading import graph_store, local_shards, node_cache
+from hydragnn_flow.data.reading.local_shards import files_to_send
+from hydragnn_flow.data.reading.node_cache import directory_of_user, node_entry, release_all
+from hydragnn_flow.data.store.manifest import load_manifest
 from hydragnn_flow.errors import InputError, StoreError
 
 pytestmark = pytest.mark.usefixtures("ram")
@@ -206,6 +209,101 @@ def test_staged_copy(written, tmp_path, mode):
             assert entries(scratch) == [name]
             assert np.array_equal(second["trainset"][3].pos, original[3].pos)
     assert entries(scratch) == []
+
+
+def send(store: Path, scratch: Path) -> None:
+    """Put a store's files where sbcast does."""
+    scratch.mkdir()
+    (scratch / USER).mkdir(mode=0o700)
+    for file, place in files_to_send(store):
+        shutil.copyfile(file, scratch / place)
+
+
+@pytest.mark.parametrize("mode", ["memory", "random", "stream"])
+def test_a_store_that_was_sent_is_not_read_where_it_is(written, tmp_path, ram, mode):
+    scratch = tmp_path / "scratch"
+    send(written, scratch)
+    expected = GraphStore.open(written, "random")["trainset"][3].pos
+    shared = shutil.copytree(written, tmp_path / "shared.gs")
+    payload = shared / "shard-00000.bp" / "data.0"
+    payload.write_bytes(bytes(payload.stat().st_size))
+    with GraphStore.open(shared, mode, scratch=scratch) as store:
+        assert np.array_equal(store["trainset"][3].pos, expected)
+        with GraphStore.open(shared, mode, scratch=scratch) as second:  # what came is gone
+            assert np.array_equal(second["trainset"][3].pos, expected)
+    assert [path.name for path in (scratch / USER).iterdir()] == []
+
+
+def test_who_comes_while_what_was_sent_is_verified_waits_for_it(
+    written, tmp_path, ram, monkeypatch
+):
+    scratch, real, seen = tmp_path / "scratch", local_shards.verify_checksum, []
+    send(written, scratch)
+    manifest = load_manifest(written)
+
+    def verify(*arguments):
+        seen.append(local_shards.is_here(written, manifest, scratch))
+        real(*arguments)
+
+    monkeypatch.setattr(local_shards, "verify_checksum", verify)
+    with GraphStore.open(written, scratch=scratch):
+        assert seen
+        assert all(seen)
+        assert local_shards.is_here(written, manifest, scratch)
+
+
+@pytest.mark.parametrize("mode", ["memory", "random"])
+def test_what_was_sent_needs_no_room_for_a_second_time(written, tmp_path, ram, monkeypatch, mode):
+    scratch = tmp_path / "scratch"
+    send(written, scratch)
+    here = directory_of_user(scratch)
+    real = node_cache._room
+    monkeypatch.setattr(node_cache, "_room", lambda base: 1 if base == here else real(base))
+    with GraphStore.open(written, mode, scratch=scratch) as store:
+        assert store._staged is not None
+        assert len(store["trainset"])
+
+
+def test_a_disk_without_room_for_the_copies_is_not_needed_by_what_reads_into_memory(
+    written, tmp_path, ram, monkeypatch, caplog
+):
+    scratch = tmp_path / "scratch"
+    send(written, scratch)
+
+    def no_room(*arguments):
+        raise StoreError("no room")
+
+    monkeypatch.setattr(graph_store, "local_shards", no_room)
+    with GraphStore.open(written, scratch=scratch) as store:
+        assert len(store["trainset"])
+    assert "no room; the store is read from" in caplog.text
+    with pytest.raises(StoreError, match="no room"):
+        GraphStore.open(written, "random", scratch=scratch)
+
+
+@pytest.mark.parametrize("mode", ["memory", "random"])
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_a_store_that_did_not_come_whole_is_read_where_it_is(written, tmp_path, ram, mode, damage):
+    scratch = tmp_path / "scratch"
+    send(written, scratch)
+    *_, largest = sorted((scratch / USER).glob("*.part"), key=lambda part: part.stat().st_size)
+    if damage == "missing":
+        largest.unlink()
+    else:
+        largest.write_bytes(bytes(largest.stat().st_size))
+    expected = GraphStore.open(written, "random")["trainset"][3].pos
+    with GraphStore.open(written, mode, scratch=scratch) as store:
+        assert np.array_equal(store["trainset"][3].pos, expected)
+
+
+def test_what_was_sent_and_never_used_is_deleted_after_a_day(written, tmp_path, ram, monkeypatch):
+    scratch = tmp_path / "scratch"
+    send(written, scratch)
+    node_entry("other", 1, lambda path: None, [scratch])
+    assert list((scratch / USER).glob("*.sent"))
+    monkeypatch.setattr(node_cache.time, "time", lambda: time.time_ns() / 1e9 + 90_000)
+    node_entry("another", 1, lambda path: None, [scratch])
+    assert not list((scratch / USER).glob("*.sent")) + list((scratch / USER).glob("*.part"))
 
 
 @pytest.mark.parametrize("mode", ["random", "stream"])

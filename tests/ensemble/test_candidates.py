@@ -19,8 +19,9 @@ from hydragnn_flow.ensemble.candidates import choose_trials
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
+from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 from hydragnn_flow.training.criterion import Criterion
-from hydragnn_flow.training.predictions import FILES, made_by, save_predictions
+from hydragnn_flow.training.predictions import KEY, kept
 
 Choose = Callable[..., tuple[list[int], list[int]]]
 TYPES = ["SchNet", "SchNet", "SchNet", "EGNN", "PNA"]
@@ -39,16 +40,18 @@ def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
         for _ in range(3)
     )
     errors = [(common, 1.0), (common, 1.01), (common, 1.02), (other, 1.1), (third, 9.0)]
-    results = []
+    results = {}
     for number, (error, size) in enumerate(errors):
         predicted = {name: values + size * error[name] for name, values in labels.items()}
         of_one = {name: values[None] for name, values in predicted.items()}
         value = float(criterion.of_predictions(of_one, labels, n_atoms)[0])
         folder = tmp_path / str(number)
         spec = make_spec(folder, alloy_store, 4, number=number)
-        outcome = TrainingOutcome(status="ok", best_val_error=value, best_epoch=4)
-        results.append(SegmentResult.of(spec, outcome))
-        save_predictions(folder, split, predicted, made_by(vars(results[-1])))
+        outcome = TrainingOutcome(status="ok", best_val_error=value, best_epoch=4, checkpoint=FILE)
+        results[spec.number] = [SegmentResult.of(spec, outcome)]
+        progress = {"best_val_error": value}
+        of_split = {split.name: kept(predicted, split)}
+        save_checkpoint(folder / FILE, {"progress": progress, KEY: of_split})
 
     def choose(
         size: int = 2, failed: int = 0, values: Sequence[float] = (0.0,) * 5, **ensemble: Any
@@ -90,15 +93,15 @@ def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(
     trials: tuple[Choose, Path],
 ) -> None:
     choose, folder = trials
-    file = folder / "0" / FILES["valset"]
+    file = folder / "0" / FILE
     file.write_bytes(file.read_bytes()[:-10])
     chosen, missing = choose()
     assert missing == [0] and chosen[0] == 0
     # Predictions of other weights are no better than none.
-    (folder / "4" / FILES["valset"]).write_bytes((folder / "3" / FILES["valset"]).read_bytes())
+    (folder / "4" / FILE).write_bytes((folder / "3" / FILE).read_bytes())
     assert choose()[1] == [0, 4]
     for number in range(5):
-        (folder / str(number) / FILES["valset"]).unlink()
+        (folder / str(number) / FILE).unlink()
     assert choose() == ([0, 1], [0, 1, 2, 3, 4])
 
 

@@ -32,7 +32,7 @@ from hydragnn_flow.ensemble.uncertainty import (
 )
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.predictions import load_predictions, made_by
+from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.runner import run_segment
 
 EQUAL = np.full(3, 1 / 3)
@@ -125,8 +125,7 @@ def finish(
 
 def test_members_keep_their_noise_beside_their_predictions(run: Path) -> None:
     folder = member_folder(run / FOLDER, 0)
-    progress = load_checkpoint(folder / FILE)["progress"]
-    kept = load_predictions(folder, "valset", made_by(progress))
+    kept = predictions_in(load_checkpoint(folder / FILE), "valset")
     assert kept is not None
     assert set(kept) == {"energy", "forces", "energy_aleatoric_std", "forces_aleatoric_std"}
     for name in ("energy", "forces"):

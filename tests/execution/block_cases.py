@@ -23,12 +23,19 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.outstanding = 0
+        self.sent: list[Future[Any]] = []
         self.connected: dict[str, Manager] = {}
         self.launched: list[BatchJob] = []
         self.cancelled: list[str] = []
         self.excluded: list[str] = []
         self.takes_cancels = True
         self.refuses = ""
+
+    def submit(
+        self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
+    ) -> Future[Any]:
+        self.sent.append(Future())
+        return self.sent[-1]
 
     def launch(self) -> BatchJob:
         if self.refuses:
@@ -42,8 +49,9 @@ class Machine:
     def managers(self) -> list[Manager]:
         return [*self.connected.values()]
 
-    def hold(self, manager: str) -> None:
-        self.connected[manager] = self.connected[manager]._replace(held=True)
+    def hold(self, managers: list[str]) -> None:
+        for manager in managers:
+            self.connected[manager] = self.connected[manager]._replace(held=True)
 
     def cancel(self, jobs: list[str]) -> bool:
         self.cancelled += jobs

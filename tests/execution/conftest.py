@@ -8,17 +8,31 @@ from pathlib import Path
 
 import pytest
 from block_cases import GCDS, AtOnce, Machine
+from trainer_cases import end_all
 
+from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.pools import blocks, patience
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+from hydragnn_flow.execution.workers.trainers import Trainers
 
 
-def _end(trainers: dict[tuple[int, int], TrainerProcess]) -> None:
-    for trainer in trainers.values():
-        trainer.kill()
-    trainers.clear()
+class Made:
+    """Trainer processes by the node that they are for."""
+
+    def __init__(self) -> None:
+        self.trainers: dict[Node, Trainers] = {}
+
+    def __call__(self, node: Node) -> Trainers:
+        return self.trainers.setdefault(node, Trainers(node))
+
+    def end(self) -> None:
+        for trainers in self.trainers.values():
+            end_all(trainers)
+        self.trainers.clear()
+
+
+_MADE = Made()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,22 +41,23 @@ def _end_trainers(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Files of the group `trainers` leave theirs to each other.
     """
+    worker.trainers_of = _MADE  # type: ignore[assignment]
     group = request.node.get_closest_marker("xdist_group")
     if group is not None and group.args == ("trainers",):
         yield
         return
-    _end(worker._trainers)
+    _MADE.end()
     yield
-    _end(worker._trainers)
+    _MADE.end()
 
 
 @pytest.fixture
 def own_trainers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For a test whose trainer processes are cold at first, or bound as for no other test."""
-    trainers: dict[tuple[int, int], TrainerProcess] = {}
-    monkeypatch.setattr(worker, "_trainers", trainers)
+    made = Made()
+    monkeypatch.setattr(worker, "trainers_of", made)
     yield
-    _end(trainers)
+    made.end()
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
-"""A worker that runs jobs as Parsl would have it do; a script. One line of JSON in, one out."""
+"""A node that runs ranks as its agent does; a script. Lines of JSON come in, results go out."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 from dataclasses import replace
+from typing import Any
 
-from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
-from hydragnn_flow.execution.workers import local_ranks
+from hydragnn_flow.execution import Node, Rank, run_ranks
+from hydragnn_flow.execution.workers import rank as rank_module
+from hydragnn_flow.execution.workers.worker import call_off
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentSpec
 
@@ -18,11 +21,18 @@ NODE = Node(
     device="cpu",
 )
 
-for line in sys.stdin:
-    spec, group, interface = json.loads(line)
-    group["gcds"] = tuple(group["gcds"])
-    local_ranks.SECONDS_TO_MEET = group.pop("seconds_to_meet", 300.0)
-    (result,) = run_rank_groups(
-        replace(NODE, interface=interface), [RankGroup(SegmentSpec.from_dict(spec), **group)]
+
+def run(spec: dict[str, Any], rank: dict[str, Any], interface: str | None) -> None:
+    (result,) = run_ranks(
+        replace(NODE, interface=interface), [Rank(SegmentSpec.from_dict(spec), **rank)]
     )
     print(json.dumps(result.to_dict()), flush=True)
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "call off" in message:
+        call_off(*message["call off"])
+        continue
+    rank_module.SECONDS_TO_MEET = message["rank"].pop("seconds_to_meet", 300.0)
+    threading.Thread(target=run, kwargs=message).start()

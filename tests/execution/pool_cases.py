@@ -13,7 +13,7 @@ from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.execution import Site, load_site
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 
 PATIENCE = 120.0
 
@@ -30,28 +30,26 @@ def site(
     provider: type[LocalProvider] = Quick, *, blocks: int = 1, gcds: int = 2, **block: Any
 ) -> Site:
     def parsl_config(directory: Path) -> Config:
-        def pool(label: str, workers: int) -> HighThroughputExecutor:
-            return HighThroughputExecutor(
-                label=label,
-                address="127.0.0.1",
-                encrypted=True,
-                max_workers_per_node=workers,
-                cores_per_worker=1e-6,
-                heartbeat_period=1,
-                heartbeat_threshold=4,
-                provider=provider(init_blocks=0, min_blocks=0, max_blocks=blocks, **block),
-            )
-
-        return Config(executors=[pool("gcd", gcds), pool("node", 1)], run_dir=str(directory))
+        executor = HighThroughputExecutor(
+            label="gcd",
+            address="127.0.0.1",
+            encrypted=True,
+            max_workers_per_node=gcds,
+            cores_per_worker=1e-6,
+            heartbeat_period=1,
+            heartbeat_threshold=4,
+            provider=provider(init_blocks=0, min_blocks=0, max_blocks=blocks, **block),
+        )
+        return Config(executors=[executor], run_dir=str(directory))
 
     node = replace(load_site("local").node, gcds=tuple(str(gcd) for gcd in range(gcds)))
     return Site("here", blocks, node, parsl_config, blocks=blocks)
 
 
-def update_until(pools: Pools, reached: Callable[[], object], **wanted: int) -> None:
+def update_until(pools: Pool, reached: Callable[[], object], demand: int | None = None) -> None:
     """Update pools as a driver does until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline, pools.waiting() or "it does not come to that"
-        pools.update(**wanted)
+        pools.update(demand)
         time.sleep(0.1)

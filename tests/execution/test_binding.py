@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from segment_cases import make_spec
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
@@ -113,12 +112,13 @@ def test_every_thread_of_a_trainer_runs_on_the_cores_of_its_gcd() -> None:
     mine, other = ALLOWED[-1], ALLOWED[0]
     node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
     asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
-    trainer = worker.trainer_for(node, 1, slot=1)  # it shares the GCD with another
+    trainers = worker.trainers_of(node)
     probe = "hydragnn_flow.execution.site_check.probe:probe"
-    found = trainer.run(probe, asked)
-    assert (found["cores"], found["address"]) == ([mine], "127.0.0.1")
-    threads = psutil.Process(trainer._process.pid).threads()
-    assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
+    with trainers.lend(1), trainers.lend(1) as (trainer, _):  # it shares the GCD with another
+        found = trainer.run(probe, asked)
+        assert (found["cores"], found["address"]) == ([mine], "127.0.0.1")
+        threads = psutil.Process(trainer._process.pid).threads()
+        assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
     assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"
 
 
@@ -135,64 +135,28 @@ def test_an_interface_that_is_not_there_is_named() -> None:
         address_of("hsn7")
 
 
-MANAGER = """
-import multiprocessing, time
+AGENT = """
+import os, time
+from test_binding import node_of
+from hydragnn_flow.execution.workers.worker import trainers_of
 
-def work(pids):
-    from test_binding import node_of
-    from hydragnn_flow.execution.workers.worker import trainer_for
-    trainer = trainer_for(node_of("cpu"), 0)
-    pids.put([multiprocessing.current_process().pid, trainer._process.pid])
-    time.sleep(600)
-
-if __name__ == "__main__":
-    spawn = multiprocessing.get_context("spawn")
-    pids = spawn.Queue()
-    spawn.Process(target=work, args=(pids,)).start()
-    print(*pids.get(), flush=True)
+with trainers_of(node_of("cpu")).lend(0) as (trainer, _):
+    print(trainer._process.pid, flush=True)
     time.sleep(600)
 """
 
 
-def test_a_worker_and_its_trainers_end_with_the_manager(tmp_path: Path) -> None:
-    """Parsl's manager starts workers as this does; killed, it leaves them."""
-    script = tmp_path / "manager.py"
-    script.write_text(MANAGER)
-    manager = subprocess.Popen(
+def test_trainers_end_with_their_agent(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(AGENT)
+    agent = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert manager.stdout is not None
-    left = [psutil.Process(int(pid)) for pid in manager.stdout.readline().split()]
-    assert len(left) == 2
-    manager.send_signal(signal.SIGKILL)
-    manager.wait()
-    for process in left:
-        process.wait(timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("variables", "deadline"),
-    [
-        ({"HYDRAGNN_FLOW_JOB_END": "2000", "SLURM_JOB_END_TIME": "3000"}, 2000.0),
-        ({"SLURM_JOB_END_TIME": "3000"}, 3000.0),
-        ({"SLURM_JOB_END_TIME": "0"}, None),
-        ({"HYDRAGNN_FLOW_JOB_END": ""}, None),
-    ],
-)
-def test_the_end_of_the_batch_job_is_the_deadline(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    deadline: float | None,
-) -> None:
-    for name in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    spec = make_spec(tmp_path / "t", None, 1)
-    assert worker._in_time(spec).deadline == deadline
-    sooner = replace(spec, deadline=1000.0)
-    assert worker._in_time(sooner).deadline == 1000.0
+    assert agent.stdout is not None
+    trainer = psutil.Process(int(agent.stdout.readline()))
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    trainer.wait(timeout=60)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from block_cases import Machine, have, listed
+from block_cases import GCDS, NODES, Machine, have, listed
 
 from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.placement import Host
 
 
 def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Machine) -> None:
@@ -34,20 +35,47 @@ def test_a_node_that_did_not_come_is_made_up_for(
     assert pool.needed == 2
 
 
-def test_free_workers_are_those_that_take_tasks_and_have_none(
-    pool: Blocks, machine: Machine
-) -> None:
-    machine.outstanding = 6
-    have(pool, machine, 2, tasks=1)  # four tasks at work, two on their way
-    assert (pool.workers, pool.free) == (16, 10)
+def test_hosts_are_the_nodes_that_take_tasks(pool: Blocks, machine: Machine) -> None:
+    have(pool, machine, 2)
+    everywhere = [Host(f"node{node}-abc", str(node // NODES)) for node in range(4)]
+    assert (pool.workers, pool.hosts()) == (16, everywhere)
     machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(draining=True)
     pool.refresh()
-    assert (pool.workers, pool.free) == (12, 7)
-    machine.outstanding = 5  # the one that came back may have been the draining node's
-    assert pool.free == 7
-    pool.sent()
-    machine.outstanding = 6
-    assert pool.free == 6
+    assert (pool.workers, pool.hosts()) == (12, everywhere[1:])
+    pool.lost(everywhere[3].name)
+    assert (pool.workers, pool.hosts()) == (8, everywhere[1:3])
+
+
+def test_a_block_takes_no_more_tasks_when_its_end_is_near(pool: Blocks, machine: Machine) -> None:
+    """By this host's clock: a node's own may be wrong."""
+    have(pool, machine, 2)
+    now = time.monotonic()
+    for block, left in zip(pool.blocks, (89.0, 91.0), strict=True):
+        block.entered = now - 7000.0
+        pool.record_states({block.job.number: JobState("running", ends=now + left)})
+    assert {host.ends for host in pool.hosts()} == {now + 89.0, now + 91.0}
+    machine.change(tasks=1)
+    pool.refresh()
+    assert {host.ends for host in pool.hosts()} == {now + 91.0}
+    assert pool.standing == 1, "another is asked for in its place"
+    assert not machine.cancelled, "what is at work ends by itself"
+    machine.change(tasks=0)
+    pool.refresh()
+    assert machine.cancelled == [pool.blocks[0].job.number]
+    # A scheduler that says nothing of it any more leaves it as it was.
+    pool.record_states({pool.blocks[1].job.number: JobState("running")})
+    assert pool.blocks[1].ends == now + 91.0
+
+
+def test_a_block_that_was_just_given_work_is_not_idle(pool: Blocks, machine: Machine) -> None:
+    """Though the interchange does not know of it yet."""
+    have(pool, machine, 1)
+    machine.change(idle_seconds=1000.0)
+    pool.submit("node1-abc", abs, -1)
+    pool.refresh()
+    (block,) = pool.blocks
+    assert block.tasks == 1 and not block.is_idle(1.0)
+    assert pool.at_work == {"node1"}
 
 
 def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machine) -> None:
@@ -57,25 +85,24 @@ def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machin
     pool.request(1)
     pool.collect(patient=False)
     pool.refresh()
-    pool.shrink(3, missing=0)
+    pool.shrink(3)
     pool.refresh()
     assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
     pool.collect(patient=False)
     assert [block.job.number for block in pool.blocks] == ["100"]
 
 
-def test_a_block_at_work_that_another_pool_needs_finishes_its_tasks_first(
+def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(
     pool: Blocks, machine: Machine
 ) -> None:
     have(pool, machine, 1, tasks=1)
-    pool.shrink(1, missing=0)
+    pool.shrink(1)
     assert not pool.blocks[0].leaving
-    pool.shrink(1, missing=1)
-    pool.refresh()
-    assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, [])
     machine.change(tasks=0)
     pool.refresh()
-    assert machine.cancelled == ["100"]
+    pool.shrink(1)
+    pool.refresh()
+    assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, ["100"])
 
 
 def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Machine) -> None:
@@ -112,7 +139,7 @@ def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Ma
     machine.takes_cancels = False
     pool.request(1)
     pool.collect(patient=False)
-    pool.shrink(1, missing=0)
+    pool.shrink(1)
     pool.collect(patient=False)
     assert (pool.total, pool.standing) == (1, 0)  # it still has its place
     machine.takes_cancels = True
@@ -142,7 +169,7 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
     """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
     pool.request(1)
     pool.collect(patient=False)
-    pool.shrink(1, missing=1)
+    pool.shrink(1)
     pool.collect(patient=False)
     machine.connect(0)
     pool.request(1)
@@ -151,3 +178,21 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
     pool.collect(patient=False)
     pool.refresh()
     assert machine.connected["node0-abc"].held
+
+
+def test_blocks_that_wait_for_the_store_are_kept_though_some_of_their_nodes_did_not_come(
+    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(pool, machine, 1)
+    machine.connect(0, idle=1000.0)
+    del machine.connected["node1-abc"]
+    pool.refresh()
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    monkeypatch.setattr(module, "SECONDS_IDLE", 20.0)
+    pool.demand = 2 * GCDS
+    pool.blocks[0].held_back = time.monotonic()
+    pool.renew()
+    assert not pool.blocks[0].leaving
+    pool.blocks[0].held_back -= module.SECONDS_IDLE  # it had its store, and still no work
+    pool.renew()
+    assert pool.blocks[0].leaving

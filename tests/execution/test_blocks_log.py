@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from block_cases import Machine, have, started
 from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import last_words
+from hydragnn_flow.log import NOTICE
 
 
 def test_last_words_are_the_jobs_own(tmp_path: Path) -> None:
@@ -32,15 +34,16 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(
     for _ in range(3):  # nothing new, and so not a word
         pool.refresh()
     pool.demand = 0
-    pool.shrink(1, missing=0)
+    pool.shrink(1)
     pool.refresh()
     pool.collect(patient=False)
     assert caplog.messages == [
-        "pool gcd asks for 1 block: work for 9 workers, 0 blocks work or wait",
-        "block 0 (job 100) of pool gcd is submitted",
-        "block 0 (job 100) of pool gcd has its first workers, 0 s old, on node0, node1",
-        "block 0 (job 100) of pool gcd is given back: there is work for 0 workers",
-        "block 0 (job 100) of pool gcd is cancelled, 0 s old",
+        "asks for 1 block: work for 9 workers, 0 blocks work or wait",
+        "block 0 (job 100) is submitted",
+        "block 0 (job 100) has its first workers, 0 s old, on node0, node1",
+        "block 0 (job 100) has lost nodes, which give no sign of life: node1",
+        "block 0 (job 100) is given back: there is work for 0 workers",
+        "block 0 (job 100) is cancelled, 0 s old",
     ]
 
 
@@ -54,14 +57,56 @@ def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
     pool.request(1)
     pool.collect(patient=True)
     assert [message for message in caplog.messages if "asks for" not in message][1:] == [
-        "block 0 (job 100) of pool gcd is running, 0 s old",
-        "block 0 (job 100) of pool gcd has ended: no worker came within 15 min of its start, "
-        "0 s old",
-        "pool gcd: the last block ended without having done anything (no worker came within 15 min "
+        "block 0 (job 100) is running, 0 s old",
+        "block 0 (job 100) has ended: no worker came within 15 min of its start, 0 s old",
+        "block 0 (job 100) ended without having done anything: no worker came within 15 min of its "
+        "start: no such interface",
+        "the last block ended without having done anything (no worker came within 15 min "
         "of its start: no such interface); the next is asked for in 0 s",
-        "block 1 (job 101) of pool gcd is submitted",
-        "pool gcd: the scheduler refused a block (maintenance); the next is asked for in 10 s",
+        "block 1 (job 101) is submitted",
+        "the scheduler refused a block (maintenance); the next is asked for in 10 s",
     ]
+
+
+def test_what_is_missing_of_a_block_is_told_once(
+    pool: Blocks,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(NOTICE, "hydragnn_flow")
+    pool.request(1)
+    pool.collect(patient=False)
+    machine.connect(0, nodes=1)
+    pool.refresh()
+    assert caplog.messages == []
+    assert pool.blocks[0].connected is not None
+    pool.blocks[0].connected -= module.SECONDS_TO_CONNECT + 5
+    for _ in range(3):
+        pool.refresh()
+    incomplete = (
+        "block 0 (job 100) is not whole: 1 of its 2 nodes did not connect within 2 min of the "
+        f"first; {pool.blocks[0].job.errors} may say why"
+    )
+    assert caplog.messages == [incomplete]
+    machine.connected.clear()
+    for _ in range(3):
+        pool.refresh()
+    lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
+    assert caplog.messages == [incomplete, lost]
+    assert [event for _, event in pool.events] == caplog.messages
+
+
+def test_a_block_that_ends_with_its_job_is_not_told_of(
+    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE, "hydragnn_flow")
+    have(pool, machine, 1)
+    pool.blocks[0].entered -= 3600
+    pool.blocks[0].ends = time.monotonic() + 10
+    machine.connected.clear()
+    pool.refresh()
+    assert caplog.messages == []
 
 
 def test_a_job_that_cannot_be_cancelled_is_told(
@@ -76,3 +121,17 @@ def test_a_job_that_cannot_be_cancelled_is_told(
     pool.cancel_all()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "did not cancel the jobs 100; cancel them yourself" in caplog.text
+
+
+def test_nodes_that_leave_as_their_job_ends_are_not_called_lost(
+    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hydragnn_flow")
+    have(pool, machine, 1)
+    machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(tasks=1)
+    block = pool.blocks[0]
+    now = time.monotonic()
+    block.entered, block.ends = now - 3600.0, now + 92.0  # two seconds more than nodes drain
+    del machine.connected["node1-abc"]
+    pool.refresh()
+    assert not any("sign of life" in message for message in caplog.messages)

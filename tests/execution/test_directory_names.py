@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pool_cases import site
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.pools import Pools, _check_name
+from hydragnn_flow.execution.pools.pool import Pool, _check_name
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_name_that_parsl_cannot_take_is_refused_before_anything_starts(
     with pytest.raises(
         InputError, match=rf"takes no {character} in a path; choose a directory"
     ) as caught:
-        Pools(site(), run / "parsl")
+        Pool(site(), run / "parsl")
     assert str(caught.value).startswith(str(run))
     assert not run.exists()
 

@@ -9,9 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,12 @@ import numpy as np
 import psutil
 import pytest
 from segment_cases import make_spec
-from trainer_cases import LONG, checkpoint
+from trainer_cases import LONG, checkpoint, trainers_below
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import RankGroup, abort, merged
+from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.binding import LOOPBACK
-from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
+from hydragnn_flow.execution.workers import rendezvous as rendezvous_module
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.monitor import SPARE_SECONDS
 from hydragnn_flow.training.runner import run_segment
@@ -32,6 +35,8 @@ from hydragnn_flow.training.runner import run_segment
 pytestmark = pytest.mark.xdist_group("processes")
 
 HERE = Path(__file__).parent
+# Within which a gang ends when one of its ranks has.
+SECONDS = 60.0
 
 
 class Worker:
@@ -54,13 +59,18 @@ class Worker:
     def send(
         self,
         spec: SegmentSpec,
-        gcds: tuple[int, ...],
         interface: str | None = LOOPBACK,
-        **group: Any,
+        **rank: Any,
     ) -> None:
+        asked = {"spec": spec.to_dict(), "rank": {"gcd": 0, "nodes": 2} | rank}
+        self._say(asked | {"interface": interface})
+
+    def call_off(self, spec: SegmentSpec, reason: str) -> None:
+        self._say({"call off": [spec.attempt, reason]})
+
+    def _say(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        asked = [spec.to_dict(), {"gcds": gcds} | group, interface]
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
 
     def result(self) -> SegmentResult:
@@ -70,12 +80,7 @@ class Worker:
 
     @property
     def trainers(self) -> list[psutil.Process]:
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children(recursive=True)
-            if child.status() != psutil.STATUS_ZOMBIE
-            and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
-        ]
+        return trainers_below(psutil.Process(self.process.pid))
 
     def end(self) -> None:
         trainers = self.trainers
@@ -110,7 +115,7 @@ def gang(folder: Path, store: GraphStore, epochs: int, **changes: Any) -> Segmen
 def send(workers: list[Worker], spec: SegmentSpec, **group: Any) -> None:
     """One rank to each of some workers."""
     for rank, worker in enumerate(workers):
-        worker.send(spec, (0,), first_rank=rank, **{"world": len(workers), **group})
+        worker.send(spec, number=rank, **{"world": len(workers), **group})
 
 
 def test_a_gang_of_two_workers_equals_one_process(
@@ -126,7 +131,6 @@ def test_a_gang_of_two_workers_equals_one_process(
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 3))
     np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
     assert group_results[0].history == group_results[1].history
-    assert not list(spec.folder.glob("abort*"))
 
 
 def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
@@ -138,7 +142,7 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     workers[1].trainers[0].kill()
     begin = time.monotonic()
     group_results = [worker.result() for worker in workers]
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "a group was left waiting"
+    assert time.monotonic() - begin < SECONDS, "a group was left waiting"
     result = merged(group_results)
     assert result.status == "killed", group_results
     assert "SIGKILL" in result.reason
@@ -148,7 +152,6 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     resumed = merged([worker.result() for worker in workers])
     assert resumed.status == "ok", resumed.reason
     assert resumed.from_epoch + resumed.from_step > 0
-    assert not list(spec.folder.glob("abort*")), "the earlier sending's note was left"
 
 
 def test_a_lost_worker_ends_the_other_group(
@@ -162,7 +165,7 @@ def test_a_lost_worker_ends_the_other_group(
     workers[1].end()
     begin = time.monotonic()
     left = workers[0].result()
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW
+    assert time.monotonic() - begin < SECONDS
     assert left.status == "lost", left.reason
     assert not any(trainer.is_running() for trainer in trainers), "torch may hang in it"
     reason = "its worker was lost: no heartbeat"
@@ -170,7 +173,7 @@ def test_a_lost_worker_ends_the_other_group(
     assert merged([left, gone]).reason == gone.reason
 
 
-def test_an_abort_ends_groups_that_hang(
+def test_a_gang_that_hangs_is_called_off(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     """A node that freezes breaks no connection; the driver learns of it and calls the gang off."""
@@ -178,25 +181,21 @@ def test_an_abort_ends_groups_that_hang(
     send(workers, spec)
     checkpoint(spec.folder)
     workers[1].trainers[0].send_signal(signal.SIGSTOP)
-    abort(spec, "node n2 does not answer")
     begin = time.monotonic()
     for worker in workers:
+        worker.call_off(spec, "node n2 does not answer")
         group_result = worker.result()
         assert group_result.status == "interrupted"
-        assert (
-            group_result.reason == "another rank group of the gang ended: node n2 does not answer"
-        )
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW
+        assert group_result.reason == "another rank of the gang ended: node n2 does not answer"
+    assert time.monotonic() - begin < SECONDS
 
 
-def test_a_group_that_begins_after_the_abort_ends_at_once(
+def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, LONG)
-    spec.folder.rmdir()
-    abort(spec, "node n2 does not answer")
-    abort(spec, "nobody asks for the second reason")
-    workers[0].send(spec, (0,), world=2)
+    workers[0].call_off(spec, "node n2 does not answer")
+    workers[0].send(spec, world=2)
     group_result = workers[0].result()
     assert (group_result.status, group_result.reason.split(": ")[1]) == (
         "interrupted",
@@ -209,7 +208,7 @@ def test_a_gang_without_one_of_its_groups_is_lost(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 1)
-    workers[rank].send(spec, (0,), first_rank=rank, world=2, seconds_to_meet=3.0)
+    workers[rank].send(spec, number=rank, world=2, seconds_to_meet=3.0)
     group_result = workers[rank].result()
     assert group_result.status == "lost"
     assert said in group_result.reason
@@ -222,11 +221,11 @@ def test_a_gang_saves_before_its_deadline(
     warm = gang(tmp_path / "warm", alloy_store, 1)
     send(workers, warm)
     assert merged([worker.result() for worker in workers]).status == "ok"
-    deadline = time.time() + SPARE_SECONDS + 6
-    spec = gang(tmp_path / "gang", alloy_store, LONG, deadline=deadline)
-    send(workers, spec)
+    seconds = SPARE_SECONDS + 6
+    end = time.monotonic() + seconds
+    send(workers, gang(tmp_path / "gang", alloy_store, LONG), seconds=seconds)
     group_results = [worker.result() for worker in workers]
-    assert time.time() < deadline
+    assert time.monotonic() < end
     assert [group_result.status for group_result in group_results] == ["interrupted"] * 2
     assert group_results[0].reason == group_results[1].reason, (
         "the ranks did not end after the same step"
@@ -240,10 +239,10 @@ def test_a_gang_saves_before_its_deadline(
     assert group_results[0].reason.endswith(said)
 
 
-def test_a_gang_sent_again_takes_over(
+def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
-    """The driver took the first sending for lost; its groups see the second and give way."""
+    """Both train at the same time, until the nodes of the first notice that nobody listens."""
     first = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, first)
     checkpoint(first.folder)
@@ -251,8 +250,14 @@ def test_a_gang_sent_again_takes_over(
     try:
         second = gang(tmp_path / "gang", alloy_store, 2)
         send(others, second)
+        result = merged([worker.result() for worker in others])
+        assert result.status == "ok", result.reason
+        kept = second.folder / result.checkpoint
+        content = kept.read_bytes()
+        for worker in workers:
+            worker.call_off(first, "nobody waits for it")
         assert [worker.result().status for worker in workers] == ["interrupted"] * 2
-        assert merged([worker.result() for worker in others]).status == "ok"
+        assert kept.read_bytes() == content
     finally:
         for worker in others:
             worker.end()
@@ -261,7 +266,7 @@ def test_a_gang_sent_again_takes_over(
 def test_a_wrong_interface_is_named(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
-    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), (0,), "hsn9", world=2)
+    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
     group_result = workers[0].result()
     assert group_result.status == "error"
     assert "no network interface 'hsn9'" in group_result.reason
@@ -275,7 +280,7 @@ def group_result(
 
 
 BROKEN = group_result("lost", "the connection to another rank broke", "n2")
-ENDED = group_result("interrupted", "another rank group of the gang ended: somehow", "n3")
+ENDED = group_result("interrupted", "another rank of the gang ended: somehow", "n3")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +347,48 @@ def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts() -> None
 
 def test_a_group_of_a_gang_needs_an_attempt(tmp_path: Path, alloy_store: GraphStore) -> None:
     with pytest.raises(ValueError, match="attempt"):
-        RankGroup(make_spec(tmp_path / "t", alloy_store, 1), (0,), world=2)
+        Rank(make_spec(tmp_path / "t", alloy_store, 1), world=2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "network", "net"),
+    [
+        (("7.0", "7.0"), "", None),
+        (("7.0", "7.1"), "", "Socket"),
+        (("7.0", "7.1"), "another", None),
+    ],
+)
+def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    steps: tuple[str, str],
+    network: str,
+    net: str | None,
+) -> None:
+    """It connects processes of one step, and RCCL would wait for the others."""
+    monkeypatch.setattr(rendezvous_module, "_SLINGSHOT", tmp_path / network)
+    monkeypatch.delenv("NCCL_NET", raising=False)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)  # as it is set here, for it to be restored
+    of_threads = threading.local()
+    monkeypatch.setattr(rendezvous_module, "_step", lambda: of_threads.step)
+    met = threading.Barrier(2, timeout=60)
+
+    def meet(rank: int) -> None:
+        of_threads.step = steps[rank]
+        with rendezvous_module.rendezvous(
+            *(str(tmp_path), tempfile.mkdtemp(dir=tmp_path), "key", None, 60.0),
+            leads=True,
+            rank=rank,
+            size=2,
+            should_stop=lambda: False,
+        ):
+            met.wait()
+
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(meet, range(2)))
+    assert os.environ.pop("NCCL_NET", None) == net
+    assert ("the ranks are in 2 job steps" in capsys.readouterr().out) is (net is not None)
 
 
 @pytest.fixture(scope="module")
@@ -390,9 +436,13 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
     """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
     spec = gang(tmp_path / "gang", alloy_store, 2)
     rendezvous = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}
+    here = [tmp_path / "node0", tmp_path / "node1"]
+    for folder in here:
+        folder.mkdir()
     ranks = []
     for rank in range(4):
-        asked = json.dumps([spec.to_dict(), rendezvous, rank, 4])
+        place = {"here": str(here[rank // 2]), "leads": rank % 2 == 0}
+        asked = json.dumps([spec.to_dict(), rendezvous | place, rank, 4])
         command = [*nodes[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     answers = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
@@ -431,7 +481,10 @@ def test_a_gang_of_two_nodes(
 def test_a_gang_of_two_nodes_needs_an_interface(
     tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
 ) -> None:
-    send(on_nodes, gang(tmp_path / "gang", alloy_store, 1), interface=None)
-    result = merged([worker.result() for worker in on_nodes])
+    spec = gang(tmp_path / "gang", alloy_store, 1)
+    send(on_nodes, spec, interface=None)
+    second = on_nodes[1].result()
+    on_nodes[0].call_off(spec, second.reason)  # as the driver does
+    result = merged([on_nodes[0].result(), second])
     assert result.status == "error"
     assert "name its network `interface`" in result.reason

@@ -20,7 +20,7 @@ from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import parsl_executor as our_executor
 from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.execution.pools.workers_file import (
     WORKERS_FILE,
@@ -45,7 +45,7 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
 ) -> None:
     """Guards of a login node do so, and `kill`."""
     install("sbatch", "echo Submitted batch job 77")
-    install("squeue", "echo '77|PENDING|Priority|/somewhere/else'")
+    install("squeue", "echo '77|PENDING|Priority|1:00|/somewhere/else'")
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
     install("sacct", "sleep 600")  # a database that hangs; nobody needs it
     node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
@@ -53,9 +53,9 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
     begin = time.monotonic()
     with (
         pytest.raises(SystemExit) as left,
-        Pools(slurm, tmp_path / "run" / "parsl") as pools,
+        Pool(slurm, tmp_path / "run" / "parsl") as pools,
     ):
-        update_until(pools, lambda: pools._pools["gcd"].blocks, gcd=1)
+        update_until(pools, lambda: pools._blocks.blocks, 1)
         send(signal.SIGTERM)
         time.sleep(10)
     assert time.monotonic() - begin < 60, "the start waited for sacct"
@@ -69,12 +69,14 @@ def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(
 ) -> None:
     """What ends a whole session ends its sbatch too, which then has no answer any more."""
     install("sbatch", f"echo $1 > {tmp_path}/taken; kill -KILL $$")
-    install("squeue", f'! [ -e {tmp_path}/taken ] || echo "88|PENDING|x|$(cat {tmp_path}/taken)"')
+    install(
+        "squeue", f'! [ -e {tmp_path}/taken ] || echo "88|PENDING|x|1:00|$(cat {tmp_path}/taken)"'
+    )
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
     node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
     slurm = load_site("slurm", node=node, interface="lo")
-    with Pools(slurm, tmp_path / "run" / "parsl") as pools:
-        pools.update(gcd=1)
+    with Pool(slurm, tmp_path / "run" / "parsl") as pools:
+        pools.update(1)
         pools._scheduler_thread.submit(int).result(
             PATIENCE
         )  # it has no answer, which nobody has heard
@@ -96,10 +98,10 @@ def test_signals_that_come_together_leave_no_job(
     monkeypatch.setattr(
         our_executor.ParslExecutor, "cancel", lambda _, jobs: cancelled.extend(jobs) or True
     )
-    with pytest.raises(SystemExit), Pools(site(), tmp_path / "run" / "parsl") as pools:
-        pools.update(gcd=1)
-    assert cancelled == ["77", "77"]  # by each pool
-    assert read_workers(tmp_path / "run")["pools"]
+    with pytest.raises(SystemExit), Pool(site(), tmp_path / "run" / "parsl") as pools:
+        pools.update(1)
+    assert cancelled == ["77"]
+    assert read_workers(tmp_path / "run")
 
 
 def left_behind(run: Path, start: str = "000") -> str:
@@ -119,7 +121,7 @@ def cancelled(tmp_path: Path, install: Install, quiet: None) -> Callable[..., li
         (tmp_path / "cancelled").write_text("")
         install("squeue", f"cat {tmp_path}/listed")
         install("scancel", f"echo $* >> {tmp_path}/cancelled")
-        with Pools(SLURM, run / "parsl") as pools:
+        with Pool(SLURM, run / "parsl") as pools:
             pools._scheduler_thread.submit(int).result(
                 PATIENCE
             )  # what was asked of it before is done
@@ -132,11 +134,11 @@ def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(
     tmp_path: Path, cancelled: Callable[..., list[str]]
 ) -> None:
     listed = [
-        f"101|RUNNING|None|{left_behind(tmp_path / 'run')}",
-        "102|PENDING|Priority|/usr/bin/somebodys.sh",
-        "103|PENDING|Priority|",
-        "104|PENDING|Priority|(null)",
-        f"105|PENDING|Priority|{tmp_path}/run/parsl/000",
+        f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}",
+        "102|PENDING|Priority|1:00|/usr/bin/somebodys.sh",
+        "103|PENDING|Priority|1:00|",
+        "104|PENDING|Priority|1:00|(null)",
+        f"105|PENDING|Priority|1:00|{tmp_path}/run/parsl/000",
     ]
     assert cancelled(tmp_path / "run", *listed) == ["101"]
 
@@ -149,20 +151,20 @@ def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
     monkeypatch.setattr(our_executor.ParslExecutor, "submitted", lambda _: ["101", "102"])
     monkeypatch.setattr(our_executor.ParslExecutor, "cancel", lambda *_: True)
     install("squeue", "true")
-    with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
+    with Pool(SLURM, tmp_path / "run" / "parsl") as pools:
         pools._scheduler_thread.submit(int).result(PATIENCE)  # what the start asked is answered
         script = left_behind(tmp_path / "run", pools._directory.name)
-        install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|{script}"; done')
+        install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|1:00|{script}"; done')
         job = BatchJob("0", "101", "name", tmp_path / "errors")
-        pools._pools["gcd"].ended.append(Block(job))
-        assert set(pools._ask_states({"gcd": ["102"], "node": []})) == {"102"}
+        pools._blocks.ended.append(Block(job))
+        assert set(pools._ask_states(["102"])) == {"102"}
         assert (tmp_path / "cancelled").read_text().split() == ["101"]
 
 
 def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(
     tmp_path: Path, cancelled: Callable[..., list[str]]
 ) -> None:
-    job = f"101|RUNNING|None|{left_behind(tmp_path / 'run')}"
+    job = f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}"
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert cancelled(tmp_path / "copy", job) == []
 
@@ -171,7 +173,7 @@ def test_a_driver_that_was_replaced_cancels_none_of_its_successors_jobs(
     tmp_path: Path, cancelled: Callable[..., list[str]]
 ) -> None:
     script = tmp_path / "run" / "parsl" / "007" / "submit_scripts" / "parsl.gcd.block-0.1"
-    assert cancelled(tmp_path / "run", f"101|RUNNING|None|{script}") == []
+    assert cancelled(tmp_path / "run", f"101|RUNNING|None|1:00|{script}") == []
 
 
 def test_a_disk_that_is_away_is_no_reason_to_stop(
@@ -179,12 +181,10 @@ def test_a_disk_that_is_away_is_no_reason_to_stop(
 ) -> None:
     """The states of jobs are asked for every few seconds."""
     install("squeue", "true")
-    with Pools(SLURM, tmp_path / "run" / "parsl") as pools:
+    with Pool(SLURM, tmp_path / "run" / "parsl") as pools:
         for name in ("glob", "stat", "exists", "iterdir", "read_text"):
             monkeypatch.setattr(Path, name, _away)
-        pools._states = pools._scheduler_thread.submit(
-            pools._ask_states, {"gcd": ["101"], "node": []}
-        )
+        pools._states = pools._scheduler_thread.submit(pools._ask_states, ["101"])
         assert pools._states.result(PATIENCE) == {"101": JobState("ended")}
 
 
@@ -204,8 +204,8 @@ def test_bad_nodes_are_remembered_by_the_next_driver(
     now = time.time()
     bad = {"node1": now - 60, "node2": now - 3600, "cured": now - 200_000}
     write_json(run / WORKERS_FILE, {"bad_nodes": bad})
-    with Pools(SLURM, run / "parsl") as pools:
-        assert excluded == ["node1,node2"] * 2  # of each pool
+    with Pool(SLURM, run / "parsl") as pools:
+        assert excluded == ["node1,node2"]
         assert pools._health.is_suspect("node1")
         assert not pools._health.is_of_no_use("node1"), "where there is no other it is tried"
         assert not pools._health.is_suspect("cured")
@@ -229,10 +229,10 @@ def test_results_that_nobody_receives_any_more_stop_the_campaign(
     def deserialize(*_: object) -> None:
         raise MemoryError("ulimit -v of a login node")
 
-    with Pools(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("gcd"), gcd=1)
-        assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1  # in a directory of that name
+    with Pool(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:
+        update_until(pools, lambda: pools.workers(), 1)
+        assert pools.submit(abs, -1).result(PATIENCE) == 1  # in a directory of that name
         monkeypatch.setattr(parsl_executor, "deserialize", deserialize)
-        task = pools.submit("gcd", abs, -2)
-        with pytest.raises(CampaignStopped, match="receives the results of pool 'gcd' has ended"):
-            update_until(pools, task.done, gcd=1)
+        task = pools.submit(abs, -2)
+        with pytest.raises(CampaignStopped, match="receives the results has ended"):
+            update_until(pools, task.done, 1)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,10 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow import processes
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
-from hydragnn_flow.execution.fence import Fence
-from hydragnn_flow.execution.workers import local_ranks, trainer_main, worker
+from hydragnn_flow.execution import Node, Rank, merged, run_ranks
+from hydragnn_flow.execution.workers import rank as rank_module
+from hydragnn_flow.execution.workers import trainer_main, worker
 from hydragnn_flow.execution.workers import trainer_process as module
-from hydragnn_flow.execution.workers.gang import abort_reason
-from hydragnn_flow.execution.workers.local_ranks import LocalRanks
 from hydragnn_flow.execution.workers.trainer_process import Hung, TrainerProcess
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.processes import ProcessDied
@@ -163,37 +162,42 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
         each._process.kill()
 
 
+class Scripts:
+    """Trainer processes of a node, one for each rank."""
+
+    def __init__(self, *trainers: TrainerProcess) -> None:
+        self._trainers = trainers
+
+    @contextmanager
+    def lend(self, gcd: int, memory_gib: float) -> Iterator[tuple[TrainerProcess, int]]:
+        yield self._trainers[gcd], gcd
+
+
 def test_a_gang_whose_rank_hangs_ends_and_says_which(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
     spec = make_spec(tmp_path / "m", None, 1, attempt="1")
     signs = f"while true; do {alive(0.001)}; sleep 0.05; done"
-    trainers = [scripted(signs), scripted(f"{alive(0.001)}\nsleep 60")]
-    result = LocalRanks(NODE, RankGroup(spec, (0, 1), world=3), (0, 1), trainers, (1.0, 1.0)).run()
-    assert result.status == "killed"
+    hangs = f"{alive(0.001)}\nsleep 60"
+    scripts = Scripts(scripted(signs), scripted(hangs))
+    monkeypatch.setattr(worker, "trainers_of", lambda node: scripts)
+    # The third is on another node, which the driver tells.
+    results = run_ranks(NODE, [Rank(spec, number, world=3, gcd=number) for number in range(2)])
+    assert [one.status for one in results] == ["interrupted", "killed"]
+    result = merged(results)
     assert result.reason.startswith("it hung: ")
-    assert (abort_reason(spec) or "").startswith("it hung: "), "the other groups wait for it"
+    assert result.reason in results[0].reason
 
 
-@pytest.mark.parametrize("in_gang", [False, True])
-def test_what_nobody_can_watch_ends(
-    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch, in_gang: bool
+def test_a_segment_whose_time_is_up_ends_though_its_process_does_not_answer(
+    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deposed(self: Fence) -> bool:
-        raise UnicodeError("in the middle of a file")
-
-    monkeypatch.setattr(Fence, "deposed", deposed)
-    monkeypatch.setattr(local_ranks, "SECONDS_BETWEEN_CHECKS", 0.01)
-    spec = make_spec(tmp_path / "m", None, 1, attempt="1")
-    trainers = [scripted("sleep 60") for _ in range(2)]
-    world = 3 if in_gang else None
-    result = LocalRanks(
-        NODE, RankGroup(spec, (0, 1), world=world), (0, 1), trainers, (1.0, 1.0)
-    ).run()
-    assert result.status == "interrupted"
-    assert "could not be watched (UnicodeError: in the middle of a file)" in result.reason
-    assert ("could not be watched" in (abort_reason(spec) or "")) is in_gang
+    monkeypatch.setattr(rank_module, "SECONDS_TO_ANSWER", 0.0)
+    scripts = Scripts(scripted(f"while true; do {alive(0.001)}; sleep 0.05; done"))
+    monkeypatch.setattr(worker, "trainers_of", lambda node: scripts)
+    (result,) = run_ranks(NODE, [Rank(make_spec(tmp_path / "m", None, 1), gcd=0, seconds=0.3)])
+    assert (result.status, result.reason[:15]) == ("interrupted", "its time was up")
 
 
 def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judges(
@@ -227,16 +231,8 @@ def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
     trainer_main._signs(send)(0.1)
 
 
-@pytest.fixture
-def _end_trainers() -> Iterator[None]:
-    yield
-    for trainer in worker._trainers.values():
-        trainer.kill()
-    worker._trainers.clear()
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("_end_trainers")
+@pytest.mark.usefixtures("own_trainers")
 def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,8 +252,8 @@ def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     monkeypatch.setattr(TrainerProcess, "receive", received)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 1.5)
     monkeypatch.setattr(module, "STEPS_TO_WAIT", 0.0)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec)])
+    (result,) = run_ranks(NODE, [Rank(spec)])
     assert seen.is_set()
     assert (result.status, result.reason[:8]) == ("killed", "it hung:")
-    (again,) = run_rank_groups(NODE, [RankGroup(replace(spec, until_epoch=1))])
+    (again,) = run_ranks(NODE, [Rank(replace(spec, until_epoch=1))])
     assert again.status == "ok"

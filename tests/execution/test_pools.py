@@ -1,4 +1,4 @@
-"""Pools on real workers: blocks come and go as the work needs them."""
+"""Pool on real workers: blocks come and go as the work needs them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from pool_cases import PATIENCE, Quick, site, update_until
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.execution.pools import blocks, patience
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.interchange import NeverCame
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import read_workers
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -81,10 +83,10 @@ class TwoNodes(Launcher):
         return f"({command}) & ({command}) & wait"
 
 
-def jobs(run_directory: Path, pool: str = "gcd") -> list[int]:
+def jobs(run_directory: Path) -> list[int]:
     """Process groups of the blocks that are not ended, as the run directory has them."""
-    pools = read_workers(run_directory).get("pools", {pool: {"blocks": []}})
-    found = [block for block in pools[pool]["blocks"] if block["state"] != "ended"]
+    blocks = read_workers(run_directory).get("blocks", [])
+    found = [block for block in blocks if block["state"] != "ended"]
     return [os.getpgid(int(block["job"])) for block in found]
 
 
@@ -109,76 +111,96 @@ def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path: Path
     def parsl_config(directory: Path) -> Config:
         return Config(executors=[ThreadPoolExecutor(label="gcd")], run_dir=str(directory))
 
-    with pytest.raises(InputError, match="'gcd' and 'node'"):
-        Pools(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
+    with pytest.raises(InputError, match="it needs 'gcd', a HighThroughputExecutor"):
+        Pool(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
 
 
 def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
-    with Pools(site(Refusing), tmp_path / "parsl") as pools:
-        pools.submit("gcd", abs, -1)
-        with pytest.raises(InputError, match="'gcd': sbatch: error: Invalid account; see"):
+    with Pool(site(Refusing), tmp_path / "parsl") as pools:
+        pools.submit(abs, -1)
+        with pytest.raises(InputError, match="workers: sbatch: error: Invalid account; see"):
             update_until(pools, lambda: False)
 
 
 def test_blocks_follow_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
-    with Pools(site(), tmp_path / "parsl") as pools:
+    with Pool(site(), tmp_path / "parsl") as pools:
         pools.update()
-        assert not read_workers(tmp_path)["pools"]["gcd"][
-            "blocks"
-        ]  # nothing is asked for in advance
+        assert not read_workers(tmp_path)["blocks"], "nothing is asked for in advance"
 
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
-        assert pools.free("gcd") == 2
+        update_until(pools, lambda: pools.workers() == 2, 2)
+        (host,) = pools.hosts()
         gate = tmp_path / "gate"
-        tasks = [pools.submit("gcd", *waiting_for(gate)), pools.submit("gcd", abs, -7)]
-        assert pools.free("gcd") == 0
-        update_until(pools, tasks[1].done, gcd=2)
+        tasks = [pools.submit(*work, manager=host.name) for work in (waiting_for(gate), (abs, -7))]
+        update_until(pools, tasks[1].done, 2)
         assert tasks[1].result() == 7
-        assert pools.free("gcd") == 1
 
-        # The other pool has the place as soon as nothing is at work in it, and not before.
-        for _ in range(10):
-            pools.update(node=1)
+        # It is given back when nothing is at work in it, and not before.
+        for _ in range(20):
+            pools.update()
             time.sleep(0.1)
-        assert not tasks[0].done()
+        assert not tasks[0].done() and pools.workers() == 2
         gate.touch()
-        update_until(pools, lambda: pools.workers("node") == 1, node=1)
+        update_until(pools, lambda: pools.workers() == 0)
         assert tasks[0].result() == 0
-        assert pools.workers("gcd") == pools.free("gcd") == 0
-
-        update_until(pools, lambda: pools.workers("node") == 0)
-        update_until(pools, lambda: not jobs(tmp_path, "node"))
-    assert not read_workers(tmp_path)["pools"]["gcd"]["workers"]
+        assert not pools.hosts()
+        update_until(pools, lambda: not jobs(tmp_path))
+    assert not read_workers(tmp_path)["workers"]
 
 
-def test_two_pools_share_the_blocks_of_a_site(tmp_path: Path) -> None:
-    with Pools(site(blocks=2, gcds=1), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=9)
-        gate = tmp_path / "gate"
-        long = [pools.submit("gcd", *waiting_for(gate)) for _ in range(2)]
-        for _ in range(10):
-            pools.update(gcd=9, node=3)
-            time.sleep(0.1)
-        gate.touch()
-        update_until(pools, lambda: pools.workers("node") == 1, gcd=9, node=3)
-        assert pools.workers("gcd") == 1
-        update_until(pools, lambda: all(task.done() for task in long), gcd=9, node=3)
-        assert [task.result() for task in long] == [0, 0]  # nobody's work was cut short
+def test_tasks_go_to_the_node_that_is_chosen(tmp_path: Path) -> None:
+    with Pool(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers() == 4, 4)
+        first, second = pools.hosts()
+        assert first.block == second.block and first.name != second.name
+        asked = [second, second, first, second, first]
+        tasks = [
+            pools.submit(os.getenv, "PARSL_WORKER_POOL_ID", manager=host.name) for host in asked
+        ]
+        update_until(pools, lambda: all(task.done() for task in tasks), 4)
+        assert [task.result() for task in tasks] == [host.name for host in asked]
+        gone = pools.submit(abs, -1, manager="node9-abc")
+        update_until(pools, gone.done, 4)
+        assert isinstance(gone.exception(), NeverCame)
+        assert {*pools.hosts()} == {first, second}, "no node is blamed for it"
+        held = [manager for manager in pools._blocks.usable if manager.id == second.name]
+        pools._blocks.parsl.hold([manager.id for manager in held])
+        back = pools.submit(abs, -1, manager=second.name)
+        wait([back], PATIENCE)
+        assert isinstance(back.exception(), NeverCame)
+        assert {*pools.hosts()} == {first}, "it would be sent there again"
+
+
+def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(tmp_path: Path) -> None:
+    """In its agent, side by side; an error in one is told and harms no other."""
+    with Pool(site(gcds=1), tmp_path / "parsl") as pools:
+        update_until(pools, pools.hosts, 1)
+        (host,) = pools.hosts()
+        gates = [tmp_path / f"gate{number}" for number in range(4)]
+        waiting = [pools.submit(*waiting_for(gate), manager=host.name) for gate in gates]
+        wrong = pools.submit(int, "no number", manager=host.name)
+        update_until(pools, wrong.done, 1)
+        assert "no number" in str(wrong.exception())
+        for gate, task in reversed([*zip(gates, waiting, strict=True)]):
+            assert not task.done()
+            gate.touch()
+            assert task.result(PATIENCE) == 0
+        agents = {pools.submit(os.getpid, manager=host.name).result(PATIENCE) for _ in range(3)}
+        assert len(agents) == 1
 
 
 def test_a_block_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
-    with Pools(site(), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
-        pools.submit("gcd", abs, -1).result(PATIENCE)
-        lost = pools.submit("gcd", time.sleep, 600.0)
-        update_until(pools, lambda: jobs(tmp_path), gcd=2)
+    with Pool(site(), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers() == 2, 2)
+        pools.submit(abs, -1).result(PATIENCE)
+        lost = pools.submit(time.sleep, 600.0)
+        update_until(pools, lambda: jobs(tmp_path), 2)
         os.killpg(jobs(tmp_path)[0], signal.SIGKILL)
-        update_until(pools, lost.done, gcd=2)
+        update_until(pools, lost.done, 2)
         assert isinstance(lost.exception(), ManagerLost)
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
-        assert pools.submit("gcd", abs, -2).result(PATIENCE) == 2
+        update_until(pools, lambda: pools.workers() == 2, 2)
+        assert pools.submit(abs, -2).result(PATIENCE) == 2
 
 
 def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
@@ -186,16 +208,16 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
 ) -> None:
     """A segment over two nodes would otherwise wait until the block's time is up."""
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
-    with Pools(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("node") == 2, node=2)
-        assert pools.submit("node", abs, -1).result(PATIENCE) == 1
-        (group,) = jobs(tmp_path, "node")
-        _worker_pools(group)[0].kill()
-        update_until(pools, lambda: pools.workers("node") == 1, node=2)
+    with Pool(site(nodes_per_block=2, launcher=TwoNodes()), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers() == 4, 4)
+        assert pools.submit(abs, -1).result(PATIENCE) == 1
+        (group,) = jobs(tmp_path)
+        _agents(group)[0].kill()
+        update_until(pools, lambda: pools.workers() == 2, 4)
         with monkeypatch.context() as patch:  # the other node has had its time to connect
             patch.setattr(blocks, "SECONDS_TO_CONNECT", 0.0)
-            update_until(pools, lambda: group not in jobs(tmp_path, "node"), node=2)
-        update_until(pools, lambda: pools.workers("node") == 2, node=2)
+            update_until(pools, lambda: group not in jobs(tmp_path), 4)
+        update_until(pools, lambda: pools.workers() == 4, 4)
 
 
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
@@ -205,11 +227,11 @@ def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
     broken = site(worker_init="echo 'bash: module: command not found' >&2; exit 1")
     with (
         pytest.raises(CampaignStopped, match=r"3 blocks .* \(bash: module: command not found\)"),
-        Pools(broken, tmp_path / "parsl") as pools,
+        Pool(broken, tmp_path / "parsl") as pools,
     ):
-        update_until(pools, lambda: "command not found" in pools.waiting(), gcd=1)
-        update_until(pools, lambda: False, gcd=1)
-    assert len(read_workers(tmp_path)["pools"]["gcd"]["blocks"]) == 3
+        update_until(pools, lambda: "command not found" in pools.waiting(), 1)
+        update_until(pools, lambda: False, 1)
+    assert len(read_workers(tmp_path)["blocks"]) == 3
 
 
 def test_a_run_that_had_workers_is_patient_with_its_scheduler(
@@ -217,29 +239,29 @@ def test_a_run_that_had_workers_is_patient_with_its_scheduler(
 ) -> None:
     monkeypatch.setattr(patience, "SECONDS_AFTER_REFUSAL", (0.5,))
     monkeypatch.setattr(Moody, "submitted", 0)
-    with Pools(site(Moody), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
-        update_until(pools, lambda: pools.workers("node") == 1, node=1)
+    with Pool(site(Moody, blocks=2), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers() == 2, 2)
+        update_until(pools, lambda: pools.workers() == 4, 4)
     assert Moody.submitted == 3
 
 
 def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -> None:
     with (
-        pytest.raises(CampaignStopped, match="interchange of pool 'gcd' has ended"),
-        Pools(site(), tmp_path / "parsl") as pools,
+        pytest.raises(CampaignStopped, match="interchange has ended"),
+        Pool(site(), tmp_path / "parsl") as pools,
     ):
-        update_until(pools, lambda: pools.workers("gcd") == 2, gcd=2)
+        update_until(pools, lambda: pools.workers() == 2, 2)
         group = jobs(tmp_path)[0]
         children = psutil.Process().children()
         interchanges = [child for child in children if "interchange" in _command(child)]
         for interchange in interchanges:
             interchange.send_signal(signal.SIGINT)  # as Ctrl-C in a terminal does
             interchange.send_signal(signal.SIGHUP)  # and its loss
-        assert pools.submit("gcd", abs, -1).result(PATIENCE) == 1
+        assert pools.submit(abs, -1).result(PATIENCE) == 1
         for interchange in interchanges:
             interchange.kill()
             interchange.wait()
-        update_until(pools, lambda: False, gcd=2)
+        update_until(pools, lambda: False, 2)
     _wait_until_ended(group)
 
 
@@ -247,36 +269,36 @@ def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -
 def test_a_second_ctrl_c_does_not_keep_blocks_from_being_cancelled(
     tmp_path: Path, state: str
 ) -> None:
-    with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
+    with pytest.raises(KeyboardInterrupt), Pool(site(Slow), tmp_path / "parsl") as pools:
         update_until(
             pools,
-            lambda: pools.workers("gcd") or (state == "starting" and jobs(tmp_path)),
-            gcd=2,
+            lambda: pools.workers() or (state == "starting" and jobs(tmp_path)),
+            2,
         )
         group = jobs(tmp_path)[0]
         if state == "working":
-            pools.submit("gcd", time.sleep, 600.0)
+            pools.submit(time.sleep, 600.0)
         raise KeyboardInterrupt
     _wait_until_ended(group)
-    assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
+    assert read_workers(tmp_path)["blocks"][0]["state"] == "ended"
 
 
 def test_a_cancellation_without_an_answer_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "SECONDS_BETWEEN_TRIES", 0.1)
-    with Pools(site(Deaf), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: jobs(tmp_path), gcd=2)
+    with Pool(site(Deaf), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: jobs(tmp_path), 2)
         (group,) = jobs(tmp_path)
     _wait_until_ended(group)
-    assert read_workers(tmp_path)["pools"]["gcd"]["blocks"][0]["state"] == "ended"
+    assert read_workers(tmp_path)["blocks"][0]["state"] == "ended"
 
 
 def test_an_interrupt_while_blocks_are_given_back_is_not_lost(tmp_path: Path) -> None:
     # A shell starts what it puts in the background with interrupts ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt), Pools(site(Slow), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers("gcd"), gcd=2)
+    with pytest.raises(KeyboardInterrupt), Pool(site(Slow), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers(), 2)
     signal.signal(signal.SIGINT, before)
 
 
@@ -285,9 +307,9 @@ def _command(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
-def _worker_pools(group: int) -> list[psutil.Process]:
-    """The worker pools of a block, without their workers."""
-    module = ["-m", "hydragnn_flow.execution.pools.worker_pool"]
+def _agents(group: int) -> list[psutil.Process]:
+    """The agents of a block's nodes."""
+    module = ["-m", "hydragnn_flow.execution.pools.agent"]
     return [
         process
         for process in psutil.process_iter()

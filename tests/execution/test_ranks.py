@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import socket
-import tempfile
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,46 +15,51 @@ import pytest
 from segment_cases import make_spec, network_with
 from trainer_cases import (
     LONG,
-    NODE,
     Running,
     checkpoint,
     epochs_saved,
-    run_together,
+    run_alone,
+    run_on_two,
     trainer_of,
     trainer_pids,
+    two_ranks,
 )
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import RankGroup, run_rank_groups
+from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.workers import trainer_main
-from hydragnn_flow.execution.workers.local_ranks import SECONDS_TO_FOLLOW
-from hydragnn_flow.training.checkpoint import FILE
+from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.training.checkpoint import checkpoints
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
+
+# Within which all ranks end when one has.
+SECONDS = 30.0
 
 
 def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
     """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
     for epochs in (1, 2):
         spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
-        (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+        result = run_on_two(spec)
         assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
 
 
 def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    run_on_two(spec)
     victim = trainer_of(1)._process
-    (spec.folder / FILE).unlink()
-    running = Running([RankGroup(replace(spec, until_epoch=LONG), (0, 1))])
+    for before in checkpoints(spec.folder):
+        before.unlink()
+    running = Running(two_ranks(replace(spec, until_epoch=LONG)))
     checkpoint(spec.folder)
     victim.kill()
     begin = time.monotonic()
-    (result,) = running.results()
+    result = merged(running.results())
     assert result.status == "killed"
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
+    assert time.monotonic() - begin < SECONDS, "the other rank was left waiting"
     epochs = epochs_saved(spec) + 1
-    (resumed,) = run_rank_groups(NODE, [RankGroup(replace(spec, until_epoch=epochs), (0, 1))])
+    resumed = run_on_two(replace(spec, until_epoch=epochs))
     assert (resumed.status, resumed.to_epoch) == ("ok", epochs)
 
 
@@ -64,16 +67,15 @@ def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     warm = make_spec(tmp_path / "warm", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(warm, (0, 1))])
+    run_on_two(warm)
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    (
-        spec.folder / "writer.lock"
-    ).mkdir()  # the first rank cannot lock it; the other waits for the first
+    spec.folder.rmdir()
+    spec.folder.touch()  # the first rank looks for checkpoints there; the other waits for it
     begin = time.monotonic()
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    result = run_on_two(spec)
     assert result.status == "error"
-    assert "writer.lock" in result.reason
-    assert time.monotonic() - begin < SECONDS_TO_FOLLOW, "the other rank was left waiting"
+    assert "NotADirectoryError" in result.reason
+    assert time.monotonic() - begin < SECONDS, "the other rank was left waiting"
 
 
 def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
@@ -81,18 +83,18 @@ def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
 ) -> None:
     """It answers at once, where NCCL would have it wait for the others, and its process ends."""
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    run_on_two(spec)
     trainer = trainer_of(1)._process.pid
     process = psutil.Process(trainer)
     most = process.memory_info().vms + 150 * 2**20
     process.rlimit(psutil.RLIMIT_AS, (most, most))
     network = network_with(Architecture__hidden_dim=1024, Training__batch_size=32)
     spec = make_spec(tmp_path / "wide", alloy_store, 1, kind="member", network=network)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    result = run_on_two(spec)
     assert result.status == "out_of_memory", result.reason
     assert trainer not in trainer_pids()
     again = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
-    (resumed,) = run_rank_groups(NODE, [RankGroup(again, (0, 1))])
+    resumed = run_on_two(again)
     assert resumed.status == "ok"
 
 
@@ -108,7 +110,7 @@ def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
 
 def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
-    (result,) = run_together([spec])
+    result = run_alone(Rank(spec))
     assert result.status == "refused"
     assert "data.0 has changed since it was written" in result.reason
 
@@ -116,7 +118,7 @@ def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: G
 @pytest.mark.slow  # of one rank above; that all end for the fault of one, too
 def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
     spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    result = run_on_two(spec)
     assert result.status == "refused"
     assert "data.0 has changed since it was written" in result.reason
 
@@ -125,12 +127,14 @@ def test_a_node_without_room_is_named(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    spec = make_spec(tmp_path / "member", alloy_store, 1)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+
+    def start(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(Trainers, "_take", start)
+    result = run_alone(Rank(make_spec(tmp_path / "member", alloy_store, 1)))
     assert (result.status, result.node) == ("error", socket.gethostname())
-    assert "FileNotFoundError" in result.reason
-    assert run_together([spec])[0].status == "ok"  # one rank needs no such place
+    assert "BlockingIOError" in result.reason
 
 
 @pytest.mark.parametrize(("ranks", "status"), [(1, "interrupted"), (2, "lost")])
@@ -143,10 +147,12 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
 ) -> None:
     """A group that is `interrupted` is taken to end together with all others."""
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(trainer_main, "write_network", full)
+    monkeypatch.setattr(trainer_main, "run_segment", full)
+    monkeypatch.setattr(trainer_main, "join", lambda *_: None)
+    monkeypatch.setattr(trainer_main, "setproctitle", lambda title: None)
     spec = make_spec(tmp_path / "trial", alloy_store, 1)
     request = {
         "spec": spec.to_dict(),
@@ -155,12 +161,12 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
         "device": "cpu",
         "rendezvous": None,
     }
-    result = trainer_main._train(request, threading.Event())
+    result = trainer_main._train(request, trainer_main._Asked())
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
 def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
     network = network_with(Architecture__energy_peratom_weight=0.0)
     spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
-    (result,) = run_rank_groups(NODE, [RankGroup(spec, (0, 1))])
+    result = run_on_two(spec)
     assert result.status == "ok", result.reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hydragnn_flow.execution.pools.scheduler import (
     Slurm,
     number_of,
     scheduler_named,
+    seconds_of,
 )
 from hydragnn_flow.execution.pools.workers_file import (
     WORKERS_FILE,
@@ -28,12 +31,12 @@ Install = Callable[[str, str], None]
 
 # squeue of Slurm 22.05.
 QUEUE = """\
-101|PENDING|Priority|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82
-102|RUNNING|None|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-1.1795300125.11
-103|COMPLETING|None|(null)
-104|CONFIGURING|None|/runs/a/parsl/000/submit_scripts/parsl.node.block-1.1795300127.9
-105|PENDING|None|/home/somebody|'s job
-106|TIMEOUT|None|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-9.1795300128.3
+101|PENDING|Priority|2:00:00|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82
+102|RUNNING|None|1-01:00:10|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-1.1795300125.11
+103|COMPLETING|None|0:00|(null)
+104|CONFIGURING|None|2:00:00|/runs/a/parsl/000/submit_scripts/parsl.node.block-1.1795300127.9
+105|PENDING|None|UNLIMITED|/home/somebody|'s job
+106|TIMEOUT|None|INVALID|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-9.1795300128.3
 """
 
 # As qstat of PBS Pro prints it, shortened.
@@ -51,6 +54,8 @@ JOBS = {
             "Job_Name": "parsl.gcd.block-1",
             "job_state": "R",
             "comment": "Job run at Sat Nov 21 at 21:00 on (x3001c0s13b0n0)",
+            "Resource_List": {"walltime": "01:00:00", "nodect": 1},
+            "resources_used": {"walltime": "00:10:00", "cput": "00:00:01"},
         },
     },
 }
@@ -73,10 +78,27 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     assert jobs["101"] == JobState("pending", "Priority", script)
     assert jobs["105"] == JobState("pending", "", "/home/somebody|'s job")
     assert [jobs[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
+    assert jobs["102"].ends - time.monotonic() == pytest.approx(90_010, abs=60)
+    assert jobs["104"].ends == math.inf, "it has not begun"
+
+
+@pytest.mark.parametrize(
+    ("clock", "seconds"),
+    [
+        ("7:05", 425.0),
+        ("1-02:03:04", 93_784.0),
+        (" 02:00:00 ", 7200.0),
+        ("UNLIMITED", None),
+        ("INVALID", None),
+        ("", None),
+    ],
+)
+def test_times_as_schedulers_write_them(clock: str, seconds: float | None) -> None:
+    assert seconds_of(clock) == seconds
 
 
 def test_names_that_are_no_utf8_do_no_harm(install: Install) -> None:
-    install("squeue", r"printf '101|PENDING|Priority|na\351ve\n'")
+    install("squeue", r"printf '101|PENDING|Priority|1:00|na\351ve\n'")
     jobs = Slurm().jobs()
     assert jobs is not None
     assert jobs["101"].reason == "Priority"
@@ -86,7 +108,10 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
     install("qselect", "echo 201.polaris-pbs-01; echo 202.polaris-pbs-01; echo 203.polaris-pbs-01")
     # One has ended between the two questions, which makes qstat end with an error.
     install("qstat", f"{printing(tmp_path, json.dumps(JOBS))}; exit 153")
-    assert Pbs().jobs() == {
+    jobs = Pbs().jobs()
+    assert jobs is not None
+    assert jobs["202"].ends - time.monotonic() == pytest.approx(3000, abs=60)
+    assert {number: job._replace(ends=math.inf) for number, job in jobs.items()} == {
         "201": JobState(
             "pending",
             "Not Running: Insufficient amount of resource: ngpus",

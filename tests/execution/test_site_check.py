@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.site_check.check import faults
+from hydragnn_flow.execution.site_check.exchange import has_plugin, run_exchange
 from hydragnn_flow.execution.site_check.probe import run_probe
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -46,9 +48,9 @@ def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
         assert report["torch"] == torch.__version__
         assert report["graphs"] == sum(len(alloy_store[name]) for name in alloy_store.splits)
         assert report["address"] == "127.0.0.1"
-        trainer = psutil.Process(trainer_of(int(report["gcd"]))._process.pid)
+        trainer = psutil.Process(trainer_of(int(report["gcd"]), node=NODE).pid)
         assert 0.1 < report["start_seconds"] < time.time() - trainer.create_time()
-    assert faults(site(NODE), reports) == []
+    assert faults(site(NODE), reports, []) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
 def test_what_a_gcd_cannot_do_is_its_fault(request_: dict[str, Any], says: str) -> None:
     request = {"device": "cpu", "store": None, "interface": None} | request_
     node = replace(NODE, gcds=("0",))
-    (found,) = faults(site(node), run_probe(node, request))
+    (found,) = faults(site(node), run_probe(node, request), [])
     assert found.startswith("GCD 0 of ")
     assert says in found
 
@@ -83,7 +85,7 @@ def gpu(host: str, gcd: str, **found: Any) -> dict[str, Any]:
 
 def test_nodes_as_the_site_says_have_no_fault() -> None:
     reports = [gpu(host, gcd) for host in ("a", "b") for gcd in ("0", "1")]
-    assert faults(site(GPUS, nodes=2), reports) == []
+    assert faults(site(GPUS, nodes=2), reports, []) == []
 
 
 @pytest.mark.parametrize(
@@ -96,14 +98,43 @@ def test_nodes_as_the_site_says_have_no_fault() -> None:
     ],
 )
 def test_a_gcd_that_is_not_as_the_site_says_is_named(second: dict[str, Any], says: str) -> None:
-    found = faults(site(GPUS), [gpu("a", "0"), second])
+    found = faults(site(GPUS), [gpu("a", "0"), second], [])
     assert found[-1].startswith(says)
 
 
 def test_a_node_that_did_not_answer_is_missed() -> None:
     lost = {"host": "a node", "gcd": "", "fault": "ManagerLost: gone"}
-    found = faults(site(GPUS, nodes=2), [gpu("a", "0"), gpu("a", "1"), lost])
+    found = faults(site(GPUS, nodes=2), [gpu("a", "0"), gpu("a", "1"), lost], [])
     assert found == ["only 1 of the block's 2 nodes answered", "a node: ManagerLost: gone"]
+
+
+def test_ranks_that_cannot_exchange_data_well_are_named() -> None:
+    right = {"between": "two GCDs of a node", "gb_per_s": 90.0, "missing": ""}
+    slow = {"between": "two nodes", "gb_per_s": 1.0, "missing": "librccl-net.so"}
+    silent = {"between": "two nodes", "fault": "only 1 of 2 ranks met in 120 s"}
+    reports = [gpu("a", "0"), gpu("a", "1")]
+    assert faults(site(GPUS), reports, [right]) == []
+    (found,) = faults(site(GPUS), reports, [right, slow])
+    assert "two nodes: exchange data without librccl-net.so" in found and "rccl-net-plugin" in found
+    (found,) = faults(site(GPUS), reports, [right, silent])
+    assert found == "two nodes: exchange no data (only 1 of 2 ranks met in 120 s)"
+
+
+def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path: Path) -> None:
+    assert not has_plugin(["", str(tmp_path)])
+    (tmp_path / "librccl-net.so").touch()
+    assert has_plugin(["/no/such/folder", str(tmp_path)])
+
+
+def test_two_gcds_exchange_data(tmp_path: Path) -> None:
+    request = {"device": "cpu", "folder": str(tmp_path), "key": "", "interface": None}
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [
+            pool.submit(run_exchange, NODE, rank, request | {"rank": rank}) for rank in range(2)
+        ]
+    for rank in ranks:
+        assert rank.result()["gb_per_s"] > 0
+        assert rank.result()["missing"] == ""
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def other_node(site: Site, **changes: Any) -> Site:
         ("test_each_gcd_has_cores_of_its_own", lambda site: other_node(site, cores=("0-1",))),
         ("test_each_gcd_has_cores_of_its_own", lambda site: other_node(site, cores=("0", "1-3"))),
         (
-            "test_its_pools_have_a_worker_per_gcd_and_one_per_node",
-            lambda site: other_executors(site, max_workers_per_node=8),
+            "test_it_has_a_worker_for_each_gcd",
+            lambda site: other_executors(site, max_workers_per_node=1),
         ),
         (
             "test_its_workers_bind_themselves_and_take_one_task_at_a_time",

@@ -25,18 +25,16 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_scripts_are_sound_and_start_the_worker_pool(name: str, tmp_path: Path) -> None:
     shown = preview(load_site(name, **OPTIONS[name]))
-    assert set(shown.blocks) == {"gcd", "node"}
-    for block in shown.blocks.values():
-        script = tmp_path / "script"
-        script.write_text(block.script)
-        checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
-        assert checked.returncode == 0, checked.stderr
-        assert "-m hydragnn_flow.execution.pools.worker_pool " in block.script
+    script = tmp_path / "script"
+    script.write_text(shown.block.script)
+    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    assert "-m hydragnn_flow.execution.pools.agent " in shown.block.script
 
 
 def test_frontiers_script_asks_for_what_olcf_says() -> None:
     shown = preview(load_site("frontier", **OPTIONS["frontier"]))
-    command, script = shown.blocks["gcd"]
+    command, script = shown.block
     assert command.startswith("sbatch ")
     for line in (
         "#SBATCH --nodes=4",
@@ -48,11 +46,10 @@ def test_frontiers_script_asks_for_what_olcf_says() -> None:
         assert f"{line}\n" in script
     assert "srun --ntasks 4 -l --ntasks-per-node=1 -c 56 --gpus-per-node=8 --no-kill" in script
     assert "--max_workers_per_node=8 " in script
-    assert "--max_workers_per_node=1 " in shown.blocks["node"].script
 
 
 def test_polaris_is_asked_by_qsub() -> None:
-    command, script = preview(load_site("polaris", **OPTIONS["polaris"])).blocks["node"]
+    command, script = preview(load_site("polaris", **OPTIONS["polaris"])).block
     assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
     assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
     assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script
@@ -64,7 +61,7 @@ def test_a_network_that_this_host_lacks_is_no_hindrance() -> None:
         site.parsl_config(Path())
     shown = preview(site)
     assert shown.note.startswith("ADDRESS is the address")
-    assert " -a ADDRESS " in shown.blocks["gcd"].script
+    assert " -a ADDRESS " in shown.block.script
 
 
 def test_show_prints_facts_scripts_and_configuration() -> None:

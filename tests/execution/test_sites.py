@@ -97,22 +97,25 @@ def test_jobs_find_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"export PYTHONPATH={tmp_path}:{tmp_path}/mine${{PYTHONPATH:+" in provider.worker_init
 
 
-def test_an_allocation_is_used_node_by_node_until_it_ends(tmp_path: Path) -> None:
+def test_an_allocation_is_one_block_until_it_ends(tmp_path: Path) -> None:
+    """On Slingshot, ranks in two steps of a job do not reach each other."""
     site = load_site("allocation", node=NODE)
-    assert (site.nodes, site.blocks, site.scheduler) == (6, 6, None)
-    provider = executors_of(site, tmp_path)["node"].provider
+    assert (site.nodes, site.blocks, site.scheduler) == (6, 1, None)
+    provider = executors_of(site, tmp_path)["gcd"].provider
     assert provider.launcher.overrides.startswith(
-        "--nodes=1 --ntasks-per-node=1 -c 64 --gpus-per-node=4"
+        "--nodes=6 --ntasks-per-node=1 -c 64 --gpus-per-node=4"
     )
     assert "export SLURM_JOB_END_TIME=99999999999\n" in provider.worker_init
 
 
-@pytest.mark.parametrize(("nodes", "blocks"), [(64, 64), (96, 48), (130, 26)])
-def test_a_large_allocation_has_no_more_than_64_steps(
-    nodes: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("nodes", "heartbeat"), [(64, 15), (9_408, 19)])
+def test_many_nodes_say_less_often_that_they_live_and_are_missed_within_90_s(
+    nodes: int, heartbeat: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("SLURM_JOB_NUM_NODES", str(nodes))
-    assert load_site("allocation", node=NODE).blocks == blocks
+    site = load_site("slurm", node=NODE, interface="lo", nodes=nodes)
+    executor = executors_of(site, tmp_path)["gcd"]
+    assert executor.heartbeat_period == heartbeat
+    assert executor.heartbeat_threshold <= 90
 
 
 def test_an_allocation_is_refused_from_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

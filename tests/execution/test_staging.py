@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +136,44 @@ def test_a_python_of_the_system_is_not_packed(
 def test_a_copy_needs_a_place(environment: str, scratch: str | None, says: str) -> None:
     with pytest.raises(InputError, match=says):
         place_of(environment, scratch, "mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_staged", "sends"),
+    [
+        ({"nodes": 63}, False, False),
+        ({"nodes": 64}, True, True),
+        ({"nodes": 64, "environment": "shared"}, False, True),
+        ({"nodes": 1, "environment": "stage"}, True, False),
+    ],
+)
+def test_many_nodes_start_from_their_own_disks(
+    options: dict[str, Any], is_staged: bool, sends: bool, tmp_path: Path
+) -> None:
+    site = load_site("frontier", account="ABC123", **options)
+    assert site.sends_store is sends
+    assert isinstance(site.parsl_config, Executors)
+    executor = site.parsl_config.config(tmp_path, "127.0.0.1").executors[0]
+    assert (SCRIPT in executor.launch_cmd) is is_staged
+    assert ("umask 077; srun" in executor.provider.worker_init) is sends
+
+
+def test_where_nobody_asked_for_it_an_environment_that_cannot_be_packed_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    caplog.set_level("INFO", "hydragnn_flow")
+    for environment in (None, "stage"):
+        site = load_site("frontier", account="ABC123", nodes=64, environment=environment)
+        assert isinstance(site.parsl_config, Executors)
+        executors = replace(site.parsl_config, address=lambda: "127.0.0.1")
+        if environment is None:
+            (executor,) = executors(tmp_path).executors
+            assert SCRIPT not in executor.launch_cmd
+            assert "nodes read it where it is" in caplog.text
+        else:
+            with pytest.raises(InputError, match="is the system's Python"):
+                executors(tmp_path)
 
 
 def test_blocks_of_a_staged_site_unpack_before_they_start_workers(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from trainer_cases import (
     Running,
     checkpoint,
     epochs_saved,
+    run_alone,
     run_together,
     trainer_of,
     trainer_pids,
@@ -34,9 +35,10 @@ from trainer_cases import (
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.execution import RankGroup
+from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers import trainer_main, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.execution.workers.worker import run_function
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
@@ -53,7 +55,7 @@ def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert results[0].gcds == results[1].gcds
     assert max(r.started for r in results) < min(r.ended for r in results), "not side by side"
     before = trainer_pids()
-    assert {trainer_of(0, slot)._process.pid for slot in range(2)} <= set(before)
+    assert {trainer_of(0, place).pid for place in range(2)} <= set(before)
     run_together([make_spec(tmp_path / "2", alloy_store, 1)])
     assert trainer_pids() == before, "a warm trainer process was not used again"
 
@@ -98,13 +100,15 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     run_together([make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
-    victim = trainer_of(0)._process
     spec = make_spec(tmp_path / "0", alloy_store, LONG)
     other = make_spec(tmp_path / "1", alloy_store, 100, number=1)
-    running = Running([RankGroup(spec), RankGroup(other)])
+    victim = trainer_of(0)._process
+    running = Running([Rank(spec, gcd=0)])
     checkpoint(spec.folder)
+    beside = Running([Rank(other, gcd=0)])
+    checkpoint(other.folder)
     victim.kill()
-    killed, neighbour = running.results()
+    (killed,), (neighbour,) = running.results(), beside.results()
     assert killed.status == "killed"
     assert "SIGKILL" in killed.reason
     assert (neighbour.status, neighbour.to_epoch) == ("ok", 100)
@@ -117,31 +121,32 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
 def test_a_trainer_that_cannot_come_back_costs_no_result(
     tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, asked = worker.trainer_for, 0
+    (warm,) = run_together([make_spec(tmp_path / "w", alloy_store, 1)])
+    asked: list[object] = []
 
-    def trainer_for(*place: Any) -> worker.TrainerProcess:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-        return start(*place)
+    def start(*place: object) -> TrainerProcess:
+        asked.append(place)
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(worker, "trainer_for", trainer_for)
-    (result,) = run_together([make_spec(tmp_path / "t", alloy_store, 1)])
-    assert (result.status, asked) == ("ok", 2)
+    call = TrainerProcess.call
 
+    def last(self: TrainerProcess, *request: Any) -> dict[str, Any]:
+        answer = call(self, *request)
+        self.kill()
+        return answer
 
-def test_an_error_in_a_segment_has_its_name(tmp_path: Path, alloy_store: GraphStore) -> None:
-    network = network_with(Architecture__radius=9.0)
-    (result,) = run_together([make_spec(tmp_path / "t", alloy_store, 1, network=network)])
-    assert result.status == "error"
-    assert "radius" in result.reason
-    assert "Traceback" in (tmp_path / "t" / "log").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainers, "_start", start)
+        patch.setattr(TrainerProcess, "call", last)
+        result = run_alone(Rank(make_spec(tmp_path / "t", alloy_store, 1), gcd=0))
+    assert (warm.status, result.status, len(asked)) == ("ok", "ok", 1)
+    assert run_alone(Rank(make_spec(tmp_path / "t", alloy_store, 2), gcd=0)).status == "ok"
 
 
 WORKER = """
 import sys, time
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+from hydragnn_flow.execution.workers.trainers import Trainers
 trainer = TrainerProcess({})
 print(trainer._process.pid, flush=True)
 time.sleep(600)
@@ -151,10 +156,11 @@ time.sleep(600)
 TRAINING_WORKER = """
 import json, sys, time
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+from hydragnn_flow.execution.workers.trainers import Trainers
 trainer = TrainerProcess({})
 spec = json.loads(sys.argv[1])
 request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
-answer = trainer.call({**request, "energy_fraction": 1.0})
+answer = trainer.call(request)
 print(trainer._process.pid, answer["status"], flush=True)
 time.sleep(600)
 """
@@ -164,7 +170,7 @@ def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: Gra
     spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
     spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
     request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
-    outcome = trainer_main._train(request, threading.Event())
+    outcome = trainer_main._train(request, trainer_main._Asked())
     assert outcome["status"] == "refused"
     assert "not_on_this_node" in outcome["reason"]
 
@@ -207,9 +213,10 @@ def test_trainers_end_with_their_worker() -> None:
 
 
 def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
-    running = Running([RankGroup(make_spec(tmp_path / "t", alloy_store, LONG))])
-    checkpoint(tmp_path / "t")
+    run_together([make_spec(tmp_path / "w", alloy_store, 1)])
     trainer = trainer_of(0)._process
+    running = Running([Rank(make_spec(tmp_path / "t", alloy_store, LONG), gcd=0)])
+    checkpoint(tmp_path / "t")
     trainer.terminate()
     (result,) = running.results()
     assert result.status == "interrupted"
@@ -228,17 +235,17 @@ def unread(trainer: TrainerProcess) -> int:
 
 @pytest.mark.usefixtures("own_trainers")
 def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = worker.trainer_for(NODE, 0)
+    with worker.trainers_of(NODE).lend(0) as (trainer, _):
+        until(lambda: not unread(trainer))
     trainer._process.send_signal(signal.SIGSTOP)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
-    died = run_function(NODE, "hydragnn_flow.data:run_task", {})
+    died = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
     asked.join()
     assert (died.node, died.status) == (socket.gethostname(), "failed")
     assert "SIGKILL" in died.reason
-    monkeypatch.setenv("PARSL_WORKER_RANK", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {})
+    few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {}, gcd=1)
     assert (few.node, few.status) == (socket.gethostname(), "refused")
     assert "was given only" in few.reason
 

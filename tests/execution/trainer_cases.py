@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
+from hydragnn_flow.execution import Node, Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoint import checkpoints, furthest
 
 PATIENCE = 120.0
 LONG = 100_000
@@ -28,14 +32,40 @@ NODE = Node(
 )
 
 
+def run_alone(rank: Rank) -> SegmentResult:
+    """A segment of one GCD."""
+    (result,) = run_ranks(NODE, [rank])
+    return result
+
+
 def run_together(specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
-    """Segments that share the worker's own GCD."""
-    return run_rank_groups(NODE, [RankGroup(spec) for spec in specs])
+    """Segments that share a GCD."""
+    with ThreadPoolExecutor(len(specs)) as pool:
+        return list(pool.map(run_alone, [Rank(spec, gcd=0) for spec in specs]))
 
 
-def trainer_of(position: int, slot: int = 0) -> TrainerProcess:
-    """The trainer process that ran the last segment there."""
-    return worker._trainers[position, slot]
+def two_ranks(spec: SegmentSpec) -> list[Rank]:
+    """The ranks of a segment on two GCDs, each sending with an attempt of its own."""
+    sent = replace(spec, attempt=uuid.uuid4().hex)
+    return [Rank(sent, number, world=2, gcd=number) for number in range(2)]
+
+
+def run_on_two(spec: SegmentSpec) -> SegmentResult:
+    """A segment on two GCDs."""
+    return merged(run_ranks(NODE, two_ranks(spec)))
+
+
+def trainer_of(gcd: int, place: int = -1, node: Node = NODE) -> TrainerProcess:
+    """The idle trainer process that ran the last segment on a GCD, or another of them."""
+    return worker.trainers_of(node).idle(gcd)[place]
+
+
+def end_all(trainers: Trainers) -> None:
+    """End trainer processes, at work or not."""
+    for gcd, lent in trainers._lent.items():
+        for trainer in (*(one.trainer for one in lent), *trainers._idle[gcd]):
+            trainer.kill()
+        trainers._idle[gcd].clear()
 
 
 def until(reached: Callable[[], object], what: str = "it") -> None:
@@ -48,38 +78,49 @@ def until(reached: Callable[[], object], what: str = "it") -> None:
 
 def checkpoint(folder: Path) -> Path:
     """The file of a segment, which is there as soon as its training is worth keeping."""
-    file = folder / FILE
-    until(file.exists, str(file))
-    return file
+    until(lambda: checkpoints(folder), str(folder))
+    return checkpoints(folder)[0]
 
 
 class Running:
-    """Jobs that a thread of this worker runs."""
+    """A segment, or segments side by side, that threads of this process wait for."""
 
-    def __init__(self, groups: Sequence[RankGroup]) -> None:
-        self._found: list[SegmentResult] = []
-        self._thread = threading.Thread(
-            target=lambda: self._found.extend(run_rank_groups(NODE, groups))
-        )
-        self._thread.start()
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        groups = [ranks] if ranks[0].in_gang else [[rank] for rank in ranks]
+        self._found: list[list[SegmentResult]] = [[] for _ in groups]
+        self._threads = [
+            threading.Thread(target=lambda f=f, g=g: f.extend(run_ranks(NODE, g)))
+            for f, g in zip(self._found, groups, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def results(self) -> list[SegmentResult]:
         """Once all have ended."""
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "a segment was left waiting"
-        return self._found
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a segment was left waiting"
+        return [result for found in self._found for result in found]
+
+
+def trainers_below(process: psutil.Process) -> list[psutil.Process]:
+    """Trainer processes that a process has started."""
+    found = []
+    for child in process.children(recursive=True):
+        # What has ended and is not yet waited for has no command line any more.
+        command = [] if child.status() == psutil.STATUS_ZOMBIE else child.cmdline()
+        title = " ".join(command)
+        if title.startswith("hydragnn_flow: ") or "workers.trainer_main" in title:
+            found.append(child)
+    return found
 
 
 def trainer_pids() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        # What has ended and is not yet waited for has no command line any more.
-        if child.status() != psutil.STATUS_ZOMBIE
-        and "hydragnn_flow.execution.workers.trainer_main" in child.cmdline()
-    ]
+    return [trainer.pid for trainer in trainers_below(psutil.Process())]
 
 
 def epochs_saved(spec: SegmentSpec) -> int:
-    epochs: int = load_checkpoint(spec.folder / FILE)["progress"]["epoch"]
+    found = furthest(checkpoints(spec.folder))
+    assert found is not None
+    epochs: int = found[1]["progress"]["epoch"]
     return epochs

@@ -72,7 +72,6 @@ KEPT = (
     "ensemble/applicability.json",
     "ensemble/members/*/config.json",
     "ensemble/members/*/checkpoint.pt",
-    "ensemble/members/*/validation.npz",
 )
 CHECKED = (
     "ensemble.json",
@@ -116,7 +115,7 @@ def main(folder: Path) -> None:
                 kept = folder / file.relative_to(run)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, kept)
-                if file.suffix not in (".pt", ".npz"):  # names of machines are nobody's business
+                if file.suffix != ".pt":  # names of machines are nobody's business
                     text = re.sub(rf"\b{re.escape(platform.node())}\b", "node", kept.read_text())
                     kept.write_text(text)
         seal(folder / "ensemble")

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 from device_cases import write_labelled
+from trainer_cases import end_all
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.options import Device
 from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.execution.workers import worker
+from hydragnn_flow.execution.workers.worker import trainers_of
 from hydragnn_flow.training.device import this_device
 
 
@@ -45,7 +46,7 @@ def node(device: torch.device) -> Iterator[Node]:
     on_cpu = device.type == "cpu"
     n = 2 if on_cpu else torch.get_device_module(device).device_count()
     kind: Device = "hip" if torch.version.hip and not on_cpu else device.type  # type: ignore[assignment]
-    yield Node(tuple(map(str, range(n))), guessed_gcd(kind, 4.0), 1, kind)
-    for trainer in worker._trainers.values():
-        trainer.kill()
-    worker._trainers.clear()
+    node = Node(tuple(map(str, range(n))), guessed_gcd(kind, 4.0), 1, kind)
+    yield node
+    end_all(trainers_of(node))
+    trainers_of.cache_clear()

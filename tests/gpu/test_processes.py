@@ -13,7 +13,7 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, RankGroup, run_rank_groups
+from hydragnn_flow.execution import Node, Rank, merged, run_ranks
 from hydragnn_flow.execution.site_check.probe import run_probe
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.segment import SegmentSpec
@@ -58,8 +58,8 @@ def test_trainers_that_share_a_device_do_not_disturb_each_other(
         ]
 
     for until in (1, EPOCHS):  # in trainer processes that import torch, then in warm ones
-        groups = [RankGroup(spec, gcds=(0,)) for spec in specs("", until)]
-        results = run_rank_groups(node, groups)
+        groups = [Rank(spec, gcd=0) for spec in specs("", until)]
+        results = run_ranks(node, groups)
     for spec, result in zip(specs(" alone", EPOCHS), results, strict=True):
         assert (result.status, result.reason) == ("ok", "")
         np.testing.assert_allclose(result.history, run_segment(spec).history, **CLOSE)
@@ -72,10 +72,11 @@ def test_ranks_train_together_as_one_does(
     """By NCCL, RCCL or XCCL over devices, by gloo over CPU slots, as a campaign's members do."""
     if len(node.gcds) < 2:
         pytest.skip("NOT CHECKED: ranks on several devices; there is one, see the test below")
-    ranks = tuple(range(min(len(node.gcds), 4)))
-    spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
-    (result,) = run_rank_groups(node, [RankGroup(spec, ranks)])
-    assert (result.status, result.reason, len(result.gcds)) == ("ok", "", len(ranks))
+    world = min(len(node.gcds), 4)
+    spec = make_spec(tmp_path / "t", alloy_store, EPOCHS, attempt="1")
+    ranks = [Rank(spec, number, world, gcd=number) for number in range(world)]
+    result = merged(run_ranks(node, ranks))
+    assert (result.status, result.reason, len(result.gcds)) == ("ok", "", world)
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, EPOCHS))
     np.testing.assert_allclose(result.history, alone.history, **CLOSE)
 

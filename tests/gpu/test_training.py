@@ -17,6 +17,7 @@ from hydragnn_flow.training import loading
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.profile import profile_training
 from hydragnn_flow.training.runner import run_segment
 
@@ -95,12 +96,13 @@ def test_predictions_are_those_of_the_cpu(
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
     assert run_segment(spec, device=device).status == "ok"
-    best = load_checkpoint(spec.folder / FILE)["best"]
-    model = restore_model(spec.network, alloy_store.manifest, best)
+    state = load_checkpoint(spec.folder / FILE)
+    model = restore_model(spec.network, alloy_store.manifest, state["best"])
     val = alloy_store["valset"]
     expected = predict_batches(model, split_batches(val, 2))
     found = predict_batches(model, split_batches(val, 2), device)
-    kept = dict(np.load(spec.folder / "validation.npz"))
+    kept = predictions_in(state, "valset")
+    assert kept is not None
     for name, values in expected.items():
         scale = np.abs(values - values.mean(axis=0)).max()
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-4 * scale)

@@ -1,10 +1,26 @@
-"""Segments as the placer sees them, by name."""
+"""Segments as the placer sees them, by name, and fleets of nodes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from hydragnn_flow.placement import Estimate, Placeable
+from hydragnn_flow.placement import (
+    Estimate,
+    Fleet,
+    Gcd,
+    Host,
+    Placeable,
+    Placement,
+    Resident,
+    Spot,
+    place,
+)
+
+AnySegment = TypeVar("AnySegment", bound=Placeable)
+WHOLE = Estimate(1.0, 1.0, uncorrected_seconds=1.0, busy=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,3 +34,40 @@ def segments(*estimates: tuple[float, float, float]) -> list[Segment]:
         Segment(item=i, estimate=Estimate(s, gib, uncorrected_seconds=s, busy=busy))
         for i, (s, gib, busy) in enumerate(estimates)
     ]
+
+
+def busy_until(fleet: Fleet, spots: Sequence[Spot], until: float, now: float = 0.0) -> Resident:
+    """Something that has GCDs to itself, and is expected to have them so long."""
+    return fleet.begin(spots, WHOLE, until, now, alone=True)
+
+
+def one_node(gcd: Gcd, free: int, busy: Iterable[float] = (), now: float = 0.0) -> Fleet:
+    """A node with so many free GCDs, and others that are busy for so long."""
+    ends = [*busy]
+    fleet = Fleet(gcd, max(1, free + len(ends)))
+    fleet.update([Host("node0", "block0")])
+    for place_, seconds in enumerate(ends):
+        busy_until(fleet, [Spot("node0", place_)], now + seconds, now)
+    if not free and not ends:
+        busy_until(fleet, [Spot("node0", 0)], now, now)
+    return fleet
+
+
+def by_gcd(placed: Iterable[Placement[AnySegment]]) -> list[list[AnySegment]]:
+    """Segments that run side by side, GCD by GCD; one of several GCDs is there once."""
+    found = defaultdict[Spot, list[AnySegment]](list)
+    for placement in placed:
+        found[placement.resident.spots[0]].append(placement.segment)
+    return [*found.values()]
+
+
+def on_one_node(
+    ready: Sequence[AnySegment],
+    gcd: Gcd,
+    free: int,
+    busy: Sequence[float] = (),
+    now: float = 0.0,
+) -> tuple[list[list[AnySegment]], list[AnySegment]]:
+    """What a node with so many free GCDs runs, and others that are busy for so long."""
+    placed, rest = place(ready, one_node(gcd, free, busy, now), now)
+    return by_gcd(placed), rest

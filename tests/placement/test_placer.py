@@ -1,17 +1,17 @@
-"""Which segments share a GCD."""
+"""Which segments share a GCD, and in which order they begin."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from placer_cases import Segment, segments
+from placer_cases import Segment, by_gcd, on_one_node, one_node, segments
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, next_bundles
-from hydragnn_flow.placement.placer import FULL, LONGEST_TO_SHORTEST, MEMORY_FRACTION
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Spot, place
+from hydragnn_flow.placement import fleet as fleet_module
+from hydragnn_flow.placement.fleet import FULL, MEMORY_FRACTION
 
 
 def gcd(memory_gib: float = 16.0, share: int = 4) -> Gcd:
@@ -27,22 +27,26 @@ estimates = st.tuples(
 ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments(*values))
 
 
+def fits(together: list[Segment], site: Gcd) -> bool:
+    return len(together) == 1 or (
+        len(together) <= site.most_segments
+        and sum(p.estimate.memory_gib for p in together) <= MEMORY_FRACTION * site.memory_gib + 1e-9
+        and sum(p.estimate.busy for p in together) <= FULL + 1e-9
+    )
+
+
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12), memory=st.floats(1, 64))
-def test_any_bundles_are_sound(ready: list[Segment], share: int, free: int, memory: float) -> None:
+def test_whatever_shares_a_gcd_fits_there(
+    ready: list[Segment], share: int, free: int, memory: float
+) -> None:
     site = gcd(memory, share)
-    bundles, rest = next_bundles(ready, site, free)
-    placed = [p for bundle in bundles for p in bundle]
+    found, rest = on_one_node(ready, site, free)
+    placed = [p for together in found for p in together]
     assert sorted(p.item for p in placed + rest) == list(range(len(ready)))
-    assert len(bundles) == min(free, len(ready))
-    assert bundles[0][0].estimate.seconds == max(p.estimate.seconds for p in ready)
-    for bundle in bundles:
-        assert 1 <= len(bundle) <= share
-        if len(bundle) > 1:
-            longest = bundle[0].estimate.seconds
-            assert sum(p.estimate.memory_gib for p in bundle) <= MEMORY_FRACTION * memory
-            assert sum(p.estimate.busy for p in bundle) <= FULL
-            assert min(p.estimate.seconds for p in bundle) >= longest / LONGEST_TO_SHORTEST
+    assert len(found) == min(free, len(ready))
+    assert found[0][0].estimate.seconds == max(p.estimate.seconds for p in ready)
+    assert all(fits(together, site) for together in found)
 
 
 @settings(deadline=None)
@@ -51,24 +55,19 @@ def test_nothing_is_packed_while_free_gcds_suffice(
     ready: list[Segment], share: int, free: int
 ) -> None:
     assume(len(ready) <= free)
-    bundles, rest = next_bundles(ready, gcd(share=share), free)
+    found, rest = on_one_node(ready, gcd(share=share), free)
     assert not rest
-    assert all(len(bundle) == 1 for bundle in bundles)
+    assert all(len(together) == 1 for together in found)
 
 
 @settings(deadline=None)
-@given(ready=ready, share=st.integers(2, 6))
-def test_what_could_join_the_last_free_gcd_does(ready: list[Segment], share: int) -> None:
+@given(ready=ready, share=st.integers(2, 6), free=st.integers(1, 3))
+def test_what_could_join_others_does(ready: list[Segment], share: int, free: int) -> None:
     site = gcd(share=share)
-    (bundle,), rest = next_bundles(ready, site, 1)
-    if len(bundle) < share:
-        for p in rest:
-            together = [*bundle, p]
-            assert (
-                sum(q.estimate.memory_gib for q in together) > MEMORY_FRACTION * site.memory_gib
-                or sum(q.estimate.busy for q in together) > FULL
-                or p.estimate.seconds < bundle[0].estimate.seconds / LONGEST_TO_SHORTEST
-            )
+    found, rest = on_one_node(ready, site, free)
+    # Of segments that do next to nothing, which no GCD is looked for for.
+    left = [p for p in rest if p.estimate.busy >= fleet_module._LEAST_BUSY]
+    assert not any(fits([*together, p], site) for together in found for p in left)
 
 
 @settings(deadline=None)
@@ -76,30 +75,81 @@ def test_what_could_join_the_last_free_gcd_does(ready: list[Segment], share: int
 def test_every_segment_runs_once(ready: list[Segment], n_gcds: int) -> None:
     ran: list[int] = []
     while ready:
-        bundles, ready = next_bundles(ready, gcd(), n_gcds)
-        ran += [p.item for bundle in bundles for p in bundle]
+        found, ready = on_one_node(ready, gcd(), n_gcds)
+        ran += [p.item for together in found for p in together]
     assert sorted(ran) == sorted(set(ran))
 
 
-@pytest.mark.parametrize(("free", "bundles"), [(1, [4, 2]), (2, [4, 2]), (4, [3, 1, 1, 1])])
-def test_segments_spread_over_the_free_gcds(free: int, bundles: list[int]) -> None:
-    rest, sizes = segments(*[(10.0, 1.0, 0.2)] * 6), list[int]()
-    while rest:
-        placed, rest = next_bundles(rest, gcd(share=4), max(1, free - len(sizes)))
-        sizes += [len(bundle) for bundle in placed]
-    assert sizes == bundles
+@pytest.mark.parametrize(
+    ("free", "sizes"), [(1, [4]), (2, [3, 3]), (4, [1, 1, 2, 2]), (5, [1, 1, 1, 1, 2])]
+)
+def test_segments_spread_over_the_gcds(free: int, sizes: list[int]) -> None:
+    found, _ = on_one_node(segments(*[(10.0, 1.0, 0.2)] * 6), gcd(share=4), free)
+    assert sorted(map(len, found)) == sizes
 
 
 def test_small_segments_share_and_large_ones_do_not() -> None:
     small = (10.0, 1.0, 0.2)
-    (bundle,), rest = next_bundles(segments(*[small] * 6), gcd(share=4), 1)
-    assert (len(bundle), len(rest)) == (4, 2)
+    (together,), rest = on_one_node(segments(*[small] * 6), gcd(share=4), 1)
+    assert (len(together), len(rest)) == (4, 2)
     large = (20.0, 1.0, 1.0)
-    (bundle,), rest = next_bundles(segments(small, large, small), gcd(share=4), 1)
-    assert [p.item for p in bundle] == [1]
+    (together,), rest = on_one_node(segments(small, large, small), gcd(share=4), 1)
+    assert [p.item for p in together] == [1]
     hungry = (20.0, 14.0, 0.1)
-    (bundle,), rest = next_bundles(segments(small, hungry, small), gcd(16.0, 4), 1)
-    assert [p.item for p in bundle] == [1]
+    (together,), rest = on_one_node(segments(small, hungry, small), gcd(16.0, 4), 1)
+    assert [p.item for p in together] == [1]
+
+
+def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends() -> None:
+    """It does not wait for the slowest."""
+    brief, long, third, fourth = segments(*[(10.0, 1.0, 0.5)] * 2, *[(99.0, 1.0, 0.5)] * 2)
+    fleet = one_node(gcd(), 1)
+    (first, second), rest = place([brief, long, third], fleet, 0.0)
+    assert first.resident.spots == second.resident.spots
+    assert place(rest, fleet, 5.0)[1] == rest, "the GCD is full"
+    fleet.end(first.resident, first.resident.spots, 6.0)
+    (again,), rest = place([*rest, fourth], fleet, 6.0)
+    assert again.resident.spots == second.resident.spots
+    assert len(rest) == 1
+
+
+@settings(deadline=None)
+@given(
+    ready=ready,
+    share=st.integers(1, 4),
+    nodes=st.integers(1, 3),
+    ends=st.lists(st.integers(0, 50), max_size=30),
+)
+def test_whatever_begins_and_ends_no_gcd_is_overfull(
+    ready: list[Segment], share: int, nodes: int, ends: list[int]
+) -> None:
+    """The fleet's counts are those of a count anew, too."""
+    site = gcd(share=share)
+    fleet = Fleet(site, 2)
+    fleet.update([Host(f"node{n}", "block0") for n in range(nodes)])
+    running, now = [], 0.0
+    for end in [*ends, 0]:
+        placed, _ = place(ready, fleet, now)
+        running += placed
+        now += 1.0
+        on_gcd = by_gcd(running)
+        assert all(fits(together, site) for together in on_gcd)
+        assert fleet.at_work == len(on_gcd)
+        assert fleet.free == 2 * nodes - len(on_gcd)
+        if running:
+            gone = running.pop(end % len(running))
+            assert fleet.together(gone.resident, now) >= 1
+            fleet.end(gone.resident, gone.resident.spots, now)
+
+
+def test_how_many_were_together_is_averaged_over_time() -> None:
+    fleet = one_node(gcd(), 1)
+    one, other = segments((10.0, 1.0, 0.1), (10.0, 1.0, 0.1))
+    (first,), _ = place([one], fleet, 0.0)
+    (second,), _ = place([other], fleet, 6.0)
+    assert fleet.together(second.resident, 8.0) == 2.0
+    fleet.end(second.resident, second.resident.spots, 9.0)
+    assert fleet.together(first.resident, 12.0) == pytest.approx((6 + 2 * 3 + 3) / 12)
 
 
 def wide(width: int, seconds: float) -> Segment:
@@ -119,117 +169,102 @@ def test_no_gcd_is_promised_twice(
     ready: list[Segment], widths: list[int], free: int, busy: list[float]
 ) -> None:
     everything = ready + [wide(width, 10.0) for width in widths]
-    bundles, rest = next_bundles(everything, gcd(), free, busy)
-    assert sum(bundle[0].width for bundle in bundles) <= free
-    assert all(len(bundle) == 1 for bundle in bundles if bundle[0].width > 1)
-    placed = [p for bundle in bundles for p in bundle]
+    found, rest = on_one_node(everything, gcd(), free, busy)
+    assert sum(together[0].width for together in found) <= free
+    assert all(len(together) == 1 for together in found if together[0].width > 1)
+    placed = [p for together in found for p in together]
     assert sorted(p.item for p in placed + rest) == sorted(p.item for p in everything)
 
 
 def test_what_would_delay_a_gang_waits_for_it() -> None:
     """Four GCDs, two of them busy for 20 s more: a gang of three starts then."""
     gang, brief, long = wide(3, 40.0), *segments((15.0, 1.0, 1.0), (30.0, 1.0, 1.0))
-    bundles, rest = next_bundles([gang, brief, long], gcd(), 2, [20.0, 50.0])
-    assert [[p.item for p in bundle] for bundle in bundles] == [[brief.item]]
+    found, rest = on_one_node([gang, brief, long], gcd(), 2, [20.0, 50.0])
+    assert [[p.item for p in together] for together in found] == [[brief.item]]
     assert {p.item for p in rest} == {gang.item, long.item}
     # With a fifth GCD free by then, the long one is in nobody's way.
-    bundles, _ = next_bundles([gang, brief, long], gcd(), 2, [20.0, 20.0, 50.0])
-    assert {p.item for bundle in bundles for p in bundle} == {brief.item, long.item}
+    found, _ = on_one_node([gang, brief, long], gcd(), 2, [20.0, 20.0, 50.0])
+    assert {p.item for together in found for p in together} == {brief.item, long.item}
     # Enough are free: nothing has to wait.
-    bundles, rest = next_bundles([gang, brief, long], gcd(), 5, [])
-    assert len(bundles) == 3 and not rest
+    found, rest = on_one_node([gang, brief, long], gcd(), 5, [])
+    assert len(found) == 3 and not rest
+
+
+def test_nothing_joins_those_that_a_gang_waits_for() -> None:
+    """They would keep the GCDs for ever: as one ends, another joins the rest."""
+    first, second, third = segments(*[(10.0, 1.0, 0.5)] * 3)
+    gang, fleet = wide(2, 5.0), one_node(gcd(), 2)
+    running, _ = place([first, second], fleet, 0.0)
+    placed, rest = place([gang, third], fleet, 1.0)
+    assert not placed
+    assert rest == [gang, third]
+    for one in running:
+        fleet.end(one.resident, one.resident.spots, 2.0)
+    (begun,), _ = place(rest, fleet, 2.0)
+    assert begun.segment is gang
 
 
 def test_what_was_cut_short_goes_first() -> None:
     brief, long = segments((1.0, 1.0, 1.0), (9.0, 1.0, 1.0))
-    bundles, _ = next_bundles([long, replace(brief, is_urgent=True)], gcd(), 1)
-    assert bundles[0][0].item == brief.item
+    found, _ = on_one_node([long, replace(brief, is_urgent=True)], gcd(), 1)
+    assert found[0][0].item == brief.item
     gang = replace(wide(3, 1.0), is_urgent=True)
-    bundles, rest = next_bundles([long, gang], gcd(), 2, [5.0])
-    assert not bundles, "the long one would delay the gang"
-    bundles, rest = next_bundles([brief, gang], gcd(), 2, [5.0])
-    assert bundles[0][0].item == brief.item and rest == [gang]
+    found, rest = on_one_node([long, gang], gcd(), 2, [5.0])
+    assert not found, "the long one would delay the gang"
+    found, rest = on_one_node([brief, gang], gcd(), 2, [5.0])
+    assert found[0][0].item == brief.item and rest == [gang]
 
 
-def test_what_was_cut_short_does_not_wait_for_what_takes_much_longer() -> None:
-    brief, alike, long = segments((10.0, 1.0, 0.1), (25.0, 1.0, 0.1), (3600.0, 1.0, 0.1))
-    urgent = replace(brief, is_urgent=True)
-    (bundle,), rest = next_bundles([urgent, alike, long], gcd(), 1)
-    assert bundle == [urgent, alike]
-    assert rest == [long]
+def test_nothing_is_sent_to_a_node_that_ends_before_it_could_do_anything() -> None:
+    now, long = 1000.0, segments((3600.0, 1.0, 1.0))
+    for left, begins in ((10.0, False), (fleet_module.SECONDS_TO_GET_FURTHER + 1, True)):
+        fleet = Fleet(gcd(), 2)
+        fleet.update([Host("node0", "block0", now + left)])
+        placed, _ = place(long, fleet, now)
+        assert bool(placed) is begins
+    both = segments((3600.0, 1.0, 1.0), (3600.0, 1.0, 1.0), (5.0, 1.0, 1.0))
+    fleet = Fleet(gcd(), 2)
+    fleet.update([Host("node0", "block0", now + 10.0), Host("node1", "block1")])
+    placed, _ = place(both, fleet, now)
+    assert [(p.segment.seconds, p.resident.spots[0].node) for p in placed] == [
+        (3600.0, "node1"),
+        (3600.0, "node1"),
+        (5.0, "node0"),
+    ]
 
 
-@settings(deadline=None)
-@given(ready=ready, urgent=st.sets(st.integers(0, 11)), free=st.integers(1, 4))
-def test_segments_of_a_bundle_are_about_as_long(
-    ready: list[Segment], urgent: set[int], free: int
-) -> None:
-    bundles, _ = next_bundles([replace(p, is_urgent=p.item in urgent) for p in ready], gcd(), free)
-    for bundle in bundles:
-        shortest, longest = min(p.seconds for p in bundle), max(p.seconds for p in bundle)
-        assert longest <= LONGEST_TO_SHORTEST * shortest * (1 + 1e-9)
+def test_a_gang_waits_for_no_node_that_is_gone_by_then() -> None:
+    fleet = Fleet(gcd(), 2)
+    fleet.update([Host("node0", "block0", 100.0), Host("node1", "block1")])
+    for n, until in ((0, 50.0), (1, 80.0)):
+        fleet.begin([Spot(f"node{n}", 0)], segments((1, 1, 1))[0].estimate, until, 0.0, alone=True)
+    gang, brief = wide(2, 500.0), segments((60.0, 1.0, 1.0))[0]
+    placed, _ = place([gang, brief], fleet, 0.0)
+    assert [p.resident.spots for p in placed] == [[Spot("node0", 1)]], "the other is kept"
 
 
-@pytest.mark.parametrize(
-    "heavy",
-    [(30.0, 1.0, 0.9), (30.0, 13.0, 0.1), (30.0, 1.0, 0.55)],
-    ids=["busy", "large", "two kinds"],
-)
-def test_no_gcd_has_the_whole_queue_searched(
-    heavy: tuple[float, float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of thousands of GCDs and segments that would take minutes."""
-    searched = itertools.count()
+def test_the_search_for_a_gcd_to_join_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of GCDs that all have no memory left it would take minutes."""
+    looked = 0
+    real = fleet_module._left
 
-    def seconds(segment: Segment) -> float:
-        next(searched)
-        return segment.estimate.seconds
+    def left(one: object) -> float:
+        nonlocal looked
+        looked += 1
+        return real(one)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Segment, "seconds", property(seconds))
-    light = (15.0, 1.0, 0.45) if heavy[2] == 0.55 else heavy
-    queue, gcds = segments(*[heavy] * 2048, *[light] * 2048), 1024
-    bundles, _ = next_bundles(queue, gcd(), gcds)
-    assert len(bundles) == gcds
-    assert next(searched) < 2000 * gcds  # each along the whole queue: more than three million
+    monkeypatch.setattr(fleet_module, "_left", left)
+    gcds = 2048
+    fleet = Fleet(gcd(), 8)
+    fleet.update([Host(f"node{n}", "block0") for n in range(gcds // 8)])
+    large = segments(*[(30.0, 13.0, 0.1)] * 2 * gcds)
+    placed, rest = place(large, fleet, 0.0)
+    assert (len(placed), len(rest)) == (gcds, gcds)
+    assert looked < 10 * len(large)
 
 
 def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
     gang, one = wide(8, 10.0), *segments((500.0, 1.0, 1.0))
-    bundles, rest = next_bundles([gang, one], gcd(), 2, [5.0])
-    assert [[p.item for p in bundle] for bundle in bundles] == [[one.item]]
+    found, rest = on_one_node([gang, one], gcd(), 2, [5.0])
+    assert [[p.item for p in together] for together in found] == [[one.item]]
     assert rest == [gang]
-
-
-@pytest.mark.parametrize(
-    ("gib", "busy", "width", "enough"),
-    [
-        (1.0, 0.1, 1, 32),  # four side by side, as many as there may be
-        (1.0, 0.5, 1, 16),
-        (1.0, 1.0, 1, 8),
-        (MEMORY_FRACTION * 8.0, 0.1, 1, 16),
-        (16.0, 0.1, 1, 8),
-        (1.0, 0.1, 4, 2),
-        (1.0, 0.1, 9, 32),  # while they wait, others run
-    ],
-)
-def test_how_many_alike_fill_the_free_gcds(
-    gib: float, busy: float, width: int, enough: int
-) -> None:
-    filling, count = Filling(gcd(16.0, 4), 8), 0
-    while not filling.is_full:
-        filling.add(Estimate(10.0, gib, uncorrected_seconds=10.0, busy=busy), width)
-        count += 1
-    assert count == enough
-
-
-@settings(deadline=None)
-@given(ready=ready, share=st.integers(1, 6), free=st.integers(2, 12))
-def test_what_runs_on_some_gcds_does_not_fill_more(
-    ready: list[Segment], share: int, free: int
-) -> None:
-    site = gcd(share=share)
-    bundles, _ = next_bundles(ready, site, free - 1)
-    filling = Filling(site, free)
-    for segment in (p for bundle in bundles for p in bundle):
-        filling.add(segment.estimate, segment.width)
-    assert not filling.is_full

@@ -11,10 +11,12 @@ from itertools import count
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from placer_cases import on_one_node
 
-from hydragnn_flow.placement import Estimate, Filling, Gcd, Placeable, next_bundles
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placeable, Placement, place
 from hydragnn_flow.placement.placer import LATE
 
+CANDIDATES = 4
 GCD = Gcd(58.0, 1e13, 1e12, 1e-5, 0.6, most_segments=4)
 
 
@@ -42,33 +44,31 @@ class Machine:
     """How many more are always ready than the GCDs can take."""
     now: float = 0.0
     ready: list[Segment] = field(default_factory=list)
-    ends: list[tuple[float, int, Segment]] = field(default_factory=list)
-    began: int = 0
+    ends: list[tuple[float, int, Placement[Segment]]] = field(default_factory=list)
+    fleet: Fleet = field(init=False)
     _numbers: count[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self.fleet = Fleet(GCD, self.gcds)
+        self.fleet.update([Host("node", "block")])
 
     def step(self) -> list[Segment]:
         """Go to the next end and fill the GCDs; returns what began."""
         if self.ends:
-            self.now, _, _ = heapq.heappop(self.ends)
-        free = self.gcds - sum(segment.width for *_, segment in self.ends)
-        filling, seen, beyond = Filling(GCD, free), 0, 0
-        while not filling.is_full or beyond < self.extra:
-            beyond += filling.is_full
-            for segment in self.ready[seen:]:
-                filling.add(segment.estimate, segment.width)
-            seen = len(self.ready)
+            self.now, _, ended = heapq.heappop(self.ends)
+            self.fleet.end(ended.resident, ended.resident.spots, self.now)
+        begun = self._place()
+        while len(self.ready) < CANDIDATES * self.fleet.free + self.extra:
             self.ready.append(self.more(self.now))
-        busy = [
-            abs(end - (s.lasts - 1) * s.seconds - self.now)
-            for end, _, s in self.ends
-            for _ in range(s.width)
-        ]
-        bundles, self.ready = next_bundles(self.ready, GCD, free, busy, self.now)
-        begun = [segment for bundle in bundles for segment in bundle]
-        for segment in begun:
-            end = self.now + segment.seconds * segment.lasts
-            heapq.heappush(self.ends, (end, next(self._numbers), segment))
+            begun += self._place()
         return begun
+
+    def _place(self) -> list[Segment]:
+        placed, self.ready = place(self.ready, self.fleet, self.now)
+        for one in placed:
+            end = self.now + one.segment.seconds * one.segment.lasts
+            heapq.heappush(self.ends, (end, next(self._numbers), one))
+        return [one.segment for one in placed]
 
 
 def others(seed: int, shortest: float, longest: float, widths: list[int], wrong: float) -> Machine:
@@ -167,6 +167,6 @@ def test_what_begins_now_counts_for_when_a_gang_can() -> None:
     """Eight GCDs are free, one of which goes to what was cut short, for 30 s."""
     cut_short = replace(segment(30.0, 1, 0.0), is_urgent=True)
     gang, brief, long = segment(10.0, 8, 0.0), segment(20.0, 1, 0.0), segment(40.0, 1, 0.0)
-    bundles, rest = next_bundles([long, gang, brief, cut_short], GCD, 8)
+    bundles, rest = on_one_node([long, gang, brief, cut_short], GCD, 8)
     assert bundles == [[cut_short], [brief]]
     assert sorted(rest, key=id) == sorted([gang, long], key=id)

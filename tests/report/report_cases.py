@@ -231,7 +231,6 @@ class Made:
                 "gcds": gcds,
                 "started": start,
                 "ended": start + seconds,
-                "bundle": "b1",
             }
         )
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from campaign_cases import CONFIG
 from rich.console import Console
 from segment_cases import NETWORK, make_spec, network_with
 
-from hydragnn_flow.config.network import write_network
+from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import Search
 from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL, profile_training
 
 
@@ -57,9 +59,14 @@ def test_more_work_is_more_operations(tmp_path: Path, alloy_store: GraphStore) -
 
 
 def test_a_trial_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    write_network(tmp_path / "trials" / "3", NETWORK)
+    config = RunConfig.model_validate(CONFIG)
     directory = RunDirectory(tmp_path)
-    assert network_of(directory, 3) == NETWORK
+    directory.record_start(config)
+    with Search(directory.journal, config.search, config.num_epoch, config.seed) as search:
+        for _ in range(4):
+            asked = search.ask()
+        search.commit()
+    assert network_of(directory, 3) == config.network_values(asked.parameters)
     with pytest.raises(InputError, match=r"has no trial 4; see `hydragnn-flow status`"):
         network_of(directory, 4)
 

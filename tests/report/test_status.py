@@ -36,19 +36,14 @@ def workers() -> dict[str, Any]:
     return {
         "driver_pid": os.getpid(),
         "host": socket.gethostname(),
-        "pools": {
-            "gcd": {
-                "workers": 16,
-                "tasks": 12,
-                "blocks": [
-                    block("ended", 90),
-                    block("running", 60),
-                    block("pending", 3, "Resources"),
-                    block("pending", 12.1, "Priority"),
-                ],
-            },
-            "node": {"workers": 0, "tasks": 0, "blocks": [block("ended", 5)]},
-        },
+        "workers": 16,
+        "tasks": 12,
+        "blocks": [
+            block("ended", 90),
+            block("running", 60),
+            block("pending", 3, "Resources"),
+            block("pending", 12.1, "Priority"),
+        ],
         "bad_nodes": ["frontier00007"],
     }
 
@@ -72,10 +67,8 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
         text = shown(run_directory)
     assert f"driver: process {os.getpid()} on {socket.gethostname()}" in text
     assert (
-        "pool gcd: 12 of 16 GCDs busy, 1 block running, 2 blocks in the queue since 12 min "
-        "(Priority)"
+        "12 of 16 GCDs busy, 1 block running, 2 blocks in the queue since 12 min (Priority)"
     ) in text
-    assert "pool node" not in text
     assert "segments ended badly there: frontier00007" in text
 
 
@@ -165,12 +158,12 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
 
 
 def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Path) -> None:
-    """The driver writes of a member when it ends; workers, when they begin it."""
+    """A member has a record when it ends; a file says that it was sent."""
     made = Made(tmp_path / "run")
     members = made.directory / "ensemble" / "members"
     for k in range(2):
         (members / str(k)).mkdir(parents=True)
-        (members / str(k) / "attempt").write_text("a")
+        (members / str(k) / "begun").touch()
     text = shown(made.directory)
     assert "phase: members: 0 of 3 are trained, 2 in training" in text
     assert "not begun" not in text

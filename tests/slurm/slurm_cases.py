@@ -14,6 +14,7 @@ SPACE: dict[str, Any] = {
     "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
 }
 SHARED = Path(__file__).with_name("shared_site.py")
+SENDING = Path(__file__).with_name("sending_site.py")
 
 
 def write_campaign(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typing import Any
 
 import psutil
 from cluster import Cluster
+from driver_cases import has_checkpoint
 
 from hydragnn_flow.search import TrialRecord, read_trials
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import FILE as CHECKPOINT
 
 # Nothing here takes as long on an idle machine; these are for loaded ones.
 PATIENCE = 600.0
@@ -84,7 +85,7 @@ class Campaign:
         assert (self.seen / "report.html").exists()
         self.assert_queue_is_empty()
 
-    def interrupt(self, number: int = signal.SIGINT, seconds: float = 60.0) -> int:
+    def interrupt(self, number: int = signal.SIGINT, seconds: float = 180.0) -> int:
         """Press Ctrl-C, or send another signal; returns the exit code."""
         self.driver.send_signal(number)
         return self.driver.wait(seconds)
@@ -101,17 +102,20 @@ class Campaign:
             assert time.monotonic() < give_up, self.cluster.ask("squeue")
             time.sleep(SECONDS_BETWEEN_CHECKS)
 
-    def status(self) -> str:
+    def status(self, *options: str) -> str:
         """What `hydragnn-flow status` prints."""
-        return self.cluster.ask(sys.executable, "-m", "hydragnn_flow.cli", "status", self.path)
+        words = (sys.executable, "-m", "hydragnn_flow.cli", "status", self.path, *options)
+        return self.cluster.ask(*words)
 
     def said(self) -> str:
-        """The end of what the driver printed, and of the ledger."""
+        """The end of what the driver printed, of the ledger, and of what its jobs printed."""
         ledger = [
             f"{r.kind} {r.number} rung {r.rung} {r.status} on {r.node} {r.gcds}: {r.reason}"
             for r in self.results()[-20:]
         ]
-        return "\n".join([self.log.read_text()[-3000:], *ledger])
+        files = sorted((self.seen / "parsl").glob("*/submit_scripts/*.stderr"))
+        jobs = [f"{file.name}: {file.read_text()[-1000:]}" for file in files]
+        return "\n".join([self.log.read_text()[-3000:], *ledger, *jobs])
 
     def results(self) -> list[SegmentResult]:
         """Segments that have ended, in the order of the ledger."""
@@ -132,9 +136,12 @@ class Campaign:
             found[node] = {}
             for process in self.cluster.processes(node):
                 with suppress(OSError, psutil.Error):
-                    output = Path(f"/proc/{process.pid}/fd/1").readlink()
-                    if output.name == "log" and output.parent.parent == self.path / "trials":
-                        found[node][int(output.parent.name)] = process
+                    named = re.fullmatch(
+                        rf"hydragnn_flow: trial (\d+) of {re.escape(str(self.path))}",
+                        " ".join(process.cmdline()).strip(),
+                    )
+                    if named:
+                        found[node][int(named[1])] = process
         return found
 
     @contextmanager
@@ -175,7 +182,7 @@ class Campaign:
 
     def trains(self, number: int) -> bool:
         """Whether a trial has a checkpoint."""
-        return (self.seen / "trials" / str(number) / CHECKPOINT).exists()
+        return has_checkpoint(self.seen, number)
 
     def trials(self) -> list[TrialRecord]:
         """What the study knows."""
@@ -188,9 +195,8 @@ class Campaign:
         return values
 
     def blocks(self, state: str) -> list[dict[str, Any]]:
-        """Blocks of both pools that the driver knows to be so."""
-        pools = self.workers().get("pools", {}).values()
-        return [block for pool in pools for block in pool["blocks"] if block["state"] == state]
+        """Blocks that the driver knows to be so."""
+        return [block for block in self.workers().get("blocks", []) if block["state"] == state]
 
 
 def places_of(result: SegmentResult) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_cases import write_campaign, write_site
+from slurm_cases import SENDING, write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
@@ -43,6 +43,22 @@ def full(disk: Path) -> Iterator[None]:
         yield
     finally:
         ballast.unlink()
+
+
+def test_the_store_is_brought_to_the_nodes_own_disks(cluster: Cluster, tmp_path: Path) -> None:
+    config = write_campaign(tmp_path, TRIALS, EPOCHS)
+    site = write_site(tmp_path, nodes=4, blocks=2, gcds=1, site=SENDING, scratch=cluster.scratch)
+    campaign = Campaign(cluster, config, site)
+    campaign.start()
+    with campaign.held(4):
+        for node in cluster.nodes:
+            names = cluster.files(node, cluster.scratch)
+            assert any(name.endswith("-shards") for name in names), names
+            assert {"data.0", "md.0"} <= names
+            assert not any(name.endswith((".part", ".sent")) for name in names)
+    campaign.finish()
+    assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+    assert "its nodes have copies of the store" in campaign.status("--log")
 
 
 def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:

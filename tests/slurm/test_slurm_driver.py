@@ -69,7 +69,7 @@ def test_a_driver_that_is_told_to_end_leaves_nothing_in_the_queue(
     cluster.ask("sbatch", "--nodes=4", "--output=/dev/null", "--wrap", "sleep 600")
     campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
     campaign.start(workflow=workflow)
-    campaign.wait_for("a block in the queue", lambda: len(cluster.squeue()) > 1)
+    campaign.wait_for("both blocks in the queue", lambda: len(cluster.squeue()) > 2)
     if workflow:
         mine = {job.number for job in cluster.squeue()}
         shutil.copytree(campaign.path, tmp_path / "copy")
@@ -78,7 +78,8 @@ def test_a_driver_that_is_told_to_end_leaves_nothing_in_the_queue(
         copy.wait_for("its own block", lambda: len(cluster.squeue()) > len(mine))
         assert copy.interrupt() == 130
         assert mine <= {job.number for job in cluster.squeue()}
-    assert campaign.interrupt(signal.SIGTERM) == 128 + signal.SIGTERM
+    number = signal.SIGTERM if workflow else signal.SIGHUP
+    assert campaign.interrupt(number) == 128 + number
     assert cluster.wait_until(lambda: len(cluster.squeue()) == 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,14 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
     cluster: Cluster, tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
-    rendezvous = {"folder": str(tmp_path), "key": "1", "interface": INTERFACE, "patience": 120}
+    rendezvous = {
+        "folder": str(tmp_path),
+        "key": "1",
+        "interface": INTERFACE,
+        "patience": 120,
+        "here": "/dev/shm",
+        "leads": True,  # which each node has of its own
+    }
     (tmp_path / "spec").write_text(json.dumps(spec))
     (tmp_path / "rendezvous").write_text(json.dumps(rendezvous))
     rank = f"[$(cat {tmp_path}/spec), $(cat {tmp_path}/rendezvous), $SLURM_PROCID, 4]"
@@ -43,7 +51,7 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
     assert all(answer["weights"] == ranks[0]["weights"] for answer in ranks)
     assert all(answer["history"] == ranks[0]["history"] for answer in ranks)
 
-    rendezvous |= {"folder": str(tmp_path / "alone"), "key": "2"}
+    rendezvous |= {"folder": None, "here": str(tmp_path / "alone"), "key": "2"}
     (tmp_path / "alone").mkdir()
     alone = make_spec(tmp_path / "alone", alloy_store, until_epoch=3).to_dict()
     told = subprocess.run(
@@ -88,3 +96,12 @@ def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_pat
     for table in ("test.csv", "test_nodes.csv"):
         one, other = (pd.read_csv(run.path / "predictions" / table) for run in (gangs, alone))
         pd.testing.assert_frame_equal(one, other, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster: Cluster, tmp_path: Path) -> None:
+    site = write_site(tmp_path, nodes=2, blocks=1, gcds=2)
+    check = f"exec {sys.executable} -m hydragnn_flow.cli site check {site}"
+    told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=240)
+    for between in ("two GCDs of a node", "two nodes"):
+        assert re.search(rf"{between} exchange \d+\.\d+ GB/s", told), told
+    assert "is as it should be: nodes 2, GCDs 4" in told

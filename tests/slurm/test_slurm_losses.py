@@ -107,7 +107,7 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
     assert [*campaign.workers()["bad_nodes"]] == [bad]
 
 
-def test_a_worker_that_is_killed_costs_its_own_segment_only(
+def test_a_trainer_that_is_killed_costs_its_own_segment_only(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     trials, epochs, gcds = 4, 60, 3
@@ -117,15 +117,35 @@ def test_a_worker_that_is_killed_costs_its_own_segment_only(
     campaign.start()
     with campaign.held(gcds) as held:
         trainers = held[cluster.nodes[0]]
-        first, second = sorted(trainers)[:2]
-        trainers[first].parent().kill()  # the Parsl worker that owns the trainer process
-        trainers[second].kill()  # as the system does when memory runs out
+        killed = min(trainers)
+        trainers[killed].kill()  # as the system does when memory runs out
     campaign.finish()
     for number in range(trials):
         statuses = [result.status for result in campaign.of_trial(number)]
-        assert statuses == (["killed", "ok"] if number in (first, second) else ["ok"])
-    assert campaign.of_trial(first)[1].from_epoch > 0
-    assert campaign.of_trial(second)[1].from_epoch > 0
+        assert statuses == (["killed", "ok"] if number == killed else ["ok"])
+    assert campaign.of_trial(killed)[1].from_epoch > 0
+    assert_nothing_lost_or_repeated(campaign, trials, [epochs])
+
+
+def test_an_agent_that_is_killed_costs_the_segments_of_its_node_only(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    trials, epochs, gcds = 4, 60, 2
+    config = write_campaign(tmp_path, trials, epochs)
+    site = write_site(tmp_path, nodes=2, blocks=2, gcds=gcds)
+    campaign = Campaign(cluster, config, site)
+    campaign.start()
+    with campaign.held(2 * gcds) as held:
+        hit = set(held[cluster.nodes[0]])
+        trainer = held[cluster.nodes[0]][min(hit)]
+        trainer.parent().kill()
+    campaign.finish()
+    assert hit
+    for number in range(trials):
+        first, *after = campaign.of_trial(number)
+        assert first.status == ("lost" if number in hit else "ok"), first
+        assert [result.status for result in after] == ["ok"] * (number in hit)
+        assert all(result.from_epoch > 0 for result in after)
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
 
 

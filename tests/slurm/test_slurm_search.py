@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import combinations, pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,8 @@ def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
     campaign.start()
     campaign.finish()
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
-    assert [job.n_nodes for job in cluster.jobs()[:2]] == [2, 2]
+    # The members train in the jobs of the search.
+    assert [job.n_nodes for job in cluster.jobs()] == [2, 2]
 
     results = [result for result in campaign.results() if result.kind == "trial"]
     places = spans(results)
@@ -46,11 +46,10 @@ def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
             assert started - ended < SECONDS_IDLE, f"{place} had nothing to do"
 
 
-def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_shared_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path) -> None:
     epochs, most = 40, 4
     space = SPACE | {"Resources.gcds": {"choices": [1, 2, most]}}
-    # There are eight GCDs: more trials of one than that, for some to share; the last has none to
-    # share with.
+    # There are eight GCDs: more trials of one than that, for some to share.
     widths = (most, *(1 for _ in range(12)), 2, most, 2, most, 2, most, 1)
     trials = len(widths)
     enqueue = [{"Resources.gcds": width} for width in widths]
@@ -61,13 +60,10 @@ def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path)
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
 
     results = [result for result in campaign.results() if result.kind == "trial"]
-    bundles = Counter(result.bundle for result in results)
     gangs = [result for result in results if len(result.gcds) > 1]
-    shared = [result for result in results if bundles[result.bundle] > 1]
-    alone = [r for r in results if bundles[r.bundle] == 1 and len(r.gcds) == 1]
+    shared = [result for result in results if result.together > 1]
     assert gangs
     assert shared
-    assert alone
     assert any(
         one.started < other.ended and other.started < one.ended for one in gangs for other in shared
     ), "never at the same time"
@@ -76,8 +72,11 @@ def test_shared_whole_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path)
         assert len(set(places_of(gang))) == wanted == len(gang.gcds)
     for result in shared:
         assert len(result.gcds) == 1
-        assert bundles[result.bundle] <= 4
-    # Whatever is on a GCD at the same time was sent there together, to share it.
-    for one, other in combinations(results, 2):
-        if one.bundle != other.bundle and one.started < other.ended and other.started < one.ended:
-            assert not set(places_of(one)) & set(places_of(other)), (one, other)
+        (place,) = places_of(result)
+        there = [r for r in results if r.started <= result.started < r.ended]
+        guests = [r for r in there if place in places_of(r)]
+        assert len(guests) <= 4, guests
+    # A gang has its GCDs for itself.
+    for gang, other in product(gangs, results):
+        if gang is not other and gang.started < other.ended and other.started < gang.ended:
+            assert not set(places_of(gang)) & set(places_of(other)), (gang, other)

@@ -20,6 +20,7 @@ from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
 STEPS = 8
+TOLD = "checkpoint-0a.pt", ""
 # Of a stream.
 EPOCHS = 3
 
@@ -74,8 +75,7 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
     store = GraphStore.open(spec.store)
     trainer = Trainer(spec, store, torch.device("cpu"), world)
     trainer.run()
-    assert trainer.predicted is not None
-    return {name: values.tolist() for name, values in trainer.predicted.items()}
+    return {name: values.tolist() for name, values in trainer.predicted["valset"].items()}
 
 
 def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
@@ -106,5 +106,6 @@ if __name__ == "__main__":
             stop(stopped, world),
             [predict(spec, world) for spec in specs[:2]],
             stream(streamed, world),
+            [world.told(text if rank == 0 else "mine", torch.device("cpu")) for text in TOLD],
         ]
     print(json.dumps(answers))

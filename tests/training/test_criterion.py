@@ -27,7 +27,7 @@ from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import load_predictions, made_by
+from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trivial import trivial_errors
 
@@ -212,8 +212,7 @@ def test_training_measures_what_its_predictions_say(
     spec = make_spec(tmp_path / "t", alloy_store, 3, criterion=name)
     result = run_segment(spec)
     val, manifest = alloy_store["valset"], alloy_store.manifest
-    by = made_by(load_checkpoint(spec.folder / FILE)["progress"])
-    kept = load_predictions(spec.folder, "valset", by)
+    kept = predictions_in(load_checkpoint(spec.folder / FILE), "valset")
     assert kept is not None
     units = trivial_errors(alloy_store["trainset"], manifest, name)
     judged = Criterion.of(spec.network, manifest, units, name)
@@ -256,7 +255,7 @@ def test_the_last_weights_of_a_member_compete_as_they_are(
     assert (result.best_epoch, result.best_val_error) == (2, 0.3)
     state = load_checkpoint(spec.folder / FILE)
     assert all(torch.equal(state["best"][key], value) for key, value in state["model"].items())
-    kept = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    kept = predictions_in(state, "valset")
     model = restore_model(spec.network, alloy_store.manifest, state["best"])
     expected = predict_batches(model, split_batches(alloy_store["valset"]))
     assert kept is not None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ddp_rank import train, train_on
+from ddp_rank import TOLD, train, train_on
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
@@ -106,11 +106,12 @@ def on_two_ranks(
     ]
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    (answers, reason, predicted, first), (*_, second) = (
+    (answers, reason, predicted, first, told), (*_, second, heard) = (
         json.loads(output.splitlines()[-1]) for output in outputs
     )
-    told = {"reason": reason, "predicted": predicted, "streamed": (first, second)}
-    return dict(zip(specs, answers, strict=True)) | told
+    others = {"reason": reason, "predicted": predicted, "streamed": (first, second)}
+    others["told"] = (told, heard)
+    return dict(zip(specs, answers, strict=True)) | others
 
 
 def test_ranks_that_share_the_optimiser_save_all_of_it(
@@ -180,6 +181,10 @@ def test_ranks_end_together_where_one_is_asked_to(
     assert (result.status, result.from_step) == ("ok", 1)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
     np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)
+
+
+def test_ranks_hear_what_the_first_has_to_say(on_two_ranks: dict[str, Any]) -> None:
+    assert on_two_ranks["told"] == ([*TOLD], [*TOLD])
 
 
 def test_two_ranks_divide_a_stream_in_every_epoch(

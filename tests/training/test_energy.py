@@ -75,9 +75,13 @@ def test_work_that_shares_counters_has_its_part(
 ) -> None:
     zone = _zone(tmp_path, "intel-rapl:0", 0)
     monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
-    meters = [EnergyMeter(torch.device("cpu"), fraction=fraction) for fraction in (0.25, 0.75)]
+    parts = [0.25, 0.75]
+    meters = [EnergyMeter(torch.device("cpu"), lambda k=k: parts[k]) for k in range(2)]
     (zone / "energy_uj").write_text("8000000\n")
     assert [meter.joules() for meter in meters] == [2.0, 6.0]
+    parts[1] = 1.0  # the other has ended
+    (zone / "energy_uj").write_text("9000000\n")
+    assert meters[1].joules() == 7.0
 
 
 def test_processors_do_not_tell_what_a_device_uses(

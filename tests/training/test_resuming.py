@@ -14,6 +14,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import monitor as monitoring
+from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
@@ -143,6 +144,7 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(
     monkeypatch.setattr(monitoring, "SECONDS_UNSAVED", 0.0)
     monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", 0.0)
     monkeypatch.setattr(monitoring, "CHECKPOINT_FRACTION", 1e9)
+    monkeypatch.setattr(trainer_module, "SAVES_PER_SECOND", 1e9)
     steps = 0
 
     def die() -> bool:

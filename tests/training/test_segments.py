@@ -26,9 +26,14 @@ from hydragnn_flow.training.predict import (
     restore_model,
     split_batches,
 )
-from hydragnn_flow.training.predictions import FILES, load_predictions, made_by
+from hydragnn_flow.training.predictions import KEY, predictions_in
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
+
+
+def as_if_trained_with(network: dict[str, Any], file: Path) -> None:
+    """Have a checkpoint say that it comes of another network; else none would continue from it."""
+    save_checkpoint(file, load_checkpoint(file) | {"network": load_network(network).to_json()})
 
 
 def trained_state(folder: Path) -> dict[str, Any]:
@@ -122,12 +127,9 @@ def test_predictions_that_are_kept_are_those_of_the_best_epoch(
 ) -> None:
     result = run_segment(make_spec(tmp_path / "it", alloy_store, 6, kind=kind))
     state = load_checkpoint(tmp_path / "it" / FILE)
-    model, by = (
-        restore_model(NETWORK, alloy_store.manifest, state["best"]),
-        made_by(state["progress"]),
-    )
+    model = restore_model(NETWORK, alloy_store.manifest, state["best"])
     for split in alloy_store.splits:
-        saved = load_predictions(tmp_path / "it", split, by) if split in FILES else None
+        saved = predictions_in(state, split)
         if split not in splits:
             assert saved is None
             continue
@@ -160,19 +162,22 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     spec = make_spec(tmp_path / "it", alloy_store, 3)
     first = run_segment(spec)
     assert passes == {"evaluated": 3}
-    kept = tmp_path / "it" / FILES["valset"]
-    before = kept.read_bytes()
+    file = tmp_path / "it" / FILE
+    before = predictions_in(load_checkpoint(file), "valset")
     # At this rate nothing gets better, and what was kept of the best stays.
     worse = network_with(Training__Optimizer__learning_rate=1.0)
-    later = run_segment(replace(spec, until_epoch=5, network=load_network(worse)))
+    as_if_trained_with(worse, file)
+    spec = replace(spec, until_epoch=5, network=load_network(worse))
+    later = run_segment(spec)
     assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
-    assert passes == {"evaluated": 5} and kept.read_bytes() == before
-    # A process that was killed after its checkpoint had not kept them.
-    kept.unlink()
-    assert run_segment(replace(spec, until_epoch=5)).status == "ok"
+    state = load_checkpoint(file)
+    assert passes == {"evaluated": 5}
+    np.testing.assert_equal(predictions_in(state, "valset"), before)
+    # A process that was killed had not predicted anew what it had saved.
+    save_checkpoint(file, state | {KEY: {}})
+    assert run_segment(spec).status == "ok"
     assert passes == {"evaluated": 5, "predicted": 1}
-    state = load_checkpoint(tmp_path / "it" / FILE)
-    assert load_predictions(tmp_path / "it", "valset", made_by(state["progress"])) is not None
+    assert predictions_in(load_checkpoint(file), "valset") is not None
 
 
 def test_predictions_are_kept_in_the_order_of_the_split(tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_predictions_are_kept_in_the_order_of_the_split(tmp_path: Path) -> None:
     state = load_checkpoint(spec.folder / FILE)
     model = restore_model(spec.network, store.manifest, state["best"])
     expected = predict_batches(model, split_batches(store["valset"]))
-    saved = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    saved = predictions_in(state, "valset")
     assert saved is not None
     for name, values in expected.items():
         np.testing.assert_allclose(saved[name], values, rtol=1e-4, atol=1e-5)
@@ -206,7 +211,7 @@ def test_what_a_segment_found_before_it_was_stopped_is_kept(
     result = run_segment(spec, should_stop=lambda: next(asked) > 25)
     assert result.status == "interrupted" and result.best_epoch
     state = load_checkpoint(spec.folder / FILE)
-    saved = load_predictions(spec.folder, "valset", made_by(state["progress"]))
+    saved = predictions_in(state, "valset")
     assert saved is not None
     error = np.abs(saved["forces"] - alloy_store["valset"].target("forces")).mean()
     assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
@@ -218,23 +223,26 @@ def test_asked_to_stop_while_it_predicts_it_is_sent_again(
     """A second time it trains nothing, and predicts what is missing."""
     spec = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
     assert run_segment(spec).status == "ok"
-    kept = tmp_path / "member" / FILES["testset"]
-    before = kept.read_bytes()
-    kept.unlink()
+    file = tmp_path / "member" / FILE
+    state = load_checkpoint(file)
+    before = predictions_in(state, "testset")
+    kept = {split: values for split, values in state[KEY].items() if split != "testset"}
+    save_checkpoint(file, state | {KEY: kept})
     result = run_segment(spec, should_stop=lambda: True)
     assert (result.status, result.reason) == ("interrupted", "asked to stop while it predicted")
-    assert not kept.exists()
+    assert predictions_in(load_checkpoint(file), "testset") is None
     result = run_segment(spec)
     assert (result.status, result.from_epoch, result.to_epoch) == ("ok", 2, 2)
-    assert kept.read_bytes() == before
+    np.testing.assert_equal(predictions_in(load_checkpoint(file), "testset"), before)
 
 
 def test_divergence_is_a_result_and_spares_the_checkpoint(
     tmp_path: Path, alloy_store: GraphStore
 ) -> None:
     run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
-    before = (tmp_path / "trial" / FILE).read_bytes()
     network = network_with(Training__Optimizer__learning_rate=1e30)
+    as_if_trained_with(network, tmp_path / "trial" / FILE)
+    before = (tmp_path / "trial" / FILE).read_bytes()
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 4, network=network))
     assert result.status == "diverged"
     assert "epoch 3" in result.reason
@@ -295,7 +303,7 @@ def test_a_damaged_checkpoint_is_named(
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"version": 1, "best": {}}, tmp_path / FILE)
-    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 4; delete"):
+    with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 5; delete"):
         load_checkpoint(tmp_path / FILE)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
+import logging
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,8 @@ from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.lines import Reader
-from hydragnn_flow.data.reading.node_cache import NodeEntry, node_entry
+from hydragnn_flow.data.reading.local_shards import identity, is_here, local_shards
+from hydragnn_flow.data.reading.node_cache import NodeEntry
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.reading.shared_memory import in_shared_memory
 from hydragnn_flow.data.reading.split import GraphSplit
@@ -22,6 +22,8 @@ from hydragnn_flow.data.reading.stream import StreamReader
 from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Shard, load_manifest
 from hydragnn_flow.errors import InputError, StoreError
+
+_logger = logging.getLogger(__name__)
 
 
 class GraphStore:
@@ -46,13 +48,18 @@ class GraphStore:
         self._staged: NodeEntry | None = None
         keys = {key: value for key, value in manifest.keys.items() if key not in without}
         folder = path
-        if scratch is not None and mode != "memory":
-            self._staged = _stage(path, manifest, scratch)
-            folder = self._staged.path
+        if scratch is not None and (mode != "memory" or is_here(path, manifest, scratch)):
+            try:
+                self._staged = local_shards(path, manifest, scratch)
+                folder = self._staged.path
+            except StoreError as error:
+                if mode != "memory":
+                    raise
+                _logger.warning("%s; the store is read from %s", error, path)
         shards = [ShardFile(folder / shard.path, shard) for shard in manifest.shards]
         self._shards = shards
-        identity = _identity(path, manifest, list(keys))
-        reading = partial(_open_reader, mode, identity, scratch, self._staged)
+        data = identity(path, manifest, list(keys))
+        reading = partial(_open_reader, mode, data, scratch, self._staged)
         self._splits = {}
         for name in manifest.splits:
             graphs = [shard.splits[name].graphs for shard in manifest.shards]
@@ -142,7 +149,7 @@ class GraphStore:
 
 
 def _open_reader(
-    mode: Mode, identity: str, scratch: Path | None, staged: NodeEntry | None, index: SplitIndex
+    mode: Mode, data: str, scratch: Path | None, staged: NodeEntry | None, index: SplitIndex
 ) -> Reader:
     """Open the reader of a split.
 
@@ -150,28 +157,8 @@ def _open_reader(
     that the shards are read from, kept as long as a split is held.
     """
     if mode == "memory":
-        return in_shared_memory(index, identity, scratch)
+        return in_shared_memory(index, data, scratch)
     return StreamReader(index) if mode == "stream" else DiskReader(index)
-
-
-def _stage(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
-    """A verified copy of the shards on the scratch directory."""
-    files = {shard.path: sorted((path / shard.path).iterdir()) for shard in manifest.shards}
-    size = sum(file.stat().st_size for shard in files.values() for file in shard)
-
-    def copy(directory: Path) -> None:
-        for shard in manifest.shards:
-            target = directory / shard.path
-            target.mkdir(exist_ok=True)  # a HydraGNN file is the directory itself
-            for file in files[shard.path]:
-                shutil.copyfile(file, target / file.name)
-            verify_presence(target, shard.files)
-            for name, record in shard.files.items():
-                verify_checksum(target / name, record)
-
-    name = f"{_identity(path, manifest, [])}-shards"
-    remedy = "name a larger scratch directory or leave it out"
-    return node_entry(name, size, copy, [scratch], remedy)
 
 
 def verify_payload(store: GraphStore) -> None:
@@ -193,16 +180,3 @@ def _verify_metadata(folder: Path, shard: Shard) -> None:
     for name, record in shard.files.items():
         if not is_payload(name):
             verify_checksum(folder / name, record)
-
-
-def _identity(path: Path, manifest: Manifest, keys: list[str]) -> str:
-    """Digest of the stored bytes and of the keys that are read."""
-    digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
-    digest.update(repr(keys).encode())
-    for shard in manifest.shards:
-        if not shard.files:  # no checksums: then it is this very file
-            for file in sorted((path / shard.path).iterdir()):
-                found = file.stat()
-                described = (str(file.resolve()), found.st_size, found.st_mtime_ns)
-                digest.update(repr(described).encode())
-    return digest.hexdigest()

@@ -24,6 +24,8 @@ from hydragnn_flow.files import same_file
 from hydragnn_flow.locks import take, take_shared
 
 _RAM = Path("/dev/shm")
+# What was sent to a node and is not used by then will not be.
+_SECONDS_TO_BE_USED = 86_400.0
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
@@ -151,7 +153,7 @@ def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
     """Directory of the entry: where it is or is being made, or else a place with room for it."""
     for base in bases:
         path = base / name
-        if path.is_dir() or _unfinished(path).is_dir():
+        if path.is_dir() or unfinished_of(path).is_dir():
             return path
     for base in bases:
         if _room(base) > size:
@@ -170,7 +172,7 @@ def _room(base: Path) -> float:
 
 
 def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
-    unfinished = _unfinished(path)
+    unfinished = unfinished_of(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir()
@@ -201,9 +203,14 @@ def _usable(directories: Sequence[Path]) -> list[Path]:
     return usable
 
 
+def directory_of_user(base: Path) -> Path:
+    """This user's directory under ``base``."""
+    return base / f"hydragnn_flow-{os.getuid()}"
+
+
 def _own(base: Path) -> Path:
-    """This user's directory under ``base``, which no other user can have put there."""
-    own = base / f"hydragnn_flow-{os.getuid()}"
+    """This user's directory, made if need be, which no other user can have put there."""
+    own = directory_of_user(base)
     try:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = own.lstat()
@@ -229,6 +236,10 @@ def _own(base: Path) -> Path:
 
 def _sweep(base: Path, keep: str) -> None:
     """Delete what killed processes left behind, but not a complete entry called ``keep``."""
+    for sent in (*base.glob("*.part"), *base.glob("*.sent")):
+        with contextlib.suppress(OSError):
+            if time.time() - sent.stat().st_mtime > _SECONDS_TO_BE_USED:
+                sent.unlink()
     for lock_file in base.glob("*.lock"):
         path = lock_file.with_suffix("")
         if path.name == keep and path.is_dir():
@@ -251,7 +262,7 @@ def _give_back(path: Path, lock: int, owner: int) -> None:
 def _delete_if_unused(path: Path, lock: int) -> None:
     if not (take(lock) and same_file(lock, _lock_file(path))):
         return
-    unfinished = _unfinished(path)
+    unfinished = unfinished_of(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.rename(unfinished)  # killed from here on, nobody takes the rest for the whole
@@ -264,5 +275,6 @@ def _lock_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def _unfinished(path: Path) -> Path:
+def unfinished_of(path: Path) -> Path:
+    """Directory of an entry while it is made, or deleted."""
     return path.with_name(f"{path.name}.unfinished")

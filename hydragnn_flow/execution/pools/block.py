@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ class Block:
 
     job: BatchJob
     state: State = "pending"
+    ends: float = math.inf
+    """Time by the monotonic clock at which its nodes are gone [s], if that is known."""
     reason: str = ""
     """Why it waits, in the scheduler's words."""
     since: float = field(default_factory=time.time)
@@ -35,11 +38,15 @@ class Block:
     """Time the first was connected."""
     gone: float | None = None
     """Time the last was gone."""
+    held_back: float = -math.inf
+    """Last time at which it was to get no tasks yet, as the store was being brought to it."""
     leaving: bool = False
     """Whether it is being given back."""
     was_given_work: bool = False
     has_worked: bool = False
     was_draining: bool = False
+    was_incomplete: bool = False
+    """Whether it was said that some of its nodes have not come."""
     not_listed: int = 0
     """Answers of the scheduler in a row that do not know it."""
     cancelling: Future[bool] | None = None
@@ -69,8 +76,9 @@ class Block:
         return sum(manager.tasks for manager in self.managers)
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether all its workers have been idle for that time."""
+        """Whether all its workers have been idle for that time, though they could have had work."""
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
+        idle = min(idle, time.monotonic() - self.held_back)
         return self.tasks == 0 and idle >= seconds
 
     @property

@@ -1,8 +1,8 @@
 """The blocks of a pool: the batch jobs whose nodes its workers run on.
 
 Parsl starts blocks for the tasks it has been given, and gives a pool up for good when its first
-block fails. A campaign knows what it could use next, has two pools on the same nodes, and
-outlives its batch jobs; so it has Parsl submit and cancel, and decides itself when.
+block fails. A campaign knows what it could use next, and outlives its batch jobs; so it has Parsl
+submit and cancel, and decides itself when.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
+from typing import Any
 
 from hydragnn_flow.execution.pools.block import Block
+from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
     BatchJob,
@@ -25,6 +28,8 @@ from hydragnn_flow.execution.pools.parsl_executor import (
 from hydragnn_flow.execution.pools.patience import Patience
 from hydragnn_flow.execution.pools.scheduler import JobState, State
 from hydragnn_flow.execution.pools.workers_file import count
+from hydragnn_flow.log import tell
+from hydragnn_flow.placement import Host
 
 # Time from the start of a job until its first workers connect: as processes of this host, and where
 # the environment may come from a busy file system.
@@ -35,7 +40,7 @@ SECONDS_TO_CONNECT = 120.0
 SECONDS_PER_NODE = 0.1
 # Time after which a block without workers is given up; until then its job may end by itself.
 SECONDS_WITHOUT_WORKERS = 10.0
-# Idle time before a block is given back. Between two phases a pool has no work for a moment, and a
+# Idle time before a block is given back. Between two phases there is no work for a moment, and a
 # new block may wait for hours.
 SECONDS_IDLE = 20.0
 # Answers without a job that prove its end: a queue may not list at once what it has just taken.
@@ -47,7 +52,11 @@ MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
 
+_MOST_EVENTS = 10
+_MOST_NAMES = 8
 _logger = logging.getLogger(__name__)
+# Time before its drain period from which nodes of a block may be missing [s].
+_SECONDS_OF_LEAVING = 10.0
 
 
 class Blocks:
@@ -65,6 +74,9 @@ class Blocks:
         How many workers a node of the pool has.
     first_state
         Of a block: it waits in a queue, or runs at once.
+    ends
+        Time by the monotonic clock at which all nodes are gone [s]; a scheduler says it of each
+        block.
     """
 
     def __init__(
@@ -74,21 +86,27 @@ class Blocks:
         scheduler_thread: Executor,
         workers_per_node: int,
         first_state: State,
+        ends: float = math.inf,
     ) -> None:
         self._site, self.parsl, self._scheduler_thread = site, parsl, scheduler_thread
-        self._first_state = first_state
+        self._first_state, self._ends = first_state, ends
         self._workers_per_block = workers_per_node * parsl.nodes_per_block
         self.blocks: list[Block] = []
         """Blocks that hold nodes or wait for some."""
         self.ended: list[Block] = []
         self.demand = 0
         """Workers the campaign could use."""
+        self.events = deque[tuple[float, str]](maxlen=_MOST_EVENTS)
+        """What went wrong with blocks and nodes last, and when, as Unix time [s]."""
         self.patience = Patience(site, parsl)
         self._requested: list[Future[BatchJob]] = []
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
-        self._at_refresh = self._sent_since = 0
+        # Tasks that were sent to each worker pool, and the pools of those that have come back.
+        self._given: Counter[str] = Counter()
+        self._back: deque[str] = deque()
+        self._gone: deque[str] = deque()
 
     # The state of the pool.
 
@@ -115,6 +133,7 @@ class Blocks:
     @property
     def usable(self) -> list[Manager]:
         """Worker pools that take tasks."""
+        self._collect_back()
         staying = {block.job.block for block in self.blocks if not block.leaving}
         return [m for m in self._managers if m.usable and m.block in staying]
 
@@ -128,16 +147,10 @@ class Blocks:
         """Workers that take tasks."""
         return sum(manager.workers for manager in self.usable)
 
-    @property
-    def free(self) -> int:
-        """Workers that wait for a task, underestimated if it is not known."""
-        usable = {manager.id for manager in self.usable}
-        # Tasks on workers that take no new ones do not occupy the usable workers, except for those
-        # that may have come back since the last refresh.
-        elsewhere = sum(m.tasks for m in self._managers if m.id not in usable)
-        outstanding = self.parsl.outstanding
-        back = max(0, self._at_refresh + self._sent_since - outstanding)
-        return max(0, self.workers - (outstanding - max(0, elsewhere - back)))
+    def hosts(self) -> list[Host]:
+        """The nodes that take tasks, by the identifiers of their worker pools."""
+        ends = {block.job.block: block.ends for block in self.blocks}
+        return [Host(manager.id, manager.block, ends[manager.block]) for manager in self.usable]
 
     def _capacity(self, block: Block) -> int:
         """Workers of a block that take tasks, or will."""
@@ -168,11 +181,35 @@ class Blocks:
         unheard = [job for job in self._requested if job.done() and not job.cancelled()]
         return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
-    # Reports from Parsl.
+    # Tasks.
 
-    def sent(self) -> None:
-        """Record that a task is sent."""
-        self._sent_since += 1
+    def submit(
+        self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
+    ) -> Future[Any]:
+        """Send a task to a worker pool; or, where nothing is placed, to whichever is free.
+
+        As :meth:`ParslExecutor.submit`.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If it would not come to a worker.
+        """
+        task = self.parsl.submit(manager, function, *arguments, may_be_held=may_be_held)
+        if manager is not None:
+            self._given[manager] += 1
+            task.add_done_callback(lambda _: self._back.append(manager))  # by a thread of Parsl's
+        return task
+
+    def _collect_back(self) -> None:
+        """Take note of tasks that have come back, and of worker pools that are gone."""
+        while self._back:
+            self._given[self._back.popleft()] -= 1
+        if self._gone:
+            gone = {self._gone.popleft() for _ in range(len(self._gone))}
+            self._managers = [each for each in self._managers if each.id not in gone]
+
+    # Reports from Parsl.
 
     def worked(self, block: str) -> None:
         """Record that a task was done in a block."""
@@ -181,8 +218,8 @@ class Blocks:
             each.has_worked |= each.job.block == block
 
     def lost(self, manager: str) -> None:
-        """Forget a worker pool; may be called from any thread."""
-        self._managers = [each for each in self._managers if each.id != manager]
+        """Send nothing more to a worker pool that is gone; may be called from any thread."""
+        self._gone.append(manager)
 
     def refresh(self) -> None:
         """Ask which workers are connected.
@@ -192,18 +229,31 @@ class Blocks:
         InputError, CampaignStopped
             If the pool can have no workers any more.
         """
-        self._at_refresh, self._sent_since = self.parsl.outstanding, 0
+        self._collect_back()
         self._managers = self.parsl.managers()
+        # A task that was just sent may not be known there yet.
+        given = self._given
+        self._managers = [m._replace(tasks=max(m.tasks, given[m.id])) for m in self._managers]
         self._hold_strangers()
-        now = time.monotonic()
+        now, of_block = time.monotonic(), defaultdict[str, list[Manager]](list)
+        for manager in self._managers:
+            of_block[manager.block].append(manager)
         for block in [*self.blocks]:
-            block.managers = [m for m in self._managers if m.block == block.job.block]
+            before, block.managers = block.managers, of_block[block.job.block]
+            left = block.ends - drain_seconds(block.ends - block.entered) - now
+            # Nodes that are idle leave at that time, and are not lost.
+            if left > _SECONDS_OF_LEAVING:
+                self._miss(block, before, now)
+            if not block.leaving and left < 0:
+                self._release(block, "its batch job is about to end")
             if block.managers:
                 self._see_workers(block, now)
             elif block.connected is not None and block.cancelling is None:
                 if block.gone is None:
                     block.gone = now
                     self._log(block, "has no workers any more")
+                    if left > _SECONDS_OF_LEAVING:
+                        self._tell(block, "is lost: none of its nodes gives a sign of life")
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
             elif block.state == "running" and block.cancelling is None:
@@ -211,15 +261,33 @@ class Blocks:
                 if now - block.entered > seconds:
                     self._end(block, f"no worker came within {seconds / 60:.0f} min of its start: ")
 
+    def _miss(self, block: Block, before: Sequence[Manager], now: float) -> None:
+        """Say which nodes of a block no longer answer, or have never come."""
+        if block.leaving or block.was_draining or not block.managers:
+            return
+        there = {manager.id for manager in block.managers}
+        lost = sorted(m.node for m in before if m.id not in there and not m.held)
+        if lost:
+            self._tell(block, f"has lost nodes, which give no sign of life: {_named(lost)}")
+        seconds = SECONDS_TO_CONNECT + self._more_seconds
+        missing = self.parsl.nodes_per_block - len(block.seen)
+        is_late = block.connected is not None and now - block.connected > seconds
+        if is_late and missing > 0 and not block.was_incomplete:
+            block.was_incomplete = True
+            some = f"{missing} of its {self.parsl.nodes_per_block} nodes"
+            when = f"within {seconds / 60:.0f} min of the first"
+            why = f"{block.job.errors} may say why"
+            self._tell(block, f"is not whole: {some} did not connect {when}; {why}")
+
     def _hold_strangers(self) -> None:
         """Send nothing to workers of a job that was given up and is on its way out."""
         if self._requested:
             return  # they may be those of a job whose number is not known yet
         known = {block.job.block for block in self.blocks}
-        for manager in self._managers:
-            if manager.usable and manager.block not in known:
-                _logger.info("%s gets no tasks: its block was given up", manager.node)
-                self.hold(manager)
+        strangers = [m for m in self._managers if m.usable and m.block not in known]
+        for manager in strangers:
+            _logger.info("%s gets no tasks: its block was given up", manager.node)
+        self.hold(strangers)
 
     def _see_workers(self, block: Block, now: float) -> None:
         if block.connected is None:
@@ -244,10 +312,12 @@ class Blocks:
         elif block.leaving:
             self._release(block, "")  # workers that came since
 
-    def hold(self, manager: Manager) -> None:
-        """Send no more tasks to a worker pool."""
-        self.parsl.hold(manager.id)
-        self._managers = [m._replace(held=m.held or m.id == manager.id) for m in self._managers]
+    def hold(self, managers: Sequence[Manager]) -> None:
+        """Send no more tasks to worker pools."""
+        if managers:
+            held = {manager.id for manager in managers}
+            self.parsl.hold(sorted(held))
+            self._managers = [m._replace(held=m.held or m.id in held) for m in self._managers]
 
     # Reports from the scheduler.
 
@@ -270,7 +340,7 @@ class Blocks:
         self._requested = [job for job in self._requested if not job.done()]
         for job in submitted:
             try:
-                block = Block(job.result(), self._first_state)
+                block = Block(job.result(), self._first_state, self._ends)
             except Refused as refusal:
                 self._refuse(str(refusal), patient or self.patience.was_granted)
             else:
@@ -297,6 +367,8 @@ class Blocks:
             if known is None:
                 continue
             block.not_listed = block.not_listed + 1 if known.state == "ended" else 0
+            if known.ends != math.inf:
+                block.ends = known.ends
             if block.managers:
                 continue  # workers that answer know better than a queue
             if known.state != "ended":
@@ -316,23 +388,14 @@ class Blocks:
         number = min(blocks, most - len(self._requested))
         if number > 0:
             _logger.info(
-                "pool %s asks for %s: work for %d workers, %d blocks work or wait",
-                *(self.parsl.label, count(number), self.demand, self.standing),
+                "asks for %s: work for %d workers, %d blocks work or wait",
+                *(count(number), self.demand, self.standing),
             )
         for _ in range(number):
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
-    def shrink(self, surplus: int, missing: int) -> None:
-        """Give back blocks that are not needed, those that are least missed first.
-
-        Parameters
-        ----------
-        surplus
-            Blocks more than are needed.
-        missing
-            For how many the other pool waits. Those go at once, and where they work take nothing
-            new; the others when they have been idle for a while.
-        """
+    def shrink(self, surplus: int) -> None:
+        """Give back so many blocks that have been idle for a while, the least missed first."""
         if surplus <= 0:
             self._surplus_since = None
             return
@@ -341,11 +404,9 @@ class Blocks:
         is_lasting = now - self._surplus_since >= SECONDS_IDLE
         standing = [block for block in self.blocks if self._capacity(block) > 0]
         standing.sort(key=lambda block: (block.connected is not None, block.tasks))
-        for place, block in enumerate(standing[:surplus]):
+        for block in standing[:surplus]:
             is_unused = block.connected is None or block.is_idle(SECONDS_IDLE)
-            if place < missing:
-                self._release(block, "the other pool waits for blocks")
-            elif is_lasting and is_unused:
+            if is_lasting and is_unused:
                 self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
@@ -376,8 +437,7 @@ class Blocks:
         suspect = [manager for manager in usable if health.is_suspect(manager.node)]
         if len(suspect) == len(usable):
             suspect = [manager for manager in suspect if health.is_of_no_use(manager.node)]
-        for manager in suspect:
-            self.hold(manager)
+        self.hold(suspect)
         return [manager.node for manager in suspect]
 
     def exclude(self, nodes: Sequence[str]) -> None:
@@ -407,9 +467,7 @@ class Blocks:
         if not block.leaving:
             self._log(block, f"is given back: {why}")
         block.leaving = True
-        for manager in block.managers:
-            if not manager.held:
-                self.hold(manager)
+        self.hold([manager for manager in block.managers if not manager.held])
         if not block.managers and block.cancelling is None:
             self._cancel(block)
 
@@ -429,11 +487,18 @@ class Blocks:
         self._cancel(block)  # should it be there after all, nothing must be left of it
         if block.leaving or not block.is_fruitless:
             return
-        self._count_fruitless(why + last_words(block.job.errors))
+        said = why + last_words(block.job.errors)
+        self._tell(block, f"ended without having done anything: {said}")
+        self._count_fruitless(said)
 
     def _log(self, block: Block, event: str) -> None:
-        job, pool = block.job, self.parsl.label
-        _logger.info("block %s (job %s) of pool %s %s", job.block, job.number, pool, event)
+        _logger.info("block %s (job %s) %s", block.job.block, block.job.number, event)
+
+    def _tell(self, block: Block, event: str) -> None:
+        """Say what went wrong, on the screen, in the log and in `status`."""
+        sentence = f"block {block.job.block} (job {block.job.number}) {event}"
+        tell(_logger, "%s", sentence)
+        self.events.append((time.time(), sentence))
 
     def _count_fruitless(self, said: str, least_wait: float = 0.0) -> None:
         is_anything_at_work = any(block.tasks for block in self.blocks)
@@ -445,3 +510,10 @@ class Blocks:
             self.exclude(())
         else:
             self.patience.refuse(said, can_wait, bool(self.blocks))
+
+
+def _named(nodes: Sequence[str]) -> str:
+    """Nodes by name, as far as a sentence has room for them."""
+    names = ", ".join(nodes[:_MOST_NAMES])
+    more = len(nodes) - _MOST_NAMES
+    return f"{names} and {more} more nodes" if more > 0 else names

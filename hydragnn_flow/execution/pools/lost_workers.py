@@ -8,25 +8,28 @@ from typing import Any
 
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
-from hydragnn_flow.execution.workers.local_ranks import RankGroup
+from hydragnn_flow.execution.pools.interchange import NeverCame
+from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 
 
-def results_of(task: Future[Any], groups: Sequence[RankGroup]) -> list[SegmentResult]:
-    """Results of the rank groups that a worker ran; if it was lost, results that say so.
+def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
+    """Results of the ranks that a worker ran; if it was lost, results that say so.
 
     Parameters
     ----------
     task
         The worker's task, which has ended.
-    groups
-        The groups it ran.
+    ranks
+        What it ran.
     """
     error = task.exception()
     if error is None:
         results: list[SegmentResult] = task.result()
         return results
-    if isinstance(error, ManagerLost):
+    if isinstance(error, NeverCame):
+        outcome = TrainingOutcome.cut_short("interrupted", f"{error.hostname} took it no more")
+    elif isinstance(error, ManagerLost):
         # The node went, or its whole batch job: nothing that a segment does.
         outcome = TrainingOutcome.cut_short("lost", f"its node {error.hostname} was lost")
     elif isinstance(error, WorkerLost):
@@ -34,4 +37,4 @@ def results_of(task: Future[Any], groups: Sequence[RankGroup]) -> list[SegmentRe
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"
         outcome = TrainingOutcome.cut_short("killed", reason)
-    return [SegmentResult.of(group.spec, outcome) for group in groups]
+    return [SegmentResult.of(rank.spec, outcome) for rank in ranks]

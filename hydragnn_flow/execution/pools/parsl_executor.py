@@ -22,19 +22,23 @@ from parsl.executors.high_throughput.errors import (
 )
 from parsl.jobs.states import TERMINAL_STATES
 from parsl.jobs.states import JobState as ParslState
+from parsl.serialize import pack_apply_message
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.pools import worker_pool
+from hydragnn_flow.execution.pools import interchange
+from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
 
 SECONDS_TO_ANSWER = 60.0
 
 
 class Manager(NamedTuple):
-    """Parsl's worker pool on one node of a block."""
+    """Parsl's worker pool on one node of a block, which is our agent there."""
 
     id: str
+    """Parsl's identifier."""
     block: str
+    """Parsl's identifier of its block."""
     workers: int
     tasks: int
     idle_seconds: float
@@ -46,7 +50,7 @@ class Manager(NamedTuple):
     @property
     def node(self) -> str:
         """The name of its node."""
-        return worker_pool.node_of(self.id)
+        return node_of(self.id)
 
     @property
     def usable(self) -> bool:
@@ -130,11 +134,10 @@ class ParslExecutor:
             Where Parsl keeps its logs and certificates.
         """
         executor = self._executor
-        interchange = "hydragnn_flow.execution.pools.interchange"
-        executor.interchange_launch_cmd = [sys.executable, "-m", interchange]
+        executor.interchange_launch_cmd = [sys.executable, "-m", interchange.__name__]
         # A site of the user's own may have left Parsl's command as it was.
         executor.launch_cmd = executor.launch_cmd.replace(
-            "process_worker_pool.py", f"python -m {worker_pool.__name__}"
+            "process_worker_pool.py", f"python -m {AGENT}"
         )
         executor.run_id, executor.run_dir = run, str(directory)
         scripts = directory / "submit_scripts"
@@ -149,8 +152,19 @@ class ParslExecutor:
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
             self._executor.shutdown()
 
-    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
-        """Send a task.
+    def submit(
+        self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
+    ) -> Future[Any]:
+        """Send a task to a worker pool, or to whichever is free.
+
+        Parameters
+        ----------
+        manager
+            Identifier of the worker pool.
+        function, *arguments
+            What it calls.
+        may_be_held
+            Whether it also goes to a pool that gets no more work.
 
         Raises
         ------
@@ -158,7 +172,11 @@ class ParslExecutor:
             If it would not come to a worker.
         """
         self._check()
-        future: Future[Any] = self._executor.submit(function, {}, *arguments)
+        context: dict[str, Any] = {}
+        if manager is not None:
+            context = {interchange.MANAGER: manager, interchange.MAY_BE_HELD: may_be_held}
+        call = pack_apply_message(function, arguments, {})
+        future: Future[Any] = self._executor.submit_payload(context, call)
         return future
 
     def managers(self) -> list[Manager]:
@@ -182,9 +200,9 @@ class ParslExecutor:
             for manager in self._command("MANAGERS")
         ]
 
-    def hold(self, manager: str) -> None:
-        """Send no more tasks to a worker pool; there is no way back."""
-        self._command(["HOLD_MANAGER", manager])
+    def hold(self, managers: Sequence[str]) -> None:
+        """Send no more tasks to worker pools; there is no way back."""
+        self._command((interchange.HOLD, list(managers)))
 
     def launch(self) -> BatchJob:
         """Submit a job that starts workers; takes as long as the scheduler does.
@@ -245,26 +263,26 @@ class ParslExecutor:
             return self._executor.command_client.run(command, timeout_s=SECONDS_TO_ANSWER)
         except (CommandClientTimeoutError, CommandClientBadError):
             raise CampaignStopped(
-                f"site {self._site}: Parsl's interchange of pool '{self.label}' does not answer; "
+                f"site {self._site}: Parsl's interchange does not answer; "
                 "the same command continues"
             ) from None
 
     def _check(self) -> None:
         if self._executor.bad_state_is_set:
             raise InputError(
-                f"site {self._site}: workers of pool '{self.label}' do not fit the driver "
+                f"site {self._site}: its workers do not fit the driver "
                 f"({self._executor.executor_exception}); let `worker_init` give them its "
                 "environment"
             )
         code = self._executor.interchange_proc.poll()
         if code is not None:
             raise CampaignStopped(
-                f"site {self._site}: Parsl's interchange of pool '{self.label}' has ended (exit "
+                f"site {self._site}: Parsl's interchange has ended (exit "
                 f"code {code}); the same command continues"
             )
         if not self._executor._result_queue_thread.is_alive():
             raise CampaignStopped(
-                f"site {self._site}: the thread that receives the results of pool '{self.label}' "
+                f"site {self._site}: the thread that receives the results "
                 "has ended; the same command continues"
             )
 

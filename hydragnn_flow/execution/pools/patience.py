@@ -76,7 +76,7 @@ class Patience:
         self._fruitless += 1
         if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
             raise CampaignStopped(
-                f"site {self._site}: {MOST_FRUITLESS} blocks of its pool '{self._parsl.label}' in "
+                f"site {self._site}: {MOST_FRUITLESS} blocks in "
                 f"a row ended without having done anything ({said}); see {self._parsl.scripts}, "
                 "and give the same command again"
             )
@@ -104,10 +104,7 @@ class Patience:
             If it keeps refusing.
         """
         self._refused += 1
-        sentence = (
-            f"site {self._site}: gets no workers for its pool '{self._parsl.label}': {said}; see "
-            f"{self._parsl.scripts}"
-        )
+        sentence = f"site {self._site}: gets no workers: {said}; see {self._parsl.scripts}"
         if not can_wait:
             raise InputError(sentence)
         if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
@@ -118,6 +115,4 @@ class Patience:
 
     def _put_off(self, seconds: float, trouble: str) -> None:
         self.trouble, self._not_before = trouble, time.monotonic() + seconds
-        _logger.info(
-            "pool %s: %s; the next is asked for in %.0f s", self._parsl.label, trouble, seconds
-        )
+        _logger.info("%s; the next is asked for in %.0f s", trouble, seconds)

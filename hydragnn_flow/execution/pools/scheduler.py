@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -25,6 +27,8 @@ class JobState(NamedTuple):
     """Why it waits, in the scheduler's own words."""
     script: str = ""
     """Path of its batch script, as it was submitted."""
+    ends: float = math.inf
+    """Time by this host's monotonic clock at which it will be ended [s], if that is known."""
 
 
 _SLURM_PENDING = {
@@ -47,19 +51,20 @@ class Slurm:
     def jobs(self) -> dict[str, JobState] | None:
         """The jobs of this user that have not ended, by number; None if there is no answer."""
         # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
-        answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%o")
+        answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%L|%o")
         if answer is None or answer.returncode != 0:
             return None
         listed = {}
         for line in answer.stdout.splitlines():
             job, _, rest = line.partition("|")
             state, _, rest = rest.partition("|")
-            reason, _, script = rest.partition("|")
+            reason, _, rest = rest.partition("|")
+            left, _, script = rest.partition("|")
             if state in _SLURM_PENDING:
                 reason = "" if reason == "None" else reason
                 listed[job.strip()] = JobState("pending", reason, script)
             elif state in _SLURM_RUNNING:
-                listed[job.strip()] = JobState("running", "", script)
+                listed[job.strip()] = JobState("running", "", script, _end(seconds_of(left)))
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -91,11 +96,17 @@ class Pbs:
                 return None
             for job, facts in found.items():
                 pending = facts.get("job_state") in ("Q", "H", "W", "T")
+                given, used = (
+                    seconds_of(str(facts.get(about, {}).get("walltime", "")))
+                    for about in ("Resource_List", "resources_used")
+                )
+                left = None if given is None or pending else given - (used or 0.0)
                 listed[number_of(job)] = JobState(
                     "pending" if pending else "running",
                     " ".join(str(facts.get("comment", "")).split()) if pending else "",
                     # The script comes last, after the options.
                     str(facts.get("Submit_arguments", "")).rpartition(" ")[2],
+                    _end(left),
                 )
         return listed
 
@@ -127,6 +138,26 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def seconds_of(clock: str) -> float | None:
+    """Seconds of a time like `1-02:03:04`, `03:04` or `7`, in minutes and seconds; None of others.
+
+    A scheduler may also say that there is no limit, or that it does not know.
+    """
+    days, _, rest = clock.strip().rpartition("-")
+    try:
+        seconds = 86400.0 * int(days or 0)
+        for unit, number in zip((1, 60, 3600), reversed(rest.split(":")), strict=False):
+            seconds += unit * int(number)
+    except ValueError:
+        return None
+    return seconds
+
+
+def _end(left: float | None) -> float:
+    """End by the monotonic clock [s] of what has a time left [s]; infinite if not known."""
+    return math.inf if left is None else time.monotonic() + left
 
 
 def number_of(job: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,13 +75,13 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._when = float("-inf")
 
-    def write(self, pools: Sequence[Blocks], bad_nodes: Mapping[str, float], at_once: bool) -> None:
+    def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
         """Write what has changed.
 
         Parameters
         ----------
-        pools
-            The pools.
+        pool
+            The blocks, and who works on them.
         bad_nodes
             Nodes that get no more work, and since when.
         at_once
@@ -92,7 +92,7 @@ class WorkersFile:
         content = {
             "driver_pid": os.getpid(),
             "host": socket.gethostname(),
-            "pools": {pool.parsl.label: _about(pool) for pool in pools},
+            **_about(pool),
             "bad_nodes": dict(bad_nodes),
         }
         if content == self._written:
@@ -107,6 +107,7 @@ class WorkersFile:
 def _about(pool: Blocks) -> dict[str, Any]:
     blocks = [*pool.ended[-MOST_ENDED:], *pool.blocks]
     return {
+        "events": [list(event) for event in pool.events],
         "workers": pool.workers,
         "tasks": pool.parsl.outstanding,
         "blocks": [

@@ -1,4 +1,4 @@
-"""Try a site: start one block, and report what each of its GCDs is."""
+"""Try a site: start one block, report what each of its GCDs is, and have two exchange data."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hydragnn_flow.execution.options import cores_in
-from hydragnn_flow.execution.pools.pools import Pools
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.site_check.exchange import run_exchange
 from hydragnn_flow.execution.site_check.probe import run_probe
 
 SECONDS_BETWEEN_CHECKS = 0.5
@@ -23,7 +25,7 @@ SECONDS_FOR_THE_OTHERS = 120.0
 
 def check_site(
     site: Site, directory: Path, store: Path | None, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Start one block of a site, ask every GCD what it is, and give the block back.
 
     Parameters
@@ -39,9 +41,13 @@ def check_site(
 
     Returns
     -------
-    list of dict
+    reports : list of dict
         Answer of :func:`~hydragnn_flow.execution.site_check.probe.probe` for each GCD, with its
         ``host`` and ``gcd``; a GCD that could not answer has a ``fault`` instead.
+    exchanges : list of dict
+        ``between`` which GCDs, with the answer of
+        :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two of the
+        first node and two of different nodes, as far as there are so many.
 
     Raises
     ------
@@ -49,29 +55,68 @@ def check_site(
         If no block starts.
     """
     node = site.node
+    device = "cuda" if node.device == "hip" else node.device
     request = {
-        "device": "cuda" if node.device == "hip" else node.device,
+        "device": device,
         "store": None if store is None else str(store.absolute()),
         "interface": node.interface,
     }
     nodes = site.nodes // site.blocks
-    with Pools(site, directory) as pools:
+    with Pool(site, directory) as pool:
         first: float | None = None
-        while (here := pools.workers("node")) < nodes:
+        while (here := len(pool.hosts())) < nodes:
             first = first or (time.monotonic() if here else None)
             if first is not None and time.monotonic() - first > SECONDS_FOR_THE_OTHERS:
                 break
-            pools.update(node=nodes)
-            tell(pools.waiting() or f"{here} of {nodes} nodes have started")
+            pool.update(site.gcds_of_a_block)
+            tell(pool.waiting() or f"{here} of {nodes} nodes have started")
             time.sleep(SECONDS_BETWEEN_CHECKS)
-        asked = {pools.submit("node", run_probe, node, request) for _ in range(here)}
+        asked = {pool.submit(run_probe, node, request, manager=host.name) for host in pool.hosts()}
         waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
         while waiting and time.monotonic() < give_up:
             waiting = wait(waiting, SECONDS_BETWEEN_CHECKS).not_done
-            pools.update()
+            pool.update()
             tell(f"{len(waiting)} of {here} nodes are being tried")
         reports = [report for task in asked for report in _answers(task)]
-    return sorted(reports, key=lambda report: report["host"])
+        exchanges = _exchanges(pool, site, directory, device, tell)
+    return sorted(reports, key=lambda report: report["host"]), exchanges
+
+
+def _exchanges(
+    pool: Pool, site: Site, directory: Path, device: str, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Sum an array over two GCDs of a node, and over two nodes."""
+    node, hosts = site.node, [host.name for host in pool.hosts()]
+    pairs: list[tuple[str, list[tuple[str, int]], str | None]] = []
+    if hosts and len(node.gcds) > 1:
+        pairs.append(("two GCDs of a node", [(hosts[0], 0), (hosts[0], 1)], None))
+    if len(hosts) > 1:
+        pairs.append(("two nodes", [(hosts[0], 0), (hosts[1], 0)], node.interface))
+    found = []
+    for between, places, interface in pairs:
+        folder = directory.absolute() / uuid4().hex
+        folder.mkdir()
+        request = {"device": device, "folder": str(folder), "key": "", "interface": interface}
+        asked = {
+            pool.submit(*(run_exchange, node, position, request | {"rank": rank}), manager=host)
+            for rank, (host, position) in enumerate(places)
+        }
+        waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
+        while waiting and time.monotonic() < give_up:
+            waiting = wait(waiting, SECONDS_BETWEEN_CHECKS).not_done
+            pool.update()
+            tell(f"{between} exchange data")
+        answers = [_answer(task) for task in asked]
+        faults = [answer for answer in answers if "fault" in answer]
+        found.append({"between": between} | (faults or answers)[0])
+    return found
+
+
+def _answer(task: Future[Any]) -> dict[str, Any]:
+    if not task.done():
+        return {"fault": f"did not end within {SECONDS_TO_ANSWER:.0f} s"}
+    error = task.exception()
+    return {"fault": f"{type(error).__name__}: {error}"} if error else dict(task.result())
 
 
 def _answers(task: Future[Any]) -> list[dict[str, Any]]:
@@ -84,14 +129,14 @@ def _answers(task: Future[Any]) -> list[dict[str, Any]]:
     return [{"host": "a node", "gcd": "", "fault": f"{type(error).__name__}: {error}"}]
 
 
-def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
+def faults(site: Site, reports: list[dict[str, Any]], exchanges: list[dict[str, Any]]) -> list[str]:
     """Differences between a site and its GCDs' reports, a sentence each.
 
     Parameters
     ----------
     site
         The machine.
-    reports
+    reports, exchanges
         As :func:`check_site` returns them.
     """
     node, nodes = site.node, site.nodes // site.blocks
@@ -122,4 +167,13 @@ def faults(site: Site, reports: list[dict[str, Any]]) -> list[str]:
         cores = node.cores[node.gcds.index(report["gcd"])] if node.cores else ""
         if cores and not cores_in(cores) <= set(report["cores"]):
             found.append(f"{which}: may not use all of the cores {cores} the site gives it")
+    for one in exchanges:
+        if "fault" in one:
+            found.append(f"{one['between']}: exchange no data ({one['fault']})")
+        elif one["missing"]:
+            found.append(
+                f"{one['between']}: exchange data without {one['missing']}, which is not on "
+                "LD_LIBRARY_PATH, and so by slow sockets; load the module that has it, on Frontier "
+                "rccl-net-plugin"
+            )
     return found

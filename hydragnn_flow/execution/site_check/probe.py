@@ -15,7 +15,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.worker import trainer_for
+from hydragnn_flow.execution.workers.worker import ask_trainer
 from hydragnn_flow.processes import ProcessDied
 
 # Enough arithmetic to see that a device computes, and computes right.
@@ -26,7 +26,7 @@ _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
 
 
 def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask a trainer process on each GCD of this node what it finds; a task of the `node` pool.
+    """Ask a trainer process on each GCD of this node what it finds; a task of one of its workers.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
     def ask(position: int) -> dict[str, Any]:
         known = {"host": platform.node(), "gcd": node.gcds[position]}
         try:
-            answer = trainer_for(node, position).run(f"{__name__}:probe", request)
+            answer = ask_trainer(node, f"{__name__}:probe", request, position)
         except (ProcessDied, OSError, InputError) as error:
             return known | {"fault": str(error)}
         fault = answer.get("reason") or answer.get("error")

@@ -1,4 +1,4 @@
-"""The two Parsl executors of a site, and the batch jobs that start their workers.
+"""The Parsl executor of a site, and the batch jobs that start its workers.
 
 A site file says how its scheduler is asked, as a function that makes a Parsl provider; everything
 that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs, is
@@ -11,21 +11,28 @@ option is reported without it.
 from __future__ import annotations
 
 import ipaddress
+import logging
+import math
 import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from hydragnn_flow.data.reading.node_cache import directory_of_user
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.pools import worker_pool
-from hydragnn_flow.execution.site import Node, Scheduler, Site
+from hydragnn_flow.execution.pools.calls import AGENT
+from hydragnn_flow.execution.pools.drain import drain_seconds
+from hydragnn_flow.execution.site import LABEL, Node, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
+from hydragnn_flow.log import tell
 
 if TYPE_CHECKING:
     from parsl import Config
@@ -34,10 +41,23 @@ if TYPE_CHECKING:
 
     from hydragnn_flow.execution.sites.sbatch import Sbatch
 
-HEARTBEAT = 15
-"""Seconds between heartbeats of workers, unless a site says otherwise."""
+_logger = logging.getLogger(__name__)
+
+HEARTBEAT, _NODES_PER_SECOND = 15, 2_000
+"""Seconds between heartbeats of a few nodes, and nodes for which it is a second more: of a whole
+machine some hundred heartbeats a second, and still a lost node is missed within 90 s."""
 MISSED_HEARTBEATS = 4
 """Number of missed heartbeats after which a node counts as lost."""
+_SECONDS_TO_PROBE, _MORE_FOR_A_NODE = 30.0, 0.02
+"""Time for which a node tries to reach the driver: a part for each node that may try at once."""
+_MANY = 64
+"""Nodes from which on what each reads or writes of the shared file system is much together: Parsl's
+logs are not kept, and what Slurm can bring to the nodes' own disks is brought there."""
+
+
+def seconds_between_heartbeats(nodes: int) -> int:
+    """Default time between two heartbeats of a node [s], at a site with a number of nodes."""
+    return HEARTBEAT + nodes // _NODES_PER_SECOND
 
 
 def slurm_jobs(
@@ -150,7 +170,7 @@ def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
 
 @dataclass(frozen=True)
 class Executors:
-    """Makes the Parsl configuration of a site: its `gcd` and `node` executors.
+    """Makes the Parsl configuration of a site, which has one executor.
 
     Called with the directory for Parsl's files, it is what :class:`Site` takes as `parsl_config`.
     """
@@ -170,6 +190,10 @@ class Executors:
     it is."""
     broadcast: bool = False
     """Whether a batch job sends the environment to its nodes by Slurm's sbcast."""
+    has_to_stage: bool = True
+    """Whether an environment that cannot be packed is an error."""
+    sends_store: bool = False
+    """Whether nodes need a directory for the store that is sent to them."""
 
     def __call__(self, directory: Path) -> Config:
         """The configuration.
@@ -177,23 +201,27 @@ class Executors:
         Raises
         ------
         InputError
-            If this host has no address that workers could reach.
+            If this host has no address that workers could reach, or the environment cannot be
+            packed and has to be.
         """
         address = self.address()
-        if self.staged is not None:
+        if self.staged is None:
+            return self.config(directory, address)
+        try:
             pack_environment(directory, self.staged)
+        except InputError as error:
+            if self.has_to_stage:
+                raise
+            tell(_logger, "%s; nodes read it where it is", error)
+            return replace(self, staged=None).config(directory, address)
         return self.config(directory, address)
 
     def config(self, directory: Path, address: str) -> Config:
         """The configuration, with workers that meet the driver at ``address``."""
         from parsl import Config
 
-        gcds = len(self.node.gcds)
         return Config(
-            executors=[
-                self._pool("gcd", gcds, address, directory),
-                self._pool("node", 1, address, directory),
-            ],
+            executors=[self._executor(address, directory)],
             run_dir=str(directory),
             # Blocks follow the campaign's need (pools/blocks.py), not the tasks it has sent.
             strategy="none",
@@ -201,48 +229,48 @@ class Executors:
             retries=0,
         )
 
-    def _pool(
-        self, label: str, workers: int, address: str, directory: Path
-    ) -> HighThroughputExecutor:
+    def _executor(self, address: str, directory: Path) -> HighThroughputExecutor:
         from parsl.executors import HighThroughputExecutor
         from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
         from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
 
-        heartbeat = self.options.heartbeat or HEARTBEAT
+        nodes = self.options.nodes or 1
+        heartbeat = self.options.heartbeat or seconds_between_heartbeats(nodes)
         walltime = self.options.walltime_seconds
         return HighThroughputExecutor(
-            label=label,
+            label=LABEL,
             address=address,
             encrypted=True,
             launch_cmd=DEFAULT_LAUNCH_CMD.replace(
                 "process_worker_pool.py", self._worker_pool(directory)
             ),
-            max_workers_per_node=workers,
+            max_workers_per_node=len(self.node.gcds),
             cores_per_worker=1e-6,  # the number of workers above is what counts
             # Trainer processes bind themselves: Parsl sets the variables of all vendors at once,
             # which hides every AMD GCD but the first (parsl issue 3858).
             available_accelerators=(),
             cpu_affinity="none",
             prefetch_capacity=0,
-            # Blocks are filled one after another, in general the newest first. The oldest, which
-            # end soon, become idle and are given back, and the ranks of a gang share blocks.
+            # For tasks that are sent to no node of the driver's choice: blocks are filled one after
+            # another.
             manager_selector=BlockIdManagerSelector(),
+            # From a whole machine that would be 100,000 new files in one directory at every start.
+            worker_logdir_root=f"/tmp/hydragnn_flow-{uuid4().hex}" if nodes > _MANY else None,
+            address_probe_timeout=round(_SECONDS_TO_PROBE + _MORE_FOR_A_NODE * nodes),
             heartbeat_period=heartbeat,
             heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
             # Segments end by themselves before their job does. Shortly before that, workers stop
             # accepting tasks.
-            drain_period=walltime - min(worker_pool.MOST_TO_DRAIN, walltime // 10)
-            if walltime
-            else None,
+            drain_period=walltime - int(drain_seconds(walltime)) if walltime else None,
             # Parsl would give a pool up for good when its first job fails.
             block_error_handler=False,
             provider=self.provider(**self._block(directory)),
         )
 
     def _worker_pool(self, directory: Path) -> str:
-        """Shell command that starts Parsl's worker pool on a node."""
+        """Shell command that starts the agent of a node."""
         # By module rather than by script: it works in an environment that has been moved.
-        command = f"{Path(sys.executable).name} -m {worker_pool.__name__}"
+        command = f"{Path(sys.executable).name} -m {AGENT}"
         if self.staged is None:
             return command
         return f". {shlex.quote(str(directory.absolute() / SCRIPT))}; {command}"
@@ -278,6 +306,10 @@ class Executors:
             )
         if self.staged is not None and self.broadcast:
             lines.append(f"sh {shlex.quote(str(directory.absolute() / SCRIPT))} broadcast")
+        if self.sends_store and self.node.scratch is not None:
+            folder = shlex.quote(str(directory_of_user(Path(self.node.scratch))))
+            on_each = f"srun --nodes=$SLURM_JOB_NUM_NODES --ntasks-per-node=1 mkdir -p {folder}"
+            lines.append(f"(umask 077; {on_each})")
         return "\n".join(line for line in lines if line)
 
 
@@ -307,22 +339,33 @@ def batch_site(
     first_lines
         Shell lines that this machine needs at the start of every batch job.
     """
+    is_slurm, nodes, environment = scheduler == "slurm", run.nodes or 1, run.environment
+    sends = is_slurm and node.scratch is not None and nodes >= _MANY
+    if environment is None and sends:
+        environment = "stage"
     executors = Executors(
         node,
         run,
         provider,
         address_on(run.interface, name),
         first_lines,
-        staged=place_of(run.environment, node.scratch, name) if run.environment else None,
-        broadcast=scheduler == "slurm",
+        staged=place_of(environment, node.scratch, name),
+        broadcast=is_slurm,
+        has_to_stage=run.environment is not None,
+        sends_store=sends,
     )
     return Site(
         name=name,
-        nodes=run.nodes or 1,
+        nodes=nodes,
         node=node,
         parsl_config=executors,
         blocks=run.blocks or 1,
         scheduler=scheduler,
+        sends_store=sends,
+        # A scheduler says it of each job.
+        ends=time.monotonic() + run.walltime_seconds
+        if scheduler is None and run.walltime_seconds
+        else math.inf,
     )
 
 

@@ -16,7 +16,7 @@ from parsl.providers import LocalProvider
 from parsl.providers.errors import SubmitException
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.site import LABEL, Site
 from hydragnn_flow.execution.sites.batch import Executors
 
 _ADDRESS = "ADDRESS"
@@ -39,8 +39,8 @@ class Preview:
 
     config: Config
     """Parsl's configuration."""
-    blocks: dict[str, Block]
-    """Block of each pool."""
+    block: Block
+    """How a block is started."""
     note: str
     """Sentence about values that this host cannot know; empty if it knows all."""
 
@@ -64,9 +64,9 @@ def preview(site: Site) -> Preview:
             note = f"{_ADDRESS} is the address of the host the campaign is started on"
         make = partial(executors.config, directory, address)  # packs no environment
     config = make()
-    # From a fresh configuration: writing the scripts changes the executors.
-    blocks = {executor.label: _block(executor) for executor in make().executors}
-    return Preview(config, blocks, note)
+    # From a fresh configuration: writing the script changes the executor.
+    executor = next(executor for executor in make().executors if executor.label == LABEL)
+    return Preview(config, _block(executor), note)
 
 
 def _block(executor: Any) -> Block:

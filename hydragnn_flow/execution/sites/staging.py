@@ -61,13 +61,13 @@ fi
 """
 
 
-def place_of(environment: str, scratch: str | None, site: str) -> Path:
-    """Directory of the copy on a node.
+def place_of(environment: str | None, scratch: str | None, site: str) -> Path | None:
+    """Directory of the copy on a node; None if there is to be none.
 
     Parameters
     ----------
     environment
-        The option: `stage`, or a directory of each node.
+        The option: `stage`, `shared`, or a directory of each node.
     scratch
         Scratch directory of the site's nodes.
     site
@@ -78,13 +78,15 @@ def place_of(environment: str, scratch: str | None, site: str) -> Path:
     InputError
         If the nodes have no scratch, or the directory is relative.
     """
+    if environment in (None, "shared"):
+        return None
     place = scratch if environment == "stage" else environment
     if place is None:
         raise InputError(
             f"site {site}: its nodes have no scratch for `environment: stage`; give a directory"
         )
     if not Path(place).is_absolute():
-        raise InputError(f"site {site}: environment: must be `stage` or an absolute path")
+        raise InputError(f"site {site}: environment: must be `stage`, `shared` or an absolute path")
     return Path(place)
 
 

@@ -2,7 +2,8 @@
 
 The first rank opens a key-value store on one address of one network interface and says in a file
 where; the others wait for that file. Nobody depends on host names, on ports agreed beforehand, or
-on having begun at the same time.
+on having begun at the same time. On each node, one rank looks at the file on the shared file
+system, and copies it for the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from hydragnn_flow.training.monitor import Stopped
 
 FILE = "rendezvous.json"
 _SECONDS_BETWEEN_CHECKS = 0.2
+# At the file system that all nodes share.
+_SECONDS_BETWEEN_LOOKS = 1.0
 _NODE = socket.gethostname()
+_SLINGSHOT = Path("/sys/class/cxi")  # its network cards
 
 
 class RanksMissing(RuntimeError):
@@ -36,11 +40,13 @@ class RanksMissing(RuntimeError):
 
 @contextmanager
 def rendezvous(
-    folder: str,
+    folder: str | None,
+    here: str,
     key: str,
     interface: str | None,
     patience: float,
     *,
+    leads: bool,
     rank: int,
     size: int,
     should_stop: Callable[[], bool],
@@ -50,13 +56,17 @@ def rendezvous(
     Parameters
     ----------
     folder
-        Directory that all ranks see.
+        Directory that all ranks see; none if they are all on this node.
+    here
+        Directory that the ranks on this node see, made for them.
     key
-        Identifies this rendezvous among those there have been in the directory.
+        Identifies this rendezvous among those there have been in the folder.
     interface
         Network interface on which the ranks reach each other; loopback if not given.
     patience
         Longest time that each waits [s].
+    leads
+        Whether this is the rank that looks at the folder for all on its node.
     rank, size
         This process's number, and how many there are.
     should_stop
@@ -75,24 +85,36 @@ def rendezvous(
     address = address_of(interface or LOOPBACK)
     os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
     end = time.monotonic() + patience
-    path = Path(folder) / FILE
+    local, shared = Path(here) / FILE, None if folder is None else Path(folder) / FILE
 
-    def pause() -> None:
+    def pause(seconds: float = _SECONDS_BETWEEN_CHECKS) -> None:
         if should_stop():
             raise Stopped("asked to stop before the ranks had met")
-        time.sleep(_SECONDS_BETWEEN_CHECKS)
+        time.sleep(seconds)
 
     if rank == 0:
         store = _open(address)
-        here = {"key": key, "node": _NODE, "address": address, "port": store.port}
-        write_json(path, here)
+        place: dict[str, Any] = {
+            "key": key,
+            "node": _NODE,
+            "address": address,
+            "port": store.port,
+        }
+        write_json(local, place)
+        if shared is not None:
+            shared.parent.mkdir(parents=True, exist_ok=True)
+            write_json(shared, place)
     else:
-        while (place := _published(path, key)) is None:
+        looks = leads and shared is not None
+        while (found := _published(shared if looks and shared else local, key)) is None:
             if time.monotonic() > end:
                 raise RanksMissing(
                     f"rank {rank} of {size} waited {patience:.0f} s for rank 0, which did not come"
                 )
-            pause()
+            pause(_SECONDS_BETWEEN_LOOKS if looks else _SECONDS_BETWEEN_CHECKS)
+        place = found
+        if looks:
+            write_json(local, place)
         if interface is None and place["node"] != _NODE:
             raise InputError(
                 f"a gang has ranks on {place['node']} and {_NODE}, and the site does not say how "
@@ -102,7 +124,7 @@ def rendezvous(
             place["address"], place["port"], is_master=False, timeout=timedelta(seconds=30)
         )
     names = [f"rank {number}" for number in range(size)]
-    store.set(names[rank], address)
+    store.set(names[rank], _step())
     while not store.check(names):
         if time.monotonic() > end:
             missing = [name for name in names if not store.check([name])]
@@ -111,7 +133,18 @@ def rendezvous(
                 f"(missing: {', '.join(missing)})"
             )
         pause()
+    if len(steps := set(store.multi_get(names))) > 1 and _SLINGSHOT.exists():
+        # Slingshot connects only processes of one step, which share its VNI; RCCL's plugin for it
+        # does not know that and would wait for ever.
+        os.environ["NCCL_NET"] = "Socket"
+        print(f"rank {rank}: the ranks are in {len(steps)} job steps, so that NCCL uses sockets")
     yield store
+
+
+def _step() -> str:
+    """Job step that this process belongs to."""
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "")
+    return f"step {job}.{os.environ.get('SLURM_STEP_ID', '')}"
 
 
 def _open(address: str) -> TCPStore:

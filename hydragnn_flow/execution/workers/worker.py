@@ -1,31 +1,47 @@
-"""Parsl tasks: segments, rank groups of gangs, functions."""
+"""Tasks of a node's agent: ranks of segments, functions, and ranks that are called off."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import socket
+import sys
+import tempfile
 import threading
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
-from itertools import chain
+from contextlib import ExitStack, suppress
+from functools import cache
+from itertools import repeat
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.execution.binding import cores_of, environment
+from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.local_ranks import LocalRanks, RankGroup
-from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.processes import ProcessDied, end_with_parent
-from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.execution.workers.rank import Rank, RankRun
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
+from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.processes import ProcessDied
+from hydragnn_flow.segment import (
+    AGREED,
+    Place,
+    SegmentResult,
+    SegmentSpec,
+    Status,
+    TrainingOutcome,
+)
 
-# They live as long as the Parsl worker, so that a segment finds torch imported and the store read.
-_trainers: dict[tuple[int, int], TrainerProcess] = {}
+# Attempts that were called off before they came; of the last gangs only.
+_MOST_CALLED_OFF = 1000
+# Times between two looks for another driver [s], and most looks of all nodes in a second: they have
+# one file system. A node that hears nothing of its driver ends in any case.
+_SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
+# Time for trainer processes to write their checkpoints when the agent ends [s].
+_SECONDS_TO_LEAVE = SECONDS_TO_SAVE + 5.0
 _lock = threading.Lock()
-_watches_manager = False
+_running: dict[str, list[RankRun]] = {}
+_called_off: dict[str, str] = {}
+_watch: list[threading.Thread] = []
 
 
 class TaskEnd(NamedTuple):
@@ -37,73 +53,79 @@ class TaskEnd(NamedTuple):
     reason: str = ""
 
 
-def run_rank_groups(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
-    """Run segments, or rank groups of gangs, side by side; a task of either pool.
+@cache
+def trainers_of(node: Node) -> Trainers:
+    """The trainer processes of this node, which live as long as this process."""
+    return Trainers(node)
+
+
+def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
+    """Run a segment, or those ranks of a gang that are on this node.
 
     Parameters
     ----------
     node
         What the site's nodes have.
-    groups
-        Rank groups to run; those on the same GCD run side by side.
+    ranks
+        Of one segment.
 
     Returns
     -------
     list of SegmentResult
-        In the order of ``groups``; a segment whose process dies has a result that says so, and one
-        that the node could not begin: without the store, a device, or room for processes.
+        In the order of ``ranks``; a rank whose process dies has a result that says so, and one that
+        the node could not begin: without the store, a device, or room for processes.
     """
-    try:
-        return _run_side_by_side(node, groups)
-    except InputError as error:
-        outcome = TrainingOutcome.cut_short("refused", str(error))
-    except OSError as error:
-        # A node without room for files or processes spoils whatever it is sent, and must be known.
-        outcome = TrainingOutcome.cut_short("error", f"{type(error).__name__}: {error}")
-    place = Place(node=socket.gethostname())
-    return [SegmentResult.of(group.spec, outcome, place) for group in groups]
+    spec = ranks[0].spec
+    _watch_driver(spec, len(node.gcds))
+    with ExitStack() as stack:
+        here = ""
+        try:
+            if ranks[0].in_gang:
+                here = stack.enter_context(tempfile.TemporaryDirectory(prefix="hydragnn_flow-"))
+        except OSError as error:
+            return [_no_room(rank, error) for rank in ranks]
+        runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
+        with _lock:
+            _running[spec.attempt] = runs
+            called_off = _called_off.get(spec.attempt)
+        stack.callback(_forget, spec.attempt)
+        if called_off is not None:
+            call_off(spec.attempt, called_off)
+        pool = stack.enter_context(ThreadPoolExecutor(len(runs)))
+        return list(pool.map(_run, repeat(node), ranks, runs))
 
 
-def _run_side_by_side(node: Node, groups: Sequence[RankGroup]) -> list[SegmentResult]:
-    taken: Counter[int] = Counter()
-    local = []
-    places = [(_own_gcd(node),) if group.gcds is None else group.gcds for group in groups]
-    together = Counter(chain.from_iterable(places))
-    for group, positions in zip(groups, places, strict=True):
-        trainers = []
-        for position in positions:
-            trainers.append(trainer_for(node, position, taken[position]))
-            taken[position] += 1
-        fractions = [_energy_fraction(node, together[position]) for position in positions]
-        local.append(
-            LocalRanks(
-                node, replace(group, spec=_in_time(group.spec)), positions, trainers, fractions
-            )
-        )
-    with ThreadPoolExecutor(len(local)) as pool:
-        results = list(pool.map(LocalRanks.run, local))
-    # Processes that have died start again while the driver decides what comes next; the other ranks
-    # of a gang would have to wait for that. An error in it is reported by the next segment that
-    # needs the process, and takes nothing from these results.
-    for position, n in taken.items():
-        for slot in range(n):
-            with suppress(OSError, InputError):
-                trainer_for(node, position, slot)
-    return results
+def _forget(attempt: str) -> None:
+    with _lock:
+        _running.pop(attempt, None)
 
 
-def _energy_fraction(node: Node, segments: int) -> float:
-    """Fraction of a GCD's energy counters that each of its segments is charged with.
+def call_off(attempt: str, reason: str) -> None:
+    """End the ranks of a gang on this node, whether they have begun or are still to come.
 
-    The sockets' counters see all CPU slots. Each slot is charged with the same fraction whatever
-    runs on the others, so that what a trial costs does not depend on its neighbours.
+    A rank that ends badly leaves the others waiting in a collective operation. The driver learns of
+    it, and tells the nodes of the others.
+
+    Parameters
+    ----------
+    attempt
+        Of the gang's segment, as it was sent.
+    reason
+        Why, in a few words.
     """
-    slots = len(node.gcds) if node.device == "cpu" else 1
-    return 1 / (slots * segments)
+    with _lock:
+        _called_off[attempt] = reason
+        while len(_called_off) > _MOST_CALLED_OFF:
+            _called_off.pop(next(iter(_called_off)))
+        runs = _running.get(attempt, [])
+    for run in runs:
+        run.call_off(reason)
 
 
-def run_function(node: Node, function: str, argument: dict[str, Any]) -> TaskEnd:
-    """Call a function in the trainer process; a task of the `gcd` pool.
+def run_function(
+    node: Node, function: str, argument: dict[str, Any], gcd: int | None = None
+) -> TaskEnd:
+    """Call a function in a trainer process.
 
     Parameters
     ----------
@@ -121,8 +143,7 @@ def run_function(node: Node, function: str, argument: dict[str, Any]) -> TaskEnd
     """
     here = socket.gethostname()
     try:
-        trainer = trainer_for(node, _own_gcd(node))
-        answer = trainer.run(function, argument)
+        answer = ask_trainer(node, function, argument, gcd)
     except InputError as error:
         return TaskEnd(here, "refused", str(error))
     except (ProcessDied, OSError) as error:
@@ -135,54 +156,114 @@ def run_function(node: Node, function: str, argument: dict[str, Any]) -> TaskEnd
     return TaskEnd(here, "ok")
 
 
-def trainer_for(node: Node, gcd_position: int, slot: int = 0) -> TrainerProcess:
-    """A trainer process of this worker; started now if there is none, or the last one died.
+def ask_trainer(
+    node: Node, function: str, argument: Mapping[str, Any], gcd: int | None = None
+) -> dict[str, Any]:
+    """The answer of a trainer process that calls a function.
 
     Parameters
     ----------
-    node
-        What the site's nodes have.
-    gcd_position
-        The GCD, by its position on the node.
-    slot
-        Which of the trainer processes on the GCD.
+    node, function, argument
+        As of :func:`run_function`.
+    gcd
+        Position of its GCD; one with little to do if not given.
 
     Raises
     ------
     InputError
         If the batch job was given fewer devices than the site's nodes have.
+    ProcessDied
+        If the process ends instead.
     """
+    with trainers_of(node).lend(gcd) as (trainer, _):
+        try:
+            return trainer.run(function, argument)
+        finally:
+            if words := trainer.said():
+                print(words, file=sys.stderr, end="")
+
+
+def _run(node: Node, rank: Rank, run: RankRun) -> SegmentResult:
+    """Run a rank; where it ends badly, those of its gang on this node do too."""
+    try:
+        with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
+            result = run.run(trainer, gcd)
+    except InputError as error:
+        result = _not_begun(rank, "refused", str(error))
+    except OSError as error:
+        result = _no_room(rank, error)
+    if rank.in_gang and result.status not in AGREED:
+        call_off(rank.spec.attempt, result.reason)
+    return result
+
+
+def leave() -> None:
+    """End what runs here, each segment with a checkpoint; for an agent that ends."""
     with _lock:
-        _end_with_manager()
-        trainer = _trainers.get((gcd_position, slot))
-        if trainer is None or not trainer.alive:
-            trainer = TrainerProcess(environment(node, gcd_position), cores_of(node, gcd_position))
-            _trainers[gcd_position, slot] = trainer
-        return trainer
+        runs = [run for ranks in _running.values() for run in ranks]
+    for run in runs:
+        run.stop()
+    give_up = time.monotonic() + _SECONDS_TO_LEAVE
+    while _running and time.monotonic() < give_up:
+        time.sleep(0.1)
+    for run in runs:
+        run.call_off("its node ended")
 
 
-def _own_gcd(node: Node) -> int:
-    """Position of the GCD of this worker of the `gcd` pool."""
-    return int(os.environ.get("PARSL_WORKER_RANK", "0")) % len(node.gcds)
+def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
+    """From now on, end segments of a driver that another has replaced, each with a checkpoint."""
+    nodes = spec.site_gcds / gcds
+    seconds = max(_SECONDS_BETWEEN_LOOKS, nodes / _LOOKS_PER_SECOND)
+
+    def watch() -> None:
+        watched, token = DriverFile(Path(spec.run_directory)), None
+        while True:
+            time.sleep(seconds)
+            with suppress(OSError):  # a disk that does not answer says nothing
+                token = watched.token()
+            with _lock:
+                runs = [run for ranks in _running.values() for run in ranks]
+            for run in runs:
+                is_ours = run.spec.run_directory == spec.run_directory
+                if is_ours and token not in (None, run.spec.token):
+                    run.stop()
+
+    with _lock:
+        if spec.run_directory and not _watch:
+            _watch.append(threading.Thread(target=watch, daemon=True, name="driver-watch"))
+            _watch[0].start()
 
 
-def _in_time(spec: SegmentSpec) -> SegmentSpec:
-    """The segment with the end of this worker's batch job as its deadline, if that is known."""
-    for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
-        end = os.environ.get(variable, "")
-        if end.isdigit() and int(end) > 0:
-            return replace(spec, deadline=min(float(end), spec.deadline or float("inf")))
-    return spec
+def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:
+    """Where a rank of a gang meets the others, as :func:`.rendezvous` takes it.
 
-
-def _end_with_manager() -> None:
-    """Have this worker, and with it its trainers, end when its parent does: Parsl's manager.
-
-    A manager that is killed leaves its workers waiting, and their trainers computing, for no
-    purpose.
+    Parameters
+    ----------
+    ranks
+        Of the gang, those on this node.
+    here
+        Directory of this node.
     """
-    global _watches_manager
-    manager = multiprocessing.parent_process()
-    if manager is not None and manager.pid is not None and not _watches_manager:
-        _watches_manager = True
-        end_with_parent(manager.pid)
+    if not rank.in_gang:
+        return None
+    is_here = rank.nodes == 1
+    return {
+        "folder": None if is_here else rank.spec.directory,
+        "here": here,
+        "leads": rank is ranks[0],
+        "key": rank.spec.attempt,
+        "interface": None if is_here else node.interface,
+    }
+
+
+def _no_room(rank: Rank, error: OSError) -> SegmentResult:
+    """Result of a rank for which a node has no room, of files or processes.
+
+    The node spoils whatever it is sent, and must be known.
+    """
+    return _not_begun(rank, "error", f"{type(error).__name__}: {error}")
+
+
+def _not_begun(rank: Rank, status: Status, reason: str) -> SegmentResult:
+    outcome = TrainingOutcome.cut_short(status, reason)
+    return SegmentResult.of(rank.spec, outcome, Place(node=socket.gethostname()))

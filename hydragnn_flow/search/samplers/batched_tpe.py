@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 IN_FLIGHT_PER_BATCH = 32
 """Trials in flight for each suggestion of a batch. Larger batches search worse; batches as large as
 the number in flight, clearly so."""
+MOST_KERNELS = 8192
+"""Largest number of trials in the density of those that are not good; of more, some are drawn."""
 _OF_A_STUDY = ("_lock", "_history", "_batch", "_names", "_queue", "_ended", "_seen_for")
 """Attributes that a copy of the sampler begins without."""
 
@@ -32,7 +34,8 @@ class BatchedTPESampler(BaseSampler):
     as ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials, constraints
     and several objectives count as they do for Optuna. The history is kept in columns, a fit serves
     a batch, each suggestion of which counts as a running trial for those after it, and the density
-    is evaluated by matrix products. Kernels have a larger least width than Optuna's; with Optuna's,
+    is evaluated by matrix products; of more than 8,192 trials that are not good, it is made of as
+    many, drawn from them. Kernels have a larger least width than Optuna's; with Optuna's,
     a batch of one suggests the same.
 
     Parameters
@@ -103,6 +106,7 @@ class BatchedTPESampler(BaseSampler):
             if not self._queue or self._names != list(search_space):
                 self._fill(history, search_space)
             chosen = dict(zip(self._names, self._queue.pop(), strict=False))
+            self._seen_for = trial.number  # what it lacks is asked for next
             history.suggested(trial.number, chosen)
             return {name: search_space[name].to_external_repr(x) for name, x in chosen.items()}
 
@@ -150,7 +154,9 @@ class BatchedTPESampler(BaseSampler):
         self._names = list(search_space)
         missing = self._n_startup_trials - history.finished
         if missing > 0 or not search_space:
-            self._queue = [[] for _ in range(min(self._batch, max(1, missing)))]
+            # Among thousands in flight, ten more at random are nothing.
+            enough = max(1, missing, history.in_flight // IN_FLIGHT_PER_BATCH)
+            self._queue = [[] for _ in range(min(self._batch, enough))]
             return
         chosen = np.empty((self._batch, len(self._names)))
         for group in history.groups.spaces:
@@ -169,7 +175,10 @@ class BatchedTPESampler(BaseSampler):
             space,
             weights=np.ones(len(below)) if history.n_objectives > 1 else None,
         )
-        rest = Parzen(history.observations(above, names), space)
+        drawn = above
+        if len(above) > MOST_KERNELS:
+            drawn = np.sort(self._rng.choice(above, MOST_KERNELS, replace=False))
+        rest = Parzen(history.observations(drawn, names), space)
         points = good.sample(self._rng, size * self._n_ei_candidates)
         log_good, log_rest = good.log_pdf(points), rest.log_pdf(points)
         if size == 1:

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -84,6 +85,8 @@ class Cluster:
         self.home = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.disk = self.home / "disk"
         """A small shared disk that all nodes see."""
+        self.freezer = self.home / "freezer"
+        """Another one, which can be frozen; see :meth:`freezer_is_there`."""
         self.scratch = self.home / "scratch"
         """A disk of each node's own, by the same name."""
         self.environment = {"SLURM_CONF": str(self.home / "etc/slurm.conf")}
@@ -162,10 +165,39 @@ class Cluster:
         process.kill()
         process.wait()
 
+    @contextmanager
+    def without_scheduler(self) -> Iterator[None]:
+        """Have no slurmctld, which was killed, within the ``with`` block; jobs go on."""
+        process = self._running.pop("slurmctld")
+        process.kill()
+        process.wait()
+        try:
+            yield
+        finally:
+            self._start_scheduler()
+            self._wait("slurmctld to answer", lambda: self._answers("squeue"))
+
+    def freezer_is_there(self) -> bool:
+        """Whether this machine could mount a file system that can be frozen."""
+        return self.seen_from_login(self.freezer).is_mount()
+
+    def freeze(self, seconds: int) -> None:
+        """Have a file system block whoever writes to it, for so long [s].
+
+        The command thaws it itself, should the test be killed.
+        """
+        thaws = f"fsfreeze --freeze $0 && sleep {seconds}; fsfreeze --unfreeze $0"
+        self.ask("sh", "-c", thaws, self.freezer, seconds=seconds + 60.0)
+
     def on_node(self, node: str, *command: str | Path) -> None:
         """Run a command that sees what a node sees of the disks."""
         where = ["nsenter", "-t", str(self._running[node].pid), "--mount"]
         subprocess.run([*where, *map(str, command)], check=True)
+
+    def files(self, node: str, under: Path) -> set[str]:
+        """Names of the files and folders below a folder, as a node sees it."""
+        there = Path(f"/proc/{self.processes(node)[0].pid}/root") / under.relative_to("/")
+        return {path.name for path in there.rglob("*")}
 
     def processes(self, node: str) -> list[psutil.Process]:
         """The processes of a node."""
@@ -197,7 +229,7 @@ class Cluster:
         self._wait("cancelled jobs to leave", lambda: not self.squeue())
         for node in self.nodes:
             self.on_node(node, "find", "/dev/shm", self.scratch, "-mindepth", "1", "-delete")
-        self.ask("find", str(self.disk), "-mindepth", "1", "-delete")
+        self.ask("find", self.disk, self.freezer, "-mindepth", "1", "-delete")
         # Slurm goes on listing them.
         self._cleared = frozenset(job.number for job in self._jobs("--states=all"))
         self._wait_for_nodes(self.nodes)
@@ -210,7 +242,7 @@ class Cluster:
         return jobs
 
     def _start(self) -> None:
-        for folder in ("etc", "state", "spool", "run", "log", "dev", "scratch", "disk"):
+        for folder in ("etc", "state", "spool", "run", "log", "dev", "scratch", "disk", "freezer"):
             (self.home / folder).mkdir()
         write_settings(self.home, self.nodes)
         for gcd in range(GCDS):
@@ -229,12 +261,15 @@ class Cluster:
             --pid-file={run}/munged.pid --log-file={log}/munged.log --seed-file={run}/munge.seed"""
         self._daemon("munged", [], munged.split())
         self._wait("munged", (run / "munge.socket").exists)
-        # In a process namespace, for none of its children to stay behind.
-        alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._daemon("slurmctld", [*self.on_login(), *alone], ["slurmctld", "-D", "-c"])
+        self._start_scheduler("-c")
         for node in self.nodes:
             self._start_node(node)
         self._wait_for_nodes(self.nodes)
+
+    def _start_scheduler(self, *options: str) -> None:
+        # In a process namespace, for none of its children to stay behind.
+        alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._daemon("slurmctld", [*self.on_login(), *alone], ["slurmctld", "-D", *options])
 
     def _start_node(self, node: str) -> None:
         number = self.nodes.index(node) + 1
@@ -276,16 +311,22 @@ class Cluster:
 
     def _wait_for_nodes(self, nodes: Sequence[str]) -> None:
         def idle() -> bool:
-            asked = subprocess.run(
-                self.on_login("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"),
-                env={**os.environ, **self.environment},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            asked = self._tried("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N")
             return set(nodes) <= set(asked.stdout.split())
 
         self._wait("slurmctld to call its nodes idle", idle)
+
+    def _answers(self, command: str) -> bool:
+        return self._tried(command).returncode == 0
+
+    def _tried(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.on_login(*command),
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def _wait(self, what: str, ready: Callable[[], bool], seconds: float = 60.0) -> None:
         give_up = time.monotonic() + seconds

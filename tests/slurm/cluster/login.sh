@@ -7,6 +7,9 @@ hostname "$name"
 mount --bind "$home/etc/hosts" /etc/hosts
 mount --bind "$home/etc/nsswitch.conf" /etc/nsswitch.conf
 mount -t tmpfs -o size=64m tmpfs "$home/disk"
+# One that can be frozen, where this machine has loop devices.
+truncate -s 128m "$home/freezer.image"
+{ mkfs.ext4 -q -m 0 "$home/freezer.image" && mount -o loop "$home/freezer.image" "$home/freezer"; } || true
 ip link set lo up
 # With an address of its own: it would take that of a port, another when that node loses power, and
 # be unreachable to the others until they notice.

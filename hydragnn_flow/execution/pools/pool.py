@@ -1,4 +1,4 @@
-"""The pools of a site: Parsl executors that start workers and carry results."""
+"""The pool of a site: a Parsl executor that starts a worker for each GCD and carries results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,14 +22,14 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.apportion import apportion
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.interchange import check_descriptors
+from hydragnn_flow.execution.pools.calls import run_in_block
+from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
-from hydragnn_flow.execution.pools.worker_pool import run_in_block
+from hydragnn_flow.execution.pools.store_copies import StoreCopies
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
     count,
@@ -37,10 +37,11 @@ from hydragnn_flow.execution.pools.workers_file import (
     in_queue,
     remembered_nodes,
 )
-from hydragnn_flow.execution.site import PoolName, Site
-from hydragnn_flow.execution.workers.local_ranks import RankGroup
-from hydragnn_flow.execution.workers.worker import run_rank_groups
+from hydragnn_flow.execution.site import LABEL, Site
+from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.execution.workers.worker import call_off, run_ranks
 from hydragnn_flow.log import tell
+from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
@@ -58,7 +59,7 @@ _ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}
 _logger = logging.getLogger(__name__)
 
 
-class Pools:
+class Pool:
     """A site's workers, from entering a ``with`` block to leaving it.
 
     Parameters
@@ -72,7 +73,8 @@ class Pools:
     ------
     InputError
         If the directory has a name that Parsl cannot take, this host cannot be connected with that
-        many nodes, or the site's Parsl configuration lacks a pool; nothing has been started then.
+        many nodes, or the site's Parsl configuration lacks the executor; nothing has been started
+        then.
     """
 
     def __init__(self, site: Site, directory: Path) -> None:
@@ -85,20 +87,20 @@ class Pools:
             for executor in config.executors
             if isinstance(executor, HighThroughputExecutor)
         }
-        if not {"gcd", "node"} <= set(executors):
+        if LABEL not in executors:
             labels = sorted(executor.label for executor in config.executors)
             raise InputError(
                 f"site {site.name}: its Parsl configuration has the executors {labels}; it needs "
-                "'gcd' and 'node', both a HighThroughputExecutor"
+                f"'{LABEL}', a HighThroughputExecutor"
             )
         self._file = WorkersFile(directory.parent)
         self._scheduler = scheduler_named(site.scheduler)
         self._scheduler_thread = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
-        self._pools = {
-            label: Blocks(site.name, executors[label], self._scheduler_thread, workers, first_state)
-            for label, workers in (("gcd", len(site.node.gcds)), ("node", 1))
-        }
+        self._blocks = Blocks(
+            *(site.name, executors[LABEL], self._scheduler_thread),
+            *(len(site.node.gcds), first_state, site.ends),
+        )
         self._health, self._bad_nodes = NodeHealth(), remembered_nodes(directory.parent)
         for node in self._bad_nodes:
             self._health.suspect(node)
@@ -106,13 +108,14 @@ class Pools:
         self._strays = set[str]()
         self._is_scheduler_silent = False
         # Written by the threads that receive results.
-        self._worked: deque[tuple[str, str]] = deque()
-        self._lost: dict[str, tuple[str, str, float]] = {}
+        self._worked: deque[str] = deque()
+        self._lost: dict[str, tuple[str, float]] = {}
         self._checked = self._next_question = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
+        self._copies: StoreCopies | None = None
         self._until_the_end = ExitStack()
 
-    def __enter__(self) -> Pools:
+    def __enter__(self) -> Pool:
         logging.getLogger("parsl").setLevel(logging.ERROR)
         # Parsl finds its own programs on the PATH, where an environment that was called by path
         # rather than activated has not put them.
@@ -136,8 +139,7 @@ class Pools:
         self._directory = Path(make_rundir(self._config.run_dir))
         if self._scheduler is not None:
             self._scheduler_thread.submit(self._cancel_strays)
-        for pool in self._pools.values():
-            pool.parsl.start(run, self._directory)
+        self._blocks.parsl.start(run, self._directory)
         self._exclude()
 
     def __exit__(self, *_: object) -> None:
@@ -149,26 +151,25 @@ class Pools:
             # The scheduler thread ends what it is at: a job that is being submitted has no number
             # yet by which it could be cancelled.
             self._scheduler_thread.shutdown(cancel_futures=True)
-            pools = [*self._pools.values()]
-            steps: list[Callable[[], object]] = [pool.cancel_all for pool in pools]
-            steps += [pool.parsl.shut_down for pool in pools]
-            if any(pool.may_have_others for pool in pools):
+            blocks = self._blocks
+            steps: list[Callable[[], object]] = [blocks.cancel_all, blocks.parsl.shut_down]
+            if blocks.may_have_others:
                 steps.append(self._cancel_strays)
             for step in steps:
                 try:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._file.write([*self._pools.values()], self._bad_nodes, at_once=True)
+            self._file.write(self._blocks, self._bad_nodes, at_once=True)
 
-    def update(self, gcd: int = 0, node: int = 0) -> None:
+    def update(self, demand: int | None = None) -> None:
         """Have the blocks that the work needs; to be called about twice a second.
 
         Parameters
         ----------
-        gcd, node
-            Workers that each pool could use now, those at work among them. Tasks that have been
-            sent count in any case.
+        demand
+            Workers that could be used now, those at work among them; as many as there are tasks if
+            not given.
 
         Raises
         ------
@@ -179,33 +180,71 @@ class Pools:
             If there is no hope for workers: blocks end without having done anything, or the
             scheduler keeps refusing them.
         """
-        for label, demand in (("gcd", gcd), ("node", node)):
-            pool = self._pools[label]
-            pool.demand = max(demand, pool.parsl.outstanding)
+        self._blocks.demand = self._blocks.parsl.outstanding if demand is None else demand
         news = self._collect()
         now = time.monotonic()
         if now - self._checked < SECONDS_BETWEEN_CHECKS and not news:
             return
         self._checked = now
-        for pool in self._pools.values():
-            pool.refresh()
+        self._blocks.refresh()
         self._keep_off_bad_nodes(now)
         before = self._at_work  # the end of what was at work may not be recorded yet
-        self._at_work = {node for pool in self._pools.values() for node in pool.at_work}
+        self._at_work = self._blocks.at_work
+        self.hosts()  # blocks that wait for the store are not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._file.write([*self._pools.values()], self._bad_nodes, at_once=news)
+        self._file.write(self._blocks, self._bad_nodes, at_once=news)
 
-    def workers(self, pool: PoolName) -> int:
+    def workers(self) -> int:
         """Workers that are connected and take tasks."""
-        return self._pools[pool].workers
+        return self._blocks.workers
 
-    def free(self, pool: PoolName) -> int:
-        """Workers that wait for a task."""
-        return self._pools[pool].free
+    def hosts(self) -> list[Host]:
+        """The nodes that take work, known by the identifiers of their Parsl managers.
 
-    def submit(self, pool: PoolName, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run ``function(*arguments)`` on a worker of a pool.
+        Those to which the store is being brought get none until it is there.
+        """
+        hosts = self._blocks.hosts()
+        waiting = self._hold_back({host.block for host in hosts})
+        return [host for host in hosts if host.block not in waiting]
+
+    def _hold_back(self, blocks: Set[str]) -> set[str]:
+        """Those blocks to whose nodes the store is being brought; they are not idle."""
+        waiting: set[str] = set()
+        if self._copies is None:
+            return waiting
+        for block in self._blocks.blocks:
+            if block.job.block in blocks and not self._copies.are_there(block.job.number):
+                block.held_back = time.monotonic()
+                waiting.add(block.job.block)
+        return waiting
+
+    def bring(self, store: Path) -> None:
+        """Bring a store to the nodes' own disks, before they get work, where the site has that."""
+        scratch = self._site.node.scratch
+        if self._site.sends_store and scratch is not None:
+            self._copies = StoreCopies(store, scratch)
+            self._until_the_end.callback(self._copies.close)
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        manager: str | None = None,
+        may_be_held: bool = False,
+    ) -> Future[Any]:
+        """Run ``function(*arguments)`` on a node.
+
+        It is that of the Parsl manager that is named, or the next that is free.
+
+        Parameters
+        ----------
+        function, *arguments
+            What to call.
+        manager
+            Identifier of the Parsl manager.
+        may_be_held
+            Whether it also goes to one that gets no more work.
 
         Raises
         ------
@@ -214,13 +253,13 @@ class Pools:
         """
         answer: Future[Any] = Future()
         answer.set_running_or_notify_cancel()  # a task cannot be called back
-        self._pools[pool].sent()
-        task = self._pools[pool].parsl.submit(run_in_block, pickle.dumps((function, arguments)))
-        task.add_done_callback(partial(self._answered, pool, answer))
+        call = pickle.dumps((function, arguments))
+        task = self._blocks.submit(manager, run_in_block, call, may_be_held=may_be_held)
+        task.add_done_callback(partial(self._answered, answer))
         return answer
 
-    def run(self, pool: PoolName, groups: Sequence[RankGroup]) -> Future[list[SegmentResult]]:
-        """Run segments side by side on a worker of a pool; a lost worker is a result too.
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        """Run a segment, or ranks of one, on a node; that it was lost is a result too.
 
         Raises
         ------
@@ -229,15 +268,25 @@ class Pools:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
-        task = self.submit(pool, run_rank_groups, self._site.node, groups)
-        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, groups)))
+        task = self.submit(run_ranks, self._site.node, ranks, manager=node)
+        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, ranks)))
         return answer
 
-    def _answered(self, pool: str, answer: Future[Any], task: Future[Any]) -> None:
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        """End the ranks of a gang on a node.
+
+        Raises
+        ------
+        CampaignStopped
+            As :meth:`submit`.
+        """
+        self.submit(call_off, attempt, reason, manager=node, may_be_held=True)
+
+    def _answered(self, answer: Future[Any], task: Future[Any]) -> None:
         error = task.exception()
         if error is None:
             block, result = task.result()
-            self._worked.append((pool, block))
+            self._worked.append(block)
             try:
                 answer.set_result(pickle.loads(result))
             except Exception as unreadable:  # nobody else would ever report it
@@ -245,12 +294,15 @@ class Pools:
             return
         if isinstance(error, ManagerLost):
             lost = error.manager_id.decode()
-            if lost not in self._lost:
-                _logger.info("the workers of pool %s on %s are lost", pool, error.hostname)
-            self._lost[lost] = (pool, error.hostname, time.monotonic())
-            self._pools[pool].lost(lost)
+            self._blocks.lost(lost)
+            if isinstance(error, NeverCame):
+                _logger.info("%s takes no tasks any more: one came back", error.hostname)
+            else:
+                if lost not in self._lost:
+                    _logger.info("the workers on %s are lost", error.hostname)
+                self._lost[lost] = (error.hostname, time.monotonic())
         else:
-            _logger.info("a task of pool %s has failed: %s: %s", pool, type(error).__name__, error)
+            _logger.info("a task has failed: %s: %s", type(error).__name__, error)
         answer.set_exception(error)
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
@@ -270,8 +322,11 @@ class Pools:
 
     def waiting(self) -> str:
         """Reason why work waits for workers, in words; empty if none waits."""
-        pools = [pool for pool in self._pools.values() if pool.demand > pool.workers]
-        blocks = [block for pool in pools for block in pool.blocks if block.connected is None]
+        if self._blocks.workers and not self.hosts():
+            return "waiting until nodes have their copies of the store"
+        if self._blocks.demand <= self._blocks.workers:
+            return ""
+        blocks = [block for block in self._blocks.blocks if block.connected is None]
         blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
         queued = [block for block in blocks if block.state == "pending"]
         if queued:
@@ -280,52 +335,45 @@ class Pools:
         if blocks:
             since = elapsed(min(block.since for block in blocks))
             return f"waiting for the workers of {count(len(blocks))}, started {since} ago"
-        troubles = [pool.patience.trouble for pool in pools]
-        return next((f"{trouble}; trying again" for trouble in troubles if trouble), "")
+        trouble = self._blocks.patience.trouble
+        return f"{trouble}; trying again" if trouble else ""
 
     def _collect(self) -> bool:
         """Collect what others have answered meanwhile; returns whether blocks came or went."""
         while self._worked:
-            label, block = self._worked.popleft()
-            self._pools[label].worked(block)
-        pools = [*self._pools.values()]
+            self._blocks.worked(self._worked.popleft())
         # A scheduler that has taken one job knows account and queue.
-        news = [pool.collect(any(each.patience.was_granted for each in pools)) for pool in pools]
+        news = self._blocks.collect(self._blocks.patience.was_granted)
         if self._states is not None and self._states.done():
             states, self._states = self._states.result(), None
-            for pool in pools:
-                pool.record_states(states)
-        jobs = {pool.parsl.label: [block.job.number for block in pool.blocks] for pool in pools}
+            self._blocks.record_states(states)
+        jobs = [block.job.number for block in self._blocks.blocks]
         now = time.monotonic()
-        has_jobs = any(jobs.values()) or any(pool.patience.was_refused for pool in pools)
+        has_jobs = bool(jobs) or self._blocks.patience.was_refused
         if self._states is None and has_jobs and now >= self._next_question:
             self._next_question = now + self._seconds_between_questions
             self._states = self._scheduler_thread.submit(self._ask_states, jobs)
-        if any(news):  # what waits, and why, is soon known
+        if news:  # what waits, and why, is soon known
             self._next_question = min(self._next_question, now + SECONDS_BEFORE_A_WORD / 2)
-        return any(news)
+        return news
 
     @property
     def _seconds_between_questions(self) -> float:
         if self._scheduler is not None:
             return SECONDS_BETWEEN_QUESTIONS
-        return min(pool.parsl.seconds_between_questions for pool in self._pools.values())
+        return self._blocks.parsl.seconds_between_questions
 
-    def _ask_states(self, jobs: dict[str, list[str]]) -> dict[str, JobState]:
+    def _ask_states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """States of jobs; unknown ones are left out. Run by the scheduler thread."""
         if self._scheduler is None:
-            states: dict[str, JobState] = {}
-            for label, mine in jobs.items():
-                states |= self._pools[label].parsl.states(mine)
-            return states
+            return self._blocks.parsl.states(jobs)
         listed = self._cancel_strays()
         if (listed is None) != self._is_scheduler_silent:
             self._is_scheduler_silent = listed is None
             _logger.info("the scheduler %s", "is silent" if listed is None else "answers again")
         if listed is None:
             return {}
-        numbers = [job for pool in jobs.values() for job in pool]
-        return {job: listed.get(number_of(job), JobState("ended")) for job in numbers}
+        return {job: listed.get(number_of(job), JobState("ended")) for job in jobs}
 
     def _cancel_strays(self) -> dict[str, JobState] | None:
         """Cancel jobs of this run that no driver waits for; returns the scheduler's list.
@@ -338,9 +386,8 @@ class Pools:
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
             return None
-        pools = self._pools.values()
-        known = {number_of(job) for pool in pools for job in pool.parsl.submitted()}
-        known -= {number_of(block.job.number) for pool in pools for block in [*pool.ended]}
+        known = {number_of(job) for job in self._blocks.parsl.submitted()}
+        known -= {number_of(block.job.number) for block in [*self._blocks.ended]}
         strays = [j for j, job in listed.items() if j not in known and self._is_ours(job.script)]
         if new := {*strays} - self._strays:
             _logger.info("jobs that no driver waits for are cancelled: %s", " ".join(sorted(new)))
@@ -358,14 +405,14 @@ class Pools:
         )
 
     def _keep_off_bad_nodes(self, now: float) -> None:
-        for lost, (label, node, when) in [*self._lost.items()]:
-            pool = self._pools[label]
+        seconds = self._blocks.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_CHECKS
+        for lost, (node, when) in [*self._lost.items()]:
             # By then, workers that were lost together have all been missed.
-            if now - when > pool.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_CHECKS:
+            if now - when > seconds:
                 del self._lost[lost]
-                if pool.was_lost_alone(lost):
+                if self._blocks.was_lost_alone(lost):
                     self._health.record_loss(node)
-        held = {node for pool in self._pools.values() for node in pool.keep_off(self._health)}
+        held = set(self._blocks.keep_off(self._health))
         new = held - self._bad_nodes.keys()
         self._bad_nodes |= dict.fromkeys(sorted(new), time.time())
         for node in sorted(new):
@@ -376,24 +423,16 @@ class Pools:
     def _exclude(self) -> None:
         """Have Slurm start the next blocks on other nodes than bad ones."""
         if self._bad_nodes and self._site.scheduler == "slurm":
-            for pool in self._pools.values():
-                pool.exclude([*self._bad_nodes])
+            self._blocks.exclude([*self._bad_nodes])
 
     def _grow_and_shrink(self) -> None:
-        pools = [*self._pools.values()]
-        most = self._site.blocks
-        has = pools[0].standing, pools[1].standing
-        targets = apportion((pools[0].needed, pools[1].needed), has, most)
-        lacks = [max(0, target - number) for target, number in zip(targets, has, strict=True)]
-        room = most - sum(pool.total for pool in pools)
-        for pool, lack in zip(pools, lacks, strict=True):
-            pool.request(min(lack, room))
-            room -= min(lack, room)
-        missing = sum(lacks) + sum(has) - most
-        for pool, target, number in zip(pools, targets, has, strict=True):
-            pool.shrink(number - target, missing)
-            if room <= 0:
-                pool.renew()
+        blocks, most = self._blocks, self._site.blocks
+        needed, standing = min(blocks.needed, most), blocks.standing
+        room = most - blocks.total
+        blocks.request(min(max(0, needed - standing), room))
+        blocks.shrink(standing - needed)
+        if room <= 0:
+            blocks.renew()
 
 
 def _check_name(site: Site, directory: Path) -> None:

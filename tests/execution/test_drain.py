@@ -1,10 +1,10 @@
-"""How Parsl's worker pool is started on a node."""
+"""When a node takes no more tasks."""
 
 from __future__ import annotations
 
 import pytest
 
-from hydragnn_flow.execution.pools.worker_pool import in_time
+from hydragnn_flow.execution.pools.drain import in_time
 
 NOW = 1_800_000_000.0
 

@@ -1,0 +1,72 @@
+"""Checkpoints of trials that have ended: those that no member can come of are deleted."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.ensemble.candidates import candidate_of, most_of_a_type
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.training.checkpoint import checkpoints
+
+_Rank = tuple[bool, float, int]
+"""Of an ended trial, negated for a heap whose first is the worst: feasible, criterion, number."""
+
+
+class KeptCheckpoints:
+    """Keeps the checkpoints of the best trials of each message-passing type.
+
+    Parameters
+    ----------
+    directory
+        Of the run.
+    config
+        Of the run.
+    """
+
+    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+        self._directory, self._config = directory, config
+        self._deletes = config.search.keep_checkpoints == "best"
+        self._most = most_of_a_type(config.ensemble.size)
+        self._best: defaultdict[str, list[_Rank]] = defaultdict(list)
+        self._needless: list[int] = []
+
+    def restore(
+        self, records: Iterable[TrialRecord], results: Mapping[int, Sequence[SegmentResult]]
+    ) -> None:
+        """Take note of trials that ended under an earlier driver, which has deleted others."""
+        for record in records:
+            if record.state in ("complete", "pruned"):
+                self._keep(record, results.get(record.number, ()))
+
+    def ended(self, record: TrialRecord, results: Sequence[SegmentResult]) -> None:
+        """Take note of a trial that has ended, which may be better than another."""
+        worst = record.number if record.state == "failed" else self._keep(record, results)
+        if self._deletes and worst is not None:
+            self._needless.append(worst)
+
+    def delete(self) -> None:
+        """Delete what is not needed any more; only when the study has the verdicts on disk."""
+        for number in self._needless:
+            with suppress(OSError):  # a file too many harms nobody
+                for file in checkpoints(self._directory.trial(number)):
+                    file.unlink(missing_ok=True)
+        self._needless.clear()
+
+    def _keep(self, record: TrialRecord, results: Sequence[SegmentResult]) -> int | None:
+        """Count a trial among the best; returns the number of the one that is no more."""
+        judged = [result for result in results if result.best_val_error is not None]
+        if not (self._deletes and judged):
+            return None
+        found = candidate_of(self._config, record, judged[-1])
+        best = self._best[found.mpnn_type]
+        rank = found.feasible, -found.value, -found.trial
+        if len(best) < self._most:
+            heapq.heappush(best, rank)
+            return None
+        return -heapq.heappushpop(best, rank)[-1]

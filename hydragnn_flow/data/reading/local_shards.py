@@ -1,0 +1,128 @@
+"""Copies of a store's shards on the node's own disk: sent there ahead of their use, or copied."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydragnn_flow.data.reading.node_cache import (
+    NodeEntry,
+    directory_of_user,
+    node_entry,
+    unfinished_of,
+)
+from hydragnn_flow.data.store.integrity import verify_checksum, verify_presence
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, load_manifest
+from hydragnn_flow.errors import StoreError
+
+
+def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
+    """Digest of the stored bytes and of the keys that are read."""
+    digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
+    digest.update(repr(list(keys)).encode())
+    for shard in manifest.shards:
+        if not shard.files:  # no checksums: then it is this very file
+            for file in sorted((path / shard.path).iterdir()):
+                found = file.stat()
+                described = (str(file.resolve()), found.st_size, found.st_mtime_ns)
+                digest.update(repr(described).encode())
+    return digest.hexdigest()
+
+
+def files_to_send(store: Path) -> list[tuple[Path, str]]:
+    """Files of a store, and their places in the scratch directory of a node.
+
+    The last, without which the others are not looked at, is to be sent last. None of a store
+    without checksums: nobody could say whether it came whole.
+
+    Raises
+    ------
+    StoreError
+        If it is none.
+    """
+    manifest = load_manifest(store)
+    if not all(shard.files for shard in manifest.shards):
+        return []
+    folder, name = directory_of_user(Path()), identity(store, manifest)
+    files = [store / shard.path / file for shard in manifest.shards for file in shard.files]
+    places = [str(folder / _sent(name, number)) for number in range(len(files))]
+    return [*zip(files, places, strict=True), (store / MANIFEST, str(folder / _mark(name)))]
+
+
+def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
+    """Whether this node has a copy, is making one, or was sent one."""
+    folder, name = directory_of_user(scratch), identity(path, manifest)
+    # In the order in which one becomes the other, so that none slips through.
+    stages = folder / _mark(name), unfinished_of(folder / _entry(name)), folder / _entry(name)
+    return any(stage.exists() for stage in stages)
+
+
+def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
+    """A verified copy of the shards in the scratch directory, made once for all processes.
+
+    What was sent here is taken, if it is sound.
+
+    Raises
+    ------
+    StoreError
+        If there is no room, no right to write, or the store is damaged.
+    """
+    name, folder = identity(path, manifest), directory_of_user(scratch)
+
+    def copy(directory: Path) -> None:
+        if not _take(folder, name, manifest, directory):
+            for shard in manifest.shards:
+                target = directory / shard.path
+                target.mkdir(exist_ok=True)  # a HydraGNN file is the directory itself
+                for file in (path / shard.path).iterdir():
+                    shutil.copyfile(file, target / file.name)
+            _verify(manifest, directory)
+
+    files = [file for shard in manifest.shards for file in (path / shard.path).iterdir()]
+    # What was sent takes its room already.
+    was_sent = (folder / _mark(name)).exists()
+    size = 0 if was_sent else sum(file.stat().st_size for file in files)
+    remedy = "name a larger scratch directory or leave it out"
+    return node_entry(_entry(name), size, copy, [scratch], remedy)
+
+
+def _take(folder: Path, name: str, manifest: Manifest, directory: Path) -> bool:
+    """Move what was sent here into a directory; returns whether it is sound."""
+    mark = folder / _mark(name)
+    if not mark.exists():
+        return False
+    mark.unlink()
+    number = 0
+    try:
+        for shard in manifest.shards:
+            (directory / shard.path).mkdir()
+            for file in shard.files:
+                (folder / _sent(name, number)).replace(directory / shard.path / file)
+                number += 1
+        _verify(manifest, directory)
+    except (OSError, StoreError):
+        shutil.rmtree(directory)
+        directory.mkdir()
+        return False
+    return True
+
+
+def _verify(manifest: Manifest, directory: Path) -> None:
+    for shard in manifest.shards:
+        verify_presence(directory / shard.path, shard.files)
+        for file, record in shard.files.items():
+            verify_checksum(directory / shard.path / file, record)
+
+
+def _entry(name: str) -> str:
+    return f"{name}-shards"
+
+
+def _mark(name: str) -> str:
+    return f"{name}.sent"
+
+
+def _sent(name: str, number: int) -> str:
+    return f"{name}.{number}.part"

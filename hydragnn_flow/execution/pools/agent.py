@@ -1,0 +1,129 @@
+"""Agent of a node: takes tasks from the driver, and runs each in a thread of its own.
+
+It is Parsl's worker pool without worker processes. These would take tasks from one queue, whoever
+is free, so that nobody could say on which GCD a task runs, and each would take one at a time, so
+that what shares a GCD would have to begin and end together. Here the driver names the GCD in the
+task, and a thread waits for the trainer process that does the work. A node then starts one process
+and its trainers in place of twice as many, and asks the shared file system once for all of them.
+
+Parsl tells the driver the identifiers of the pools that are connected, and not their nodes; with
+the node in the identifier, a node that spoils work can be identified.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from multiprocessing import dummy
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+from parsl.app.errors import RemoteExceptionWrapper
+from parsl.executors.execute_task import execute_task
+from parsl.executors.high_throughput import process_worker_pool
+from parsl.executors.high_throughput.mpi_resource_management import TaskScheduler
+from parsl.log_utils import set_file_logger
+from parsl.logconfigs.base import oneshot_initialize_logging
+from parsl.serialize import serialize
+
+from hydragnn_flow.execution.pools.calls import BLOCK
+from hydragnn_flow.execution.pools.drain import in_time
+from hydragnn_flow.execution.workers.worker import leave
+
+
+class Threads(TaskScheduler):
+    """Runs tasks as they come."""
+
+    def __init__(self) -> None:
+        self.results: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def put_task(self, task: dict[str, Any]) -> None:
+        """Begin a task."""
+        threading.Thread(target=self._run, args=(task,), daemon=True).start()
+
+    def get_result(self, block: bool = True, timeout: float | None = None) -> bytes | None:
+        """The next result; None when the manager ends."""
+        return self.results.get(block, timeout)
+
+    def _run(self, task: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"type": "result", "task_id": task["task_id"]}
+        try:
+            answer["result"] = serialize(execute_task(task["buffer"]), buffer_threshold=1_000_000)
+        except Exception:
+            answer["exception"] = serialize(RemoteExceptionWrapper(*sys.exc_info()))
+        self.results.put(pickle.dumps(answer))
+
+
+_parsls: Any = process_worker_pool
+# For a list of packages that nobody reads, each node would open hundreds of files.
+_parsls.distributions = tuple
+# Queues between processes take two processes more, which outlive an agent that is killed and keep
+# its batch job from ending; threads need none.
+_parsls.SpawnContext = SimpleNamespace(
+    cpu_count=os.cpu_count, Manager=dummy.Manager, Queue=dummy.Queue, Value=dummy.Value
+)
+
+
+class Agent(process_worker_pool.Manager):
+    """Parsl's manager of a node, with threads in place of worker processes."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        threads: Any = Threads()
+        self.task_scheduler, self.pending_result_queue = threads, threads.results
+        self._workers, self.worker_count = self.worker_count, 0
+
+    def create_reg_message(self) -> dict[str, Any]:
+        """What the interchange is told: as many workers as there are GCDs."""
+        known = {"worker_count": self._workers, "max_capacity": self._workers}
+        return {**super().create_reg_message(), **known}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be the agent of this node until the driver, or the batch job, ends."""
+    options = process_worker_pool.get_arg_parser().parse_args(in_time(arguments, time.time()))
+    uid = f"{platform.node()}-{uuid.uuid4().hex[:12]}"
+    os.environ |= {BLOCK: str(options.block_id), "PARSL_WORKER_POOL_ID": uid}
+    folder = Path(options.logdir, f"block-{options.block_id}", uid)
+    log_config = None
+    if options.logconf in (None, "None"):
+        folder.mkdir(parents=True, exist_ok=True)
+        set_file_logger(str(folder / "manager.log"))
+    else:
+        log_config = pickle.loads(Path(options.logconf).read_bytes())
+        oneshot_initialize_logging(log_config=log_config, log_dir=folder, log_name="manager")
+    Agent(
+        addresses=options.addresses,
+        address_probe_timeout=int(options.address_probe_timeout),
+        port=options.port,
+        cores_per_worker=float(options.cores_per_worker),
+        mem_per_worker=None,
+        max_workers_per_node=int(options.max_workers_per_node),
+        prefetch_capacity=0,
+        uid=uid,
+        block_id=options.block_id,
+        heartbeat_threshold=int(options.hb_threshold),
+        heartbeat_period=int(options.hb_period),
+        poll_period=int(options.poll),
+        cpu_affinity="none",
+        available_accelerators=(),
+        cert_dir=None if options.cert_dir == "None" else options.cert_dir,
+        drain_period=None if options.drain_period == "None" else int(options.drain_period),
+        log_config=log_config,
+    ).start()
+    leave()
+
+
+if __name__ == "__main__":
+    # Under its own name, by which tasks find its functions.
+    from hydragnn_flow.execution.pools.agent import main as run
+
+    run(sys.argv[1:])

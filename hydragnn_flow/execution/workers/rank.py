@@ -1,0 +1,159 @@
+"""Rank of a segment: all of the segment, or one of a gang's, in a trainer process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.workers.gang import ANOTHER_RANK
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, Hung, TrainerProcess
+from hydragnn_flow.processes import ProcessDied
+from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
+
+# Longest time that ranks wait for each other before they begin [s].
+SECONDS_TO_MEET = 300.0
+# Time for a result to reach the driver before the batch job ends [s]. Only a process that still
+# imports torch, or a step longer than any before, is cut off by it; other segments have stopped.
+SECONDS_TO_ANSWER = 3.0
+_TIME_UP = "its time was up before it began, or before it could stop"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank of a segment."""
+
+    spec: SegmentSpec
+    number: int = 0
+    world: int = 1
+    """Ranks of the segment."""
+    gcd: int | None = None
+    """Position of its GCD on the node; one with little to do if not given."""
+    nodes: int = 1
+    """Nodes that the segment's ranks are on."""
+    memory_gib: float = 0.0
+    """Memory that it is expected to take there, its process included [GiB]."""
+    seconds: float | None = None
+    """Time after which the node is gone, from when the rank is sent [s]; none if not known."""
+
+    def __post_init__(self) -> None:
+        if self.world > 1 and not self.spec.attempt:
+            raise ValueError("ranks of a gang need an attempt, by which they know each other")
+
+    @property
+    def in_gang(self) -> bool:
+        """Whether it has others."""
+        return self.world > 1
+
+
+class RankRun:
+    """Runs a rank in a trainer process.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    rank
+        Rank to run.
+    meeting
+        Where the rank meets the others, as :func:`.rendezvous` takes it; none without others.
+    """
+
+    def __init__(self, node: Node, rank: Rank, meeting: Mapping[str, Any] | None = None) -> None:
+        self._node, self._rank, self._meeting = node, rank, meeting
+        left = _seconds_left(rank)
+        deadline = None if left is None else time.monotonic() + left
+        self.spec = replace(rank.spec, deadline=deadline)
+        self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
+        self._called_off = ""
+        self._lock = threading.Lock()
+        self._trainer: TrainerProcess | None = None
+
+    def run(self, trainer: TrainerProcess, gcd: int) -> SegmentResult:
+        """Run the rank to its end.
+
+        Parameters
+        ----------
+        trainer
+            Process to run it.
+        gcd
+            Its GCD, by its position on the node.
+        """
+        self._trainer = trainer
+        outcome = self._ask(trainer)
+        with self._lock:
+            self._trainer = None
+        if self._called_off and outcome.status == "lost":
+            # It saw the connection break before it was told why.
+            outcome = replace(outcome, status="interrupted", reason=self._called_off)
+        with suppress(OSError):  # a full disk costs the log its end, not the segment its result
+            self._log(trainer.said())
+        place = Place(node=socket.gethostname(), gcds=[self._node.gcds[gcd]])
+        return SegmentResult.of(self.spec, outcome, place)
+
+    def stop(self) -> None:
+        """Have the rank end by itself, with a checkpoint."""
+        with self._lock:
+            if self._trainer is not None:
+                self._trainer.stop()
+
+    def call_off(self, reason: str) -> None:
+        """End the rank, which would wait for others in vain."""
+        self._called_off = self._called_off or f"{ANOTHER_RANK}: {reason}"
+        with self._lock:  # or the process might be another segment's by then
+            if self._trainer is not None:
+                self._trainer.kill()
+
+    def _ask(self, trainer: TrainerProcess) -> TrainingOutcome:
+        """The outcome of the rank, whose process may die of it."""
+        started = time.time()
+        if self._called_off:
+            return TrainingOutcome.cut_short("interrupted", self._called_off, started)
+        try:
+            return TrainingOutcome(**trainer.call(self._request(), SECONDS_TO_BEGIN, self._is_over))
+        except ProcessDied as death:
+            if time.monotonic() >= self._end_by and trainer.was_killed:
+                return TrainingOutcome.cut_short("interrupted", _TIME_UP, started)
+            if self._called_off and trainer.was_killed and not isinstance(death, Hung):
+                return TrainingOutcome.cut_short("interrupted", self._called_off, started)
+            return TrainingOutcome.cut_short("killed", str(death), started)
+
+    def _is_over(self) -> bool:
+        return bool(self._called_off) or time.monotonic() >= self._end_by
+
+    def _request(self) -> dict[str, Any]:
+        left = (self.spec.deadline or float("inf")) - time.monotonic()
+        patience = min(SECONDS_TO_MEET, max(0.0, left))
+        meeting = None if self._meeting is None else {**self._meeting, "patience": patience}
+        return {
+            "spec": self.spec.to_dict(),
+            "rank": self._rank.number,
+            "world": self._rank.world,
+            "rendezvous": meeting,
+            "device": "cuda" if self._node.device == "hip" else self._node.device,
+        }
+
+    def _log(self, words: str) -> None:
+        """Append what the process has printed to the log of the trial or member, if anything."""
+        if words:
+            folder = self.spec.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "log").open("a", encoding="utf-8") as log:
+                log.write(words)
+
+
+def _seconds_left(rank: Rank) -> float | None:
+    """Time until the node's batch job ends, as the driver knows it or else the job itself."""
+    if rank.seconds is not None:
+        return rank.seconds
+    for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
+        end = os.environ.get(variable, "")
+        if end.isdigit() and int(end) > 0:
+            return int(end) - time.time()
+    return None

@@ -1,0 +1,117 @@
+"""The trainer processes of a node: warm ones on each GCD, lent to one segment at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import cores_of, environment
+from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
+
+
+@dataclass(eq=False)
+class _Lent:
+    trainer: TrainerProcess
+    memory_gib: float
+
+
+class Trainers:
+    """Trainer processes of this node, by the position of their GCD.
+
+    They live as long as the process that starts them, so that a segment finds torch imported and
+    the store read.
+
+    Parameters
+    ----------
+    node
+        What the site's nodes have.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._lock = node, threading.Lock()
+        self._idle: dict[int, list[TrainerProcess]] = {n: [] for n in range(len(node.gcds))}
+        self._lent: dict[int, list[_Lent]] = {n: [] for n in range(len(node.gcds))}
+
+    @contextmanager
+    def lend(
+        self, gcd: int | None = None, memory_gib: float = 0.0
+    ) -> Iterator[tuple[TrainerProcess, int]]:
+        """A trainer process, and the position of its GCD, for the length of a ``with`` block.
+
+        Parameters
+        ----------
+        gcd
+            Position of its GCD; the one with the fewest at work if not given.
+        memory_gib
+            What is expected to be taken there, the process included; idle processes that leave too
+            little of the GCD's memory end.
+
+        Raises
+        ------
+        InputError
+            If the batch job was given fewer devices than the site's nodes have.
+        """
+        lent, where = self._take(gcd, memory_gib)
+        try:
+            yield lent.trainer, where
+        finally:
+            self._give_back(lent, where)
+
+    def idle(self, gcd: int) -> list[TrainerProcess]:
+        """Those that wait for a segment."""
+        with self._lock:
+            return [*self._idle[gcd]]
+
+    def _take(self, gcd: int | None, memory_gib: float) -> tuple[_Lent, int]:
+        with self._lock:
+            if gcd is None:
+                gcd = min(self._lent, key=lambda n: len(self._lent[n]))
+            idle = self._idle[gcd] = [each for each in self._idle[gcd] if each.alive]
+            trainer = idle.pop() if idle else self._start(gcd)
+            lent = _Lent(trainer, memory_gib)
+            self._lent[gcd].append(lent)
+            surplus = self._surplus(gcd)
+            self._share(gcd)
+        for trainer in surplus:
+            trainer.kill()
+        return lent, gcd
+
+    def _give_back(self, lent: _Lent, gcd: int) -> None:
+        with self._lock:
+            self._lent[gcd].remove(lent)
+            trainer = lent.trainer
+            if not trainer.alive:
+                # It starts again while the driver decides what comes next. An error in that is told
+                # by the next segment that needs the process, and takes nothing from this one.
+                with suppress(OSError, InputError):
+                    trainer = self._start(gcd)
+            self._idle[gcd].append(trainer)
+            surplus = self._surplus(gcd)
+            self._share(gcd)
+        for trainer in surplus:
+            trainer.kill()
+
+    def _start(self, gcd: int) -> TrainerProcess:
+        return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
+
+    def _surplus(self, gcd: int) -> list[TrainerProcess]:
+        """Idle processes for which there is no memory beside what is expected of the others."""
+        each, idle = self._node.gcd, self._idle[gcd]
+        left = each.memory_gib - sum(lent.memory_gib for lent in self._lent[gcd])
+        most = max(0, int(left / each.process_gib)) if self._lent[gcd] else len(idle)
+        self._idle[gcd], surplus = idle[:most], idle[most:]
+        return surplus
+
+    def _share(self, gcd: int) -> None:
+        """Tell those at work which fraction of their GCD's energy counters is theirs.
+
+        The sockets' counters see all CPU slots. Each slot is charged with the same fraction
+        whatever runs on the others, so that a trial's energy does not depend on its neighbours.
+        """
+        slots = len(self._node.gcds) if self._node.device == "cpu" else 1
+        for lent in self._lent[gcd]:
+            lent.trainer.share(1 / (slots * len(self._lent[gcd])))

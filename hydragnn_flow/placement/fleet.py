@@ -1,0 +1,318 @@
+"""Fleet: the GCDs of a campaign's nodes, and what runs on each."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from hydragnn_flow.placement.cost_model import Estimate, Gcd
+
+# A little over full: two half-busy segments rarely wait for each other at the same moment.
+FULL = 1.05
+# Part of a GCD's memory that estimates may fill; they are estimates.
+MEMORY_FRACTION = 0.9
+# Least time before the end of its batch job at which a node gets a segment that is cut short by it
+# [s]: by then a process has started there, and the segment has got further.
+SECONDS_TO_GET_FURTHER = 180.0
+# Part of a GCD's time that hardly a segment takes less of.
+_LEAST_BUSY = 0.1
+# Shared GCDs of one kind among which one with enough memory is looked for.
+_SEARCHED = 64
+_LEVELS = 20
+
+
+class Host(NamedTuple):
+    """A node that takes work."""
+
+    name: str
+    block: str
+    """Batch job that it belongs to."""
+    ends: float = math.inf
+    """Time at which that ends, by the campaign's clock [s]."""
+
+
+class Spot(NamedTuple):
+    """A GCD of a node."""
+
+    node: str
+    gcd: int
+    """Position on the node."""
+
+
+@dataclass(eq=False)
+class Resident:
+    """A segment on its GCDs."""
+
+    spots: Sequence[Spot]
+    busy: float
+    memory_gib: float
+    until: float
+    """Time at which it is expected to end [s]."""
+    alone: bool
+    """Whether its GCDs are shared with no other."""
+    since: float
+    _crowd: float = 0.0
+
+    def remaining(self, now: float) -> float:
+        """Expected time to its end [s]; an overdue one needs as long again as it is late."""
+        return abs(self.until - now)
+
+
+@dataclass(eq=False)
+class _Gcd:
+    """What runs on a GCD, and the number of segments there, summed up over time."""
+
+    residents: list[Resident] = field(default_factory=list)
+    crowd: float = 0.0
+    since: float = 0.0
+
+    def count(self, now: float) -> float:
+        self.crowd += len(self.residents) * (now - self.since)
+        self.since = now
+        return self.crowd
+
+
+@dataclass(eq=False)
+class Node:
+    """A node, as :class:`Fleet` sees it."""
+
+    host: Host
+    gcds: list[_Gcd]
+    takes_work: bool = True
+    free: int = 0
+    """GCDs with nothing to do."""
+    is_kept: bool = False
+    """Whether it is kept for a segment that needs several GCDs."""
+
+    def ends(self, now: float) -> list[float]:
+        """How long each GCD at work is expected to be so [s]."""
+        return [
+            max(resident.remaining(now) for resident in gcd.residents)
+            for gcd in self.gcds
+            if gcd.residents
+        ]
+
+    def empty(self) -> Iterator[Spot]:
+        """GCDs with nothing to do."""
+        for position, gcd in enumerate(self.gcds):
+            if not gcd.residents:
+                yield Spot(self.host.name, position)
+
+
+class Fleet:
+    """The GCDs of a campaign's nodes; knows what runs where, and until when.
+
+    All changes are small: nothing here takes longer the more segments are at work.
+
+    Parameters
+    ----------
+    gcd
+        Each of them.
+    gcds_of_a_node
+        Their number on a node.
+    gcds_of_a_block
+        Their number in a batch job whose nodes are all there.
+    """
+
+    def __init__(self, gcd: Gcd, gcds_of_a_node: int, gcds_of_a_block: float = math.inf) -> None:
+        self.gcd, self.size, self.gcds_of_a_block = gcd, gcds_of_a_node, gcds_of_a_block
+        self._nodes: dict[str, Node] = {}
+        self.at_work = 0
+        """GCDs with something to do, also those of nodes that take no more."""
+        self.free = 0
+        """GCDs with nothing to do, of nodes that take work."""
+        # Nodes by the number of their free GCDs, by block.
+        self._by_free: list[defaultdict[str, dict[str, Node]]] = [
+            defaultdict(dict) for _ in range(gcds_of_a_node + 1)
+        ]
+        self._free_of_block: defaultdict[str, int] = defaultdict(int)
+        # GCDs that others may join, by the number of segments and the level of what these leave.
+        self._shared: defaultdict[tuple[int, int], dict[Spot, _Gcd]] = defaultdict(dict)
+
+    @property
+    def nodes(self) -> Iterable[Node]:
+        """Nodes that take work."""
+        return (node for node in self._nodes.values() if node.takes_work)
+
+    def update(self, hosts: Sequence[Host]) -> None:
+        """Say which nodes take work now; on others, what runs there goes on."""
+        coming = {host.name: host for host in hosts}
+        for name, node in [*self._nodes.items()]:
+            host = coming.pop(name, None)
+            if host is None:
+                self._set(node, node.host, takes_work=False)
+            elif not node.takes_work or host != node.host:
+                self._set(node, host, takes_work=True)
+        for name, host in coming.items():
+            node = self._nodes[name] = Node(host, [_Gcd() for _ in range(self.size)], False)
+            node.free = self.size
+            self._set(node, host, takes_work=True)
+
+    def begin(
+        self, spots: Sequence[Spot], estimate: Estimate, until: float, now: float, *, alone: bool
+    ) -> Resident:
+        """Put a segment on GCDs.
+
+        Parameters
+        ----------
+        spots
+            Of nodes that are known.
+        estimate
+            What it takes of them.
+        until, now
+            When it is expected to end, and the time [s].
+        alone
+            Whether they are shared with no other.
+        """
+        resident = Resident(spots, estimate.busy, estimate.memory_gib, until, alone, now)
+        for spot in spots:
+            gcd = self._nodes[spot.node].gcds[spot.gcd]
+            crowd = gcd.count(now)
+            if spot is spots[0]:
+                resident._crowd = crowd
+            self._change(spot, gcd, lambda gcd: gcd.residents.append(resident))
+        return resident
+
+    def end(self, resident: Resident, spots: Sequence[Spot], now: float) -> None:
+        """Take a segment off some of its GCDs, on which it has ended."""
+        for spot in spots:
+            gcd = self._nodes[spot.node].gcds[spot.gcd]
+            gcd.count(now)
+            self._change(spot, gcd, lambda gcd: gcd.residents.remove(resident))
+            self._forget(self._nodes[spot.node])
+
+    def together(self, resident: Resident, now: float) -> float:
+        """Mean number of segments on the first of its GCDs while it was there, itself included.
+
+        To be asked before its :meth:`end`.
+        """
+        if resident.alone:
+            return 1.0
+        first = resident.spots[0]
+        crowd = self._nodes[first.node].gcds[first.gcd].count(now) - resident._crowd
+        return max(1.0, crowd / (now - resident.since)) if now > resident.since else 1.0
+
+    def ends(self, node: str) -> float:
+        """Time at which a node's batch job ends [s]."""
+        return self._nodes[node].host.ends
+
+    def longest(self, now: float) -> float:
+        """Time until all GCDs are expected to be free [s]."""
+        return max((end for node in self.nodes for end in node.ends(now)), default=0.0)
+
+    def fullest(self, width: int, seconds: float, now: float) -> Node | None:
+        """The node with the fewest free GCDs that are enough, in the block with the fewest.
+
+        Nodes that are kept for another segment are left out.
+        """
+        for number in range(width, self.size + 1):
+            blocks = [block for block, nodes in self._by_free[number].items() if nodes]
+            for block in sorted(blocks, key=lambda block: (self._free_of_block[block], block)):
+                node = next(iter(self._by_free[number][block].values()))
+                if lasts(node.host, seconds, now):
+                    return node
+        return None
+
+    def whole(self) -> dict[str, list[Node]]:
+        """Nodes of which all GCDs are free, by block."""
+        return {block: [*nodes.values()] for block, nodes in self._by_free[self.size].items()}
+
+    def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
+        """A GCD at work that a segment can join; the one with the fewest segments."""
+        room = MEMORY_FRACTION * self.gcd.memory_gib - estimate.memory_gib
+        for number in range(1, self.gcd.most_segments):
+            for level in range(_level(estimate.busy), _LEVELS + 2):
+                candidates = self._shared.get((number, level), {})
+                for spot, gcd in islice(candidates.items(), _SEARCHED):
+                    node = self._nodes[spot.node]
+                    if (
+                        sum(resident.memory_gib for resident in gcd.residents) <= room
+                        and _left(gcd) >= estimate.busy
+                        and not node.is_kept
+                        and lasts(node.host, seconds, now)
+                    ):
+                        return spot
+        return None
+
+    @property
+    def may_share(self) -> bool:
+        """Whether another segment might find room on a GCD at work."""
+        return any(self._shared.values())
+
+    def keep(self, nodes: Iterable[Node], is_kept: bool) -> None:
+        """Keep nodes for one segment, or let others have them again."""
+        for node in nodes:
+            self._unlist(node)
+            node.is_kept = is_kept
+            self._list(node)
+
+    def _set(self, node: Node, host: Host, takes_work: bool) -> None:
+        self._unlist(node)
+        node.host, node.takes_work = host, takes_work
+        self._list(node)
+        for position, gcd in enumerate(node.gcds):
+            self._list_shared(Spot(host.name, position), gcd, node)
+        self._forget(node)
+
+    def _forget(self, node: Node) -> None:
+        """Forget a node that takes no more work, once nothing runs there."""
+        if not node.takes_work and node.free == self.size:
+            self._nodes.pop(node.host.name, None)
+
+    def _change(self, spot: Spot, gcd: _Gcd, how: Callable[[_Gcd], None]) -> None:
+        node = self._nodes[spot.node]
+        was_free = not gcd.residents
+        self._unlist_shared(spot, gcd)
+        how(gcd)
+        more = bool(was_free) - (not gcd.residents)
+        if more:
+            self._unlist(node)
+            node.free -= more
+            self._list(node)
+            self.at_work += more
+        self._list_shared(spot, gcd, node)
+
+    def _list(self, node: Node) -> None:
+        if node.takes_work and not node.is_kept:
+            self._by_free[node.free][node.host.block][node.host.name] = node
+        if node.takes_work:
+            self._free_of_block[node.host.block] += node.free
+            self.free += node.free
+
+    def _unlist(self, node: Node) -> None:
+        self._by_free[node.free][node.host.block].pop(node.host.name, None)
+        if node.takes_work:
+            self._free_of_block[node.host.block] -= node.free
+            self.free -= node.free
+
+    def _list_shared(self, spot: Spot, gcd: _Gcd, node: Node) -> None:
+        if (
+            node.takes_work
+            and 0 < len(gcd.residents) < self.gcd.most_segments
+            and not any(resident.alone for resident in gcd.residents)
+            and (left := _left(gcd)) >= _LEAST_BUSY
+        ):
+            self._shared[len(gcd.residents), _level(left)][spot] = gcd
+        else:
+            self._unlist_shared(spot, gcd)
+
+    def _unlist_shared(self, spot: Spot, gcd: _Gcd) -> None:
+        self._shared[len(gcd.residents), _level(_left(gcd))].pop(spot, None)
+
+
+def lasts(host: Host, seconds: float, now: float) -> bool:
+    """Whether a node lasts until a segment has ended, or at least until it has got further."""
+    return host.ends - now >= min(seconds, SECONDS_TO_GET_FURTHER)
+
+
+def _left(gcd: _Gcd) -> float:
+    """Part of a GCD's time that those at work on it leave."""
+    return FULL - sum(resident.busy for resident in gcd.residents)
+
+
+def _level(busy: float) -> int:
+    return max(0, int(busy * _LEVELS))

@@ -1,0 +1,197 @@
+"""Room: the GCDs of a fleet that segments can be given now, and those kept for one that waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hydragnn_flow.placement.cost_model import Estimate
+from hydragnn_flow.placement.fleet import Fleet, Node, Spot, lasts
+
+
+class Room:
+    """GCDs that segments can be given, so that ranks which talk to each other are close.
+
+    A segment of one GCD goes where the fewest are free, on the node and in its block, so that whole
+    ones stay for others. One of several goes on one node; one that is wider than a node on whole
+    nodes of one block, or of several blocks if none has enough. None goes to a node whose batch
+    job ends before it could do anything.
+
+    Parameters
+    ----------
+    fleet
+        All GCDs. Who takes some of them says so to it, by :meth:`Fleet.begin`.
+    now
+        The time [s].
+    most
+        GCDs to be given at most.
+    """
+
+    def __init__(self, fleet: Fleet, now: float, most: float = math.inf) -> None:
+        self._fleet, self._now, self._most = fleet, now, most
+        self._taken = 0
+        self._kept: _Reservation | None = None
+
+    @property
+    def free(self) -> int:
+        """GCDs with nothing to do that can still be given."""
+        return int(min(self._fleet.free, self._most - self._taken))
+
+    def take(self, width: int, seconds: float) -> list[Spot] | None:
+        """GCDs with nothing to do.
+
+        Parameters
+        ----------
+        width
+            How many are needed.
+        seconds
+            How long [s].
+
+        Returns
+        -------
+        list of Spot
+            In the order of the ranks; None if the segment cannot begin now: they are not free, or
+            are kept for another.
+        """
+        if width > self.free:
+            return None
+        spots = self._on_one_node(width, seconds) if width <= self._fleet.size else None
+        spots = spots or self._on_several(width, seconds)
+        if spots is not None:
+            self._taken += width
+        return spots
+
+    def join(self, estimate: Estimate, seconds: float) -> Spot | None:
+        """A GCD with something to do that takes a segment more; None if there is none."""
+        return self._fleet.shared(estimate, seconds, self._now)
+
+    def reserve(self, width: int, is_late: bool) -> None:
+        """Keep GCDs for a segment that cannot begin now, unless some are kept for another.
+
+        Parameters
+        ----------
+        width
+            How many it needs. They are those that are expected to be free first.
+        is_late
+            Whether nothing is to begin on them before it, whatever is expected: then they are those
+            of which the most are free, a number that only grows.
+        """
+        if self._kept is not None:
+            return
+        size = self._fleet.size
+        if width <= size:
+            choices = [[node] for node in self._fleet.nodes]
+        else:
+            number = math.ceil(width / size)
+            first = _most_free if is_late else self._end
+            groups = self._groups(width, [*self._fleet.nodes])
+            choices = [sorted(group, key=first)[:number] for group in groups]
+            choices = [choice for choice in choices if len(choice) == number]
+        found = [_Reservation.of(choice, width, self._now) for choice in choices]
+        found = [one for one in found if one.lasts(self._now)]
+        if not found:
+            return  # the GCDs for it are yet to come
+        if is_late:
+            best = max(found, key=lambda one: sum(node.free for node in one.nodes))
+            best.seconds, best.spare = 0.0, 0
+        else:
+            best = min(found, key=lambda one: one.seconds)
+        self._kept = best
+        self._fleet.keep(best.nodes, is_kept=True)
+
+    def leave(self) -> None:
+        """Keep nothing for anybody any more."""
+        if self._kept is not None:
+            self._fleet.keep(self._kept.nodes, is_kept=False)
+            self._kept = None
+
+    def _on_one_node(self, width: int, seconds: float) -> list[Spot] | None:
+        node = self._fleet.fullest(width, seconds, self._now)
+        kept = self._kept
+        if node is None and kept is not None and width <= self._fleet.size:
+            suitable = [one for one in kept.nodes if one.free >= width]
+            suitable = [one for one in suitable if lasts(one.host, seconds, self._now)]
+            if suitable and kept.lets(width, seconds):
+                node = min(suitable, key=lambda one: one.free)
+        if node is None:
+            return None
+        empty = node.empty()
+        return [next(empty) for _ in range(width)]
+
+    def _on_several(self, width: int, seconds: float) -> list[Spot] | None:
+        """Wholly free nodes for a segment that is wider than a node."""
+        size = self._fleet.size
+        if width <= size:
+            return None
+        nodes = [node for nodes in self._fleet.whole().values() for node in nodes]
+        if self._kept is not None and seconds <= self._kept.seconds:
+            nodes += [node for node in self._kept.nodes if node.free == size]
+        nodes = [node for node in nodes if lasts(node.host, seconds, self._now)]
+        number = math.ceil(width / size)
+        groups = [group for group in self._groups(width, nodes) if len(group) >= number]
+        if not groups:
+            return None
+        found = min(groups, key=len)[:number]
+        return [spot for node in found for spot in node.empty()][:width]
+
+    def _groups(self, width: int, nodes: Sequence[Node]) -> list[list[Node]]:
+        """Nodes among which a segment wider than any of them may be divided."""
+        groups: dict[str, list[Node]] = {}
+        for node in nodes:
+            block = "" if width > self._fleet.gcds_of_a_block else node.host.block
+            groups.setdefault(block, []).append(node)
+        return list(groups.values())
+
+    def _end(self, node: Node) -> float:
+        """Time until all GCDs of a node are expected to be free [s]."""
+        return max(node.ends(self._now), default=0.0)
+
+
+@contextmanager
+def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
+    """A :class:`Room` that keeps GCDs for the length of a ``with`` block."""
+    room = Room(fleet, now, most)
+    try:
+        yield room
+    finally:
+        room.leave()
+
+
+@dataclass
+class _Reservation:
+    """Nodes that are kept for a segment, and how many of their GCDs it leaves to others."""
+
+    nodes: list[Node]
+    seconds: float
+    """Time until it is expected to begin [s]."""
+    spare: int
+
+    @classmethod
+    def of(cls, nodes: list[Node], width: int, now: float) -> _Reservation:
+        if len(nodes) > 1:  # all of their GCDs are to be free
+            return cls(
+                nodes, max((end for node in nodes for end in node.ends(now)), default=0.0), 0
+            )
+        (node,) = nodes
+        ends = sorted(node.ends(now))
+        seconds = ends[width - node.free - 1] if width > node.free else 0.0
+        return cls(nodes, seconds, node.free + sum(end <= seconds for end in ends) - width)
+
+    def lasts(self, now: float) -> bool:
+        """Whether the nodes will be there for the segment to get further."""
+        return all(lasts(node.host, math.inf, now + self.seconds) for node in self.nodes)
+
+    def lets(self, width: int, seconds: float) -> bool:
+        """Whether another segment may begin on these nodes now, by its expected time [s]."""
+        if seconds <= self.seconds:
+            return True
+        if width > self.spare:
+            return False
+        self.spare -= width
+        return True
+
+
+def _most_free(node: Node) -> int:
+    return -node.free

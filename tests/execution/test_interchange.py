@@ -1,0 +1,198 @@
+"""The interchange with many worker pools: nobody counts as lost who lives, and nothing is slow."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from collections.abc import Collection
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from interchange_cases import (
+    HEARTBEAT,
+    LIVES,
+    Interchange,
+    received,
+    registration,
+    until,
+    worker_pools,
+)
+from parsl.serialize import deserialize
+
+from hydragnn_flow.execution.pools.interchange import HOLD, MANAGER, MAY_BE_HELD, NeverCame
+
+NODES = 400
+# Silence after which a worker pool counts as lost, and time between two heartbeats [s].
+THRESHOLD, BEAT = 5.0, 0.5
+
+
+class Registered:
+    """Worker pools that are registered."""
+
+    def __init__(self, interchange: Interchange, sockets: dict[str, Any]) -> None:
+        self.sockets = sockets
+        self._beat = 0.0
+        for name, socket in sockets.items():
+            socket.send(registration(name))
+        assert until(lambda: len(interchange.managers()) == len(sockets))
+
+    def live(self, silent: Collection[str] = ()) -> None:
+        """Say so, once in a while."""
+        if time.monotonic() - self._beat > BEAT:
+            self._beat = time.monotonic()
+            for name in self.sockets.keys() - set(silent):
+                self.sockets[name].send(HEARTBEAT)
+
+
+def given_work(interchange: Interchange, tasks: int) -> None:
+    for number in range(tasks):
+        interchange.tasks.put({"task_id": number, "context": {}, "buffer": b""})
+
+
+def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(
+    tmp_path: Path,
+) -> None:
+    """It tries the address by one, and comes by another at once, under the same name."""
+    with Interchange(tmp_path) as interchange, zmq.Context() as context:
+        port, sockets = interchange.port, []
+        for _ in range(2):
+            socket = context.socket(zmq.DEALER)
+            sockets.append(socket)
+            socket.setsockopt(zmq.IDENTITY, b"node0")
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.RECONNECT_IVL, -1)  # the first is about to end
+            socket.connect(f"tcp://127.0.0.1:{port}")
+            socket.send(pickle.dumps({"type": "connection_probe"}))
+            assert socket.poll(10_000), "no answer"
+        sockets[1].send(registration("node0"))
+        assert until(lambda: [*interchange.managers()] == ["node0"])
+        for socket in sockets:
+            socket.close()
+
+
+def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path: Path) -> None:
+    """As on a login node that had no time for the interchange."""
+    with (
+        Interchange(tmp_path, THRESHOLD) as interchange,
+        worker_pools(interchange.port, NODES) as sockets,
+    ):
+        pools = Registered(interchange, sockets)
+        silent = set(list(sockets)[:7])
+        interchange.process.send_signal(signal.SIGSTOP)
+        time.sleep(THRESHOLD + 1)
+        pools.live(silent)
+        time.sleep(0.5)
+        interchange.process.send_signal(signal.SIGCONT)
+
+        def some_lost() -> bool:
+            pools.live(silent)
+            return len(interchange.managers()) < NODES
+
+        assert until(some_lost)
+        assert set(interchange.managers()) == set(sockets) - silent
+
+
+def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:
+    with (
+        Interchange(tmp_path, THRESHOLD) as interchange,
+        worker_pools(interchange.port, NODES) as sockets,
+    ):
+        pools = Registered(interchange, sockets)
+        tasks = range(8 * NODES)
+        given_work(interchange, len(tasks))
+        sent: dict[str, list[int]] = {name: [] for name in sockets}
+
+        def all_sent() -> bool:
+            pools.live()
+            for name, pool in sockets.items():
+                for message in map(pickle.loads, received(pool)):
+                    sent[name] += [task["task_id"] for task in message] if message != LIVES else []
+            return sum(map(len, sent.values())) == len(tasks)
+
+        assert until(all_sent)
+        assert sorted(chain.from_iterable(sent.values())) == list(tasks)
+        assert {len(numbers) for numbers in sent.values()} == {8}
+        first = next(iter(sockets))
+        done = sent[first].pop()
+        sockets[first].send(pickle.dumps({"type": "result", "task_id": done}))
+        back: list[int] = []
+
+        def all_back() -> bool:
+            while message := interchange.results.get(timeout_ms=10):
+                back.append(pickle.loads(message)["task_id"])
+            return len(back) == len(tasks)
+
+        assert until(all_back)
+        assert back[0] == done
+        assert sorted(back) == list(tasks)
+        assert not interchange.managers()
+
+
+def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path: Path) -> None:
+    """And to nobody else, though all are free; where that is gone it comes back."""
+    with (
+        Interchange(tmp_path) as interchange,
+        worker_pools(interchange.port, NODES) as sockets,
+    ):
+        Registered(interchange, sockets)
+        chosen = list(sockets)[7::13]
+        for number, name in enumerate([*chosen, "node9999-abc", *chosen]):
+            context = {MANAGER: name}
+            interchange.tasks.put({"task_id": number, "context": context, "buffer": b""})
+        came: dict[str, list[int]] = {}
+
+        def all_came() -> bool:
+            for name, pool in sockets.items():
+                for message in map(pickle.loads, received(pool)):
+                    came.setdefault(name, []).extend(task["task_id"] for task in message)
+            return sum(map(len, came.values())) == 2 * len(chosen)
+
+        assert until(all_came)
+        n = len(chosen)
+        assert came == {name: [place, n + 1 + place] for place, name in enumerate(chosen)}
+        back = pickle.loads(interchange.results.get(timeout_ms=10_000))
+        assert back["task_id"] == n
+        with pytest.raises(NeverCame) as error:
+            deserialize(back["exception"]).reraise()
+        assert error.value.hostname == "node9999"
+        tasks = {name: one["tasks"] for name, one in interchange.managers().items()}
+        assert {name for name, number in tasks.items() if number == 2} == set(chosen)
+        interchange.ask((HOLD, chosen[:1]))
+        interchange.tasks.put({"task_id": 99, "context": {MANAGER: chosen[0]}, "buffer": b""})
+        back = pickle.loads(interchange.results.get(timeout_ms=10_000))
+        assert back["task_id"] == 99, "a worker pool that is held takes none"
+        context = {MANAGER: chosen[0], MAY_BE_HELD: True}
+        interchange.tasks.put({"task_id": 100, "context": context, "buffer": b""})
+        assert until(lambda: bool(sockets[chosen[0]].poll(0))), "but hears what it is to end"
+
+
+def test_one_command_holds_many(tmp_path: Path) -> None:
+    with (
+        Interchange(tmp_path) as interchange,
+        worker_pools(interchange.port, NODES) as sockets,
+    ):
+        Registered(interchange, sockets)
+        held = list(sockets)[::2]
+        assert interchange.ask((HOLD, [*held, "a stranger"])) is None
+        active = {name for name, one in interchange.managers().items() if one["active"]}
+        assert active == set(sockets) - set(held)
+        given_work(interchange, 8 * NODES)
+        assert until(lambda: all(sockets[name].poll(0) for name in active))
+        assert not any(sockets[name].poll(0) for name in held)
+
+
+def test_worker_pools_whose_job_ends_are_told_to(tmp_path: Path) -> None:
+    with (
+        Interchange(tmp_path) as interchange,
+        worker_pools(interchange.port, 2) as sockets,
+    ):
+        early, late = sockets.values()
+        early.send(registration("node0", drain_time=time.time() + 0.1))
+        late.send(registration("node1", drain_time=time.time() + 600))
+        assert until(lambda: bool(early.poll(0)))
+        assert until(lambda: set(interchange.managers()) == {"node1"})
+        assert not late.poll(0)

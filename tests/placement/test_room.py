@@ -1,0 +1,228 @@
+"""Ranks that talk to each other are close, and what waits for that does not wait for ever."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placer_cases import WHOLE, Segment, busy_until, segments
+
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placement, Room, Spot, place
+
+GCDS = 8
+GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=1)
+
+
+def host(node: int, nodes_of_a_block: int = 2) -> Host:
+    return Host(f"node{node}", f"block{node // nodes_of_a_block}")
+
+
+def fleet_of(*free: int, seconds: float = 100.0, of_a_block: float = 2 * GCDS) -> Fleet:
+    """Nodes with so many free GCDs, two to a block; the other GCDs are busy for so long."""
+    fleet = Fleet(GCD, GCDS, of_a_block)
+    fleet.update([host(node) for node in range(len(free))])
+    for node, number in enumerate(free):
+        for position in range(number, GCDS):
+            busy_until(fleet, [Spot(f"node{node}", position)], seconds)
+    return fleet
+
+
+def nodes_of(spots: list[Spot] | None) -> list[int]:
+    """Numbers of the nodes that GCDs are on, one by one."""
+    return [int(spot.node.removeprefix("node")) for spot in spots or []]
+
+
+def take(fleet: Fleet, room: Room, width: int, seconds: float = 1.0) -> list[int]:
+    """Nodes of the GCDs that something is given."""
+    spots = room.take(width, seconds)
+    if spots is not None:
+        fleet.begin(spots, WHOLE, seconds, 0.0, alone=True)
+    return nodes_of(spots)
+
+
+def room(*free: int, **more: float) -> tuple[Fleet, Room]:
+    fleet = fleet_of(*free, **more)
+    return fleet, Room(fleet, 0.0)
+
+
+def gang(width: int, seconds: float = 10.0) -> Segment:
+    work = width * seconds
+    estimate = Estimate(work, 1.0, uncorrected_seconds=work, busy=1.0)
+    return Segment(item=100 + width, estimate=estimate, width=width)
+
+
+widths = st.lists(st.integers(1, 3 * GCDS), min_size=1, max_size=12)
+nodes_free = st.lists(st.integers(0, GCDS), min_size=1, max_size=8)
+
+
+@settings(deadline=None)
+@given(free=nodes_free, asked=widths, seed=st.integers(0, 99))
+def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(
+    free: list[int], asked: list[int], seed: int
+) -> None:
+    chance = random.Random(seed)
+    fleet, here = room(*free, seconds=50.0)
+    given_of = Counter[Spot]()
+    for width in asked:
+        seconds = chance.uniform(1.0, 100.0)
+        taken = here.take(width, seconds)
+        if taken is None:
+            here.reserve(width, is_late=chance.random() < 0.5)
+            continue
+        fleet.begin(taken, WHOLE, seconds, 0.0, alone=True)
+        assert len(taken) == width
+        given_of.update(taken)
+        nodes = Counter(spot.node for spot in taken)
+        if width <= GCDS:
+            assert len(nodes) == 1
+        else:
+            assert sorted(nodes.values())[1:] == [GCDS] * (len(nodes) - 1), "whole nodes"
+        if width <= 2 * GCDS:
+            assert len({number // 2 for number in nodes_of(taken)}) == 1, "of one block"
+    assert max(given_of.values(), default=1) == 1
+    assert all(spot.gcd < free[nodes_of([spot])[0]] for spot in given_of)
+    assert here.free == sum(free) - sum(given_of.values())
+    here.leave()
+    assert fleet.free == sum(free) - sum(given_of.values())
+
+
+def test_single_gcds_are_taken_where_the_fewest_are_free() -> None:
+    fleet, here = room(8, 3, 8, 1)
+    taken = [take(fleet, here, 1) for _ in range(5)]
+    assert taken[:4] == [[3], [1], [1], [1]]
+    assert taken[4] in ([0], [2])
+    assert take(fleet, here, 8), "a whole node is left"
+
+
+def test_single_gcds_leave_whole_blocks_to_others() -> None:
+    fleet, here = room(8, 8, 8, 8, 8, 8)
+    taken = {node for _ in range(12) for node in take(fleet, here, 1)}
+    assert len({node // 2 for node in taken}) == 1
+    fleet, here = room(8, 8, 8, 4)
+    assert take(fleet, here, 1) == [3]
+    assert {node for _ in range(11) for node in take(fleet, here, 1)} == {3, 2}
+
+
+def test_free_gcds_on_several_nodes_are_none_for_a_gang() -> None:
+    assert not take(*room(3, 3, 3), 4)
+    assert take(*room(3, 4, 3), 4) == [1] * 4
+
+
+def test_a_wide_gang_gets_whole_nodes_of_one_block() -> None:
+    assert not take(*room(8, 7, 7, 8), 16)
+    assert take(*room(8, 7, 8, 8), 16) == [2] * 8 + [3] * 8
+    assert take(*room(8, 7, 8, 8), 12) == [2] * 8 + [3] * 4
+
+
+def test_where_no_block_is_large_enough_a_gang_is_on_several() -> None:
+    assert len(set(take(*room(8, 8, 8, 8), 24))) == 3
+
+
+def test_no_more_is_given_than_may_be() -> None:
+    fleet = fleet_of(8, 8)
+    here = Room(fleet, 0.0, most=3)
+    assert not take(fleet, here, 4)
+    assert len(take(fleet, here, 2)) == 2
+    assert here.free == 1
+
+
+def test_others_begin_beside_the_node_that_is_kept_for_a_gang() -> None:
+    """Both nodes have four free GCDs; the first will be free in 10 s, the other in 50 s."""
+    fleet = Fleet(GCD, GCDS, 2 * GCDS)
+    fleet.update([host(0), host(1)])
+    for node, seconds in ((0, 10.0), (1, 50.0)):
+        for position in range(4):
+            busy_until(fleet, [Spot(f"node{node}", position)], seconds)
+    four_long = segments(*[(500.0, 1.0, 1.0)] * 8)
+    placed, rest = place([gang(8, 1000.0), *four_long], fleet, 0.0)
+    assert [nodes_of([*one.resident.spots]) for one in placed] == [[1]] * 4
+    assert len(rest) == 5
+
+
+def test_a_gang_for_which_there_is_no_room_keeps_nothing_from_another() -> None:
+    """Its block has lost a node; the other gang has its node in 10 s."""
+    fleet, here = room(4, 8, seconds=10.0, of_a_block=4 * GCDS)
+    here.reserve(32, is_late=True)
+    assert take(fleet, here, 8, 1000.0) == [1] * 8
+    here.reserve(8, is_late=False)
+    assert not take(fleet, here, 1, 1000.0)
+
+
+def test_nodes_that_take_no_work_any_more_are_kept_for_nobody() -> None:
+    fleet = fleet_of(4, 0)
+    fleet.update([host(0)])
+    here = Room(fleet, 0.0)
+    here.reserve(8, is_late=False)
+    assert not take(fleet, here, 1, 1000.0), "it would delay the gang on the only node there is"
+
+
+def test_what_runs_on_a_node_that_takes_no_work_any_more_ends_there() -> None:
+    fleet = fleet_of(8, 8)
+    (spots,) = [Room(fleet, 0.0).take(2, 1.0)]
+    assert spots is not None
+    resident = fleet.begin(spots, WHOLE, 1.0, 0.0, alone=True)
+    others = [each for each in (host(0), host(1)) if each.name != spots[0].node]
+    fleet.update(others)
+    assert (fleet.at_work, fleet.free) == (2, 8)
+    fleet.end(resident, spots, 2.0)
+    assert (fleet.at_work, fleet.free) == (0, 8)
+    fleet.update([host(0), host(1)])
+    assert fleet.free == 16
+
+
+class Cluster:
+    """Nodes that always have something to do.
+
+    Parameters
+    ----------
+    nodes
+        How many.
+    wrong
+        How many times as long as expected segments may take.
+    """
+
+    def __init__(self, nodes: int, wrong: float, seed: int) -> None:
+        self.fleet = fleet_of(*[GCDS] * nodes)
+        self.now = 0.0
+        self.ready: list[Segment] = []
+        self._ends: list[tuple[float, int, Placement[Segment]]] = []
+        self._wrong, self._chance = wrong, random.Random(seed)
+        self._number = 0
+
+    def step(self) -> list[Placement[Segment]]:
+        """Go to the next end, fill the GCDs; returns what began, and where."""
+        if self._ends:
+            self.now, _, ended = heapq.heappop(self._ends)
+            self.fleet.end(ended.resident, ended.resident.spots, self.now)
+        while len(self.ready) < self.fleet.free + 2:
+            estimate = Estimate(self._chance.uniform(10, 100), 1.0, uncorrected_seconds=1.0, busy=1)
+            self.ready.append(Segment(item=-1, estimate=estimate, ready_since=self.now))
+        placed, self.ready = place(self.ready, self.fleet, self.now)
+        for one in placed:
+            end = self.now + one.segment.seconds * self._chance.uniform(1.0, self._wrong)
+            self._number += 1
+            heapq.heappush(self._ends, (end, self._number, one))
+        return placed
+
+
+@pytest.mark.parametrize("wrong", [1.0, 5.0])
+@pytest.mark.parametrize("width", [2, 8, 16, 24])
+def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width: int, wrong: float) -> None:
+    cluster = Cluster(4, wrong, seed=width)
+    cluster.step()
+    waiting = gang(width)
+    cluster.ready.append(waiting)
+    begun: list[int] = []
+    while not begun:
+        placed = cluster.step()
+        begun = [
+            n for one in placed if one.segment is waiting for n in nodes_of([*one.resident.spots])
+        ]
+        assert cluster.now < 25 * 100.0 * wrong, "it still waits"
+    assert len(set(begun)) == -(-width // GCDS)
+    if wrong == 1.0 and width <= 2 * GCDS:
+        assert cluster.now <= 250.0

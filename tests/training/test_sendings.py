@@ -1,0 +1,194 @@
+"""A segment sent again: no sending spoils what another has written, and none begins anew."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow import files
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.runner import run_segment
+
+
+def sent(folder: Path, store: GraphStore, epochs: int, attempt: str, **more: Any) -> SegmentSpec:
+    return make_spec(folder, store, epochs, attempt=attempt, **more)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def epoch_of(spec: SegmentSpec) -> int:
+    epoch: int = load_checkpoint(spec.checkpoint)["progress"]["epoch"]
+    return epoch
+
+
+def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    first = sent(tmp_path / "t", alloy_store, 1, "a", may_have_begun=False)
+    first.folder.rmdir()  # a driver leaves it to the first that has something to keep
+    result = run_segment(first)
+    assert (result.checkpoint, names(first.folder)) == ("checkpoint-a.pt", {"checkpoint-a.pt"})
+    known = {"begin_with": result.checkpoint, "may_have_begun": False}
+    later = run_segment(sent(tmp_path / "t", alloy_store, 3, "b", after_epoch=1, **known))
+    assert (later.from_epoch, later.to_epoch) == (1, 3)
+    assert (later.checkpoint, names(first.folder)) == ("checkpoint-b.pt", {"checkpoint-b.pt"})
+    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
+    np.testing.assert_array_equal([*result.history, *later.history], whole.history)
+
+
+def test_what_a_killed_sending_had_begun_to_write_is_taken_away(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    killed, at_work = (folder / f".checkpoint-{name}.pt.4711.tmp" for name in ("killed", "at_work"))
+    killed.touch()
+    os.utime(killed, (0, 0))
+    at_work.touch()
+    run_segment(sent(folder, alloy_store, 1, "again", may_have_begun=True))
+    assert names(folder) == {"checkpoint-again.pt", at_work.name}
+
+
+def test_a_sending_that_was_taken_for_lost_replaces_nothing(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Its node was away for a while, and the segment was sent again and got further."""
+    ahead = sent(tmp_path / "t", alloy_store, 4, "ahead")
+    run_segment(ahead)
+    behind = sent(tmp_path / "t", alloy_store, 2, "behind", may_have_begun=False)
+    assert run_segment(behind).to_epoch == 2
+    assert (epoch_of(ahead), epoch_of(behind)) == (4, 2)
+    again = run_segment(sent(tmp_path / "t", alloy_store, 5, "again"))
+    assert (again.from_epoch, again.to_epoch) == (4, 5)
+    assert names(ahead.folder) == {"checkpoint-again.pt"}
+
+
+def test_where_the_known_checkpoint_is_gone_another_sending_has_got_further(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
+    known = {"begin_with": "checkpoint-a.pt", "may_have_begun": False}
+    run_segment(sent(tmp_path / "t", alloy_store, 2, "b", **known))
+    again = run_segment(sent(tmp_path / "t", alloy_store, 3, "c", **known))
+    assert (again.from_epoch, again.status) == (2, "ok")
+
+
+def test_a_sending_that_does_nothing_leaves_what_there_is(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    run_segment(sent(tmp_path / "t", alloy_store, 2, "a"))
+    again = run_segment(sent(tmp_path / "t", alloy_store, 2, "b"))
+    assert (again.status, again.checkpoint) == ("ok", "checkpoint-a.pt")
+    stopped = run_segment(sent(tmp_path / "new", alloy_store, 2, "c"), should_stop=lambda: True)
+    assert (stopped.status, stopped.checkpoint) == ("interrupted", "")
+    assert not checkpoints(tmp_path / "new")
+
+
+def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = sent(tmp_path / "t", alloy_store, 2, "a")
+    run_segment(spec)
+    damaged = replace(spec, attempt="b").checkpoint
+    damaged.write_bytes(spec.checkpoint.read_bytes()[:-100])
+    assert run_segment(sent(tmp_path / "t", alloy_store, 3, "d")).from_epoch == 2
+    assert names(spec.folder) == {"checkpoint-d.pt"}
+    (spec.folder / "checkpoint-d.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(InputError, match=r"checkpoint-d\.pt: is not a readable checkpoint"):
+        run_segment(sent(tmp_path / "t", alloy_store, 3, "e"))
+
+
+def test_the_checkpoint_before_is_there_until_the_next_is_whole(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
+    real: Callable[..., None] = torch.save
+
+    def full(*arguments: Any) -> None:
+        assert "checkpoint-a.pt" in names(tmp_path / "t")
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"checkpoint-b\.pt"):
+        run_segment(sent(tmp_path / "t", alloy_store, 2, "b"))
+    assert names(tmp_path / "t") == {"checkpoint-a.pt"}
+    monkeypatch.setattr(torch, "save", real)
+    assert run_segment(sent(tmp_path / "t", alloy_store, 2, "c")).from_epoch == 1
+
+
+def test_a_disk_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    real, failed = torch.save, list[bool]()
+
+    def once(*arguments: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        real(*arguments)
+
+    monkeypatch.setattr(torch, "save", once)
+    save_checkpoint(tmp_path / "checkpoint-a.pt", {"epoch": 3})
+    assert load_checkpoint(tmp_path / "checkpoint-a.pt")["epoch"] == 3
+    assert names(tmp_path) == {"checkpoint-a.pt"}
+
+
+def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = sent(tmp_path / "t", alloy_store, 1, "a")
+    assert run_segment(spec).status == "ok"
+
+    def stale(path: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "scandir", stale)
+    with pytest.raises(OSError, match="Stale"):
+        run_segment(replace(spec, until_epoch=2, attempt="b"))
+
+
+def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """What an earlier driver sent may write into the folder of a member that has its number."""
+    run_segment(sent(tmp_path / "t", alloy_store, 3, "old"))
+    network = network_with(Training__Optimizer={"type": "AdamW", "learning_rate": 0.003})
+    for other in ({"seed": 7}, {"network": network}):
+        result = run_segment(sent(tmp_path / "t", alloy_store, 1, "new", **other))
+        assert (result.status, result.from_epoch, result.to_epoch) == ("ok", 0, 1)
+        run_segment(sent(tmp_path / "t", alloy_store, 3, "old", may_have_begun=False))
+
+
+def test_more_micro_batches_continue_the_same_training(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
+    network = network_with(Training__accumulation_steps=2)
+    assert run_segment(sent(tmp_path / "t", alloy_store, 2, "b", network=network)).from_epoch == 1
+
+
+def test_a_member_begins_with_what_is_left_of_its_trial(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """A sending that was taken for lost has replaced what the ledger names by its own."""
+    trial = sent(tmp_path / "trial", alloy_store, 2, "late")
+    run_segment(trial)
+    named = str(trial.folder / "checkpoint-named.pt")
+    member = run_segment(sent(tmp_path / "m", alloy_store, 3, "m", start_from=named))
+    assert (member.status, member.from_epoch) == ("ok", 2)
+    nothing = str(tmp_path / "none" / "checkpoint-named.pt")
+    with pytest.raises(InputError, match=r"checkpoint-named\.pt: is not a readable"):
+        run_segment(sent(tmp_path / "n", alloy_store, 3, "n", start_from=nothing))
