@@ -23,8 +23,9 @@ def test_blocks_that_end_one_after_the_other_lose_nothing(cluster: Cluster, tmp_
         lambda: len(campaign.blocks("ended")) >= blocks,
         seconds=2 * PATIENCE,
     )
-    first = cluster.jobs()[:blocks]
-    assert {job.state for job in first} <= {"COMPLETED", "COMPLETING"}, "did not end by itself"
+    # A job whose segments have come back ends by itself, or is cancelled: whichever comes first.
+    states = {job.state for job in cluster.jobs()[:blocks]}
+    assert states <= {"COMPLETED", "COMPLETING", "CANCELLED"}, "ran into its walltime"
     campaign.wait_for(
         "a third", lambda: sum(len(trainers) for trainers in campaign.at_work().values()) == trials
     )
