@@ -121,6 +121,7 @@ class Fleet:
     def __init__(self, gcd: Gcd, gcds_of_a_node: int, gcds_of_a_block: float = math.inf) -> None:
         self.gcd, self.size, self.gcds_of_a_block = gcd, gcds_of_a_node, gcds_of_a_block
         self._nodes: dict[str, Node] = {}
+        self._hosts: list[Host] = []
         self.at_work = 0
         """GCDs with something to do, also those of nodes that take no more."""
         self.free = 0
@@ -140,6 +141,9 @@ class Fleet:
 
     def update(self, hosts: Sequence[Host]) -> None:
         """Say which nodes take work now; on others, what runs there goes on."""
+        if hosts == self._hosts:
+            return
+        self._hosts = [*hosts]
         coming = {host.name: host for host in hosts}
         for name, node in [*self._nodes.items()]:
             host = coming.pop(name, None)

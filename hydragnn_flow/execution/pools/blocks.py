@@ -103,6 +103,9 @@ class Blocks:
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
+        # The nodes that take tasks, and what that was found from.
+        self._hosts: list[Host] = []
+        self._hosts_of: tuple[list[Manager], dict[str, float]] = ([], {})
         # Tasks that were sent to each worker pool, and the pools of those that have come back.
         self._given: Counter[str] = Counter()
         self._back: deque[str] = deque()
@@ -134,7 +137,7 @@ class Blocks:
     def usable(self) -> list[Manager]:
         """Worker pools that take tasks."""
         self._collect_back()
-        staying = {block.job.block for block in self.blocks if not block.leaving}
+        staying = self._staying
         return [m for m in self._managers if m.usable and m.block in staying]
 
     @property
@@ -149,8 +152,18 @@ class Blocks:
 
     def hosts(self) -> list[Host]:
         """The nodes that take tasks, by the identifiers of their worker pools."""
-        ends = {block.job.block: block.ends for block in self.blocks}
-        return [Host(manager.id, manager.block, ends[manager.block]) for manager in self.usable]
+        self._collect_back()
+        managers, ends = self._hosts_of
+        # Thousands of nodes are asked for many times a second, and seldom change.
+        if managers is not self._managers or ends != self._staying:
+            self._hosts_of = managers, ends = self._managers, self._staying
+            self._hosts = [Host(m.id, m.block, ends[m.block]) for m in self.usable]
+        return self._hosts
+
+    @property
+    def _staying(self) -> dict[str, float]:
+        """Blocks that are not being given back, and when they end [s]."""
+        return {block.job.block: block.ends for block in self.blocks if not block.leaving}
 
     def _capacity(self, block: Block) -> int:
         """Workers of a block that take tasks, or will."""
@@ -233,7 +246,9 @@ class Blocks:
         self._managers = self.parsl.managers()
         # A task that was just sent may not be known there yet.
         given = self._given
-        self._managers = [m._replace(tasks=max(m.tasks, given[m.id])) for m in self._managers]
+        self._managers = [
+            m if m.tasks >= given[m.id] else m._replace(tasks=given[m.id]) for m in self._managers
+        ]
         self._hold_strangers()
         now, of_block = time.monotonic(), defaultdict[str, list[Manager]](list)
         for manager in self._managers:

@@ -205,16 +205,16 @@ class Pool:
         Those to which the store is being brought get none until it is there.
         """
         hosts = self._blocks.hosts()
-        waiting = self._hold_back({host.block for host in hosts})
-        return [host for host in hosts if host.block not in waiting]
-
-    def _hold_back(self, blocks: Set[str]) -> set[str]:
-        """Those blocks to whose nodes the store is being brought; they are not idle."""
-        waiting: set[str] = set()
         if self._copies is None:
-            return waiting
+            return hosts
+        waiting = self._hold_back(self._copies, {host.block for host in hosts})
+        return [host for host in hosts if host.block not in waiting] if waiting else hosts
+
+    def _hold_back(self, copies: StoreCopies, blocks: Set[str]) -> set[str]:
+        """Those blocks to whose nodes the store is being brought; they are not idle."""
+        waiting = set[str]()
         for block in self._blocks.blocks:
-            if block.job.block in blocks and not self._copies.are_there(block.job.number):
+            if block.job.block in blocks and not copies.are_there(block.job.number):
                 block.held_back = time.monotonic()
                 waiting.add(block.job.block)
         return waiting
