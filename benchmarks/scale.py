@@ -37,8 +37,12 @@ MEASURES = [
     "hydragnn_flow/files.py",
     "hydragnn_flow/run_directory.py",
     "hydragnn_flow/search",
+    "hydragnn_flow/segment.py",
+    "hydragnn_flow/training/checkpoint.py",
     "hydragnn_flow/training/monitor.py",
+    "hydragnn_flow/training/runner.py",
     "hydragnn_flow/training/sendings.py",
+    "hydragnn_flow/training/trainer.py",
     "tests/execution/interchange_cases.py",
 ]
 

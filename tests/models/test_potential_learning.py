@@ -41,10 +41,10 @@ def test_overfits_four_structures(potential_type: str, manifest: Manifest) -> No
         loss = per_atom.square().mean() + (outputs["forces"] - forces).square().mean()
         if step == 0:
             # Zero forces and perfect energies would leave the forces' mean square.
-            goal = min(float(loss), float(forces.square().mean())) / 10
-        if float(loss) < goal:
+            goal = min(loss.item(), forces.square().mean().item()) / 10
+        if loss.item() < goal:
             return
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    pytest.fail(f"after 150 steps the loss is {float(loss):.3g}, not below {goal:.3g}")
+    pytest.fail(f"after 150 steps the loss is {loss.item():.3g}, not below {goal:.3g}")
