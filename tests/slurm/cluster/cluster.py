@@ -35,6 +35,8 @@ _PACKAGES = {
     "nsenter": "util-linux",
 }
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+# The tests themselves may run under nohup, which their children would inherit.
+_HEARS_HANGUPS = ("env", "--default-signal=HUP")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Cluster:
         """Start a command on the login node; it is killed with the cluster at the latest."""
         with log.open("ab") as output:
             started = subprocess.Popen(
-                [*_DIES_WITH_US, *self.on_login(*command)],
+                [*_DIES_WITH_US, *_HEARS_HANGUPS, *self.on_login(*command)],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **self.environment},
