@@ -15,6 +15,7 @@ from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import Search, TrialRecord
@@ -76,7 +77,7 @@ class TrialPhase:
     def run(self, workers: Workers) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
         dispatch = Dispatch(self.context, workers)
-        with self.search as search:
+        with self.search as search, collection_of_new():
             while self._fill(dispatch):
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):

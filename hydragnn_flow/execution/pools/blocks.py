@@ -103,9 +103,9 @@ class Blocks:
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
-        # The nodes that take tasks, and what that was found from.
+        # The nodes that take tasks, and of what they were made: pools, those that take tasks, ends.
         self._hosts: list[Host] = []
-        self._hosts_of: tuple[list[Manager], dict[str, float]] = ([], {})
+        self._hosts_of: tuple[list[Manager], list[str], dict[str, float]] = ([], [], {})
         # Tasks that were sent to each worker pool, and the pools of those that have come back.
         self._given: Counter[str] = Counter()
         self._back: deque[str] = deque()
@@ -153,11 +153,16 @@ class Blocks:
     def hosts(self) -> list[Host]:
         """The nodes that take tasks, by the identifiers of their worker pools."""
         self._collect_back()
-        managers, ends = self._hosts_of
-        # Thousands of nodes are asked for many times a second, and seldom change.
-        if managers is not self._managers or ends != self._staying:
-            self._hosts_of = managers, ends = self._managers, self._staying
-            self._hosts = [Host(m.id, m.block, ends[m.block]) for m in self.usable]
+        managers, names, ends = self._hosts_of
+        staying = self._staying
+        if managers is self._managers and ends == staying:
+            return self._hosts
+        # Of thousands of nodes few have changed, if any, and many new objects cost more than many
+        # comparisons.
+        usable = self.usable
+        if (found := [manager.id for manager in usable]) != names or ends != staying:
+            self._hosts = [Host(m.id, m.block, staying[m.block]) for m in usable]
+        self._hosts_of = self._managers, found, staying
         return self._hosts
 
     @property
