@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
+import signal
+import time
 import weakref
+from collections.abc import Iterator
 
+import pytest
+
+from hydragnn_flow import garbage
 from hydragnn_flow.garbage import collection_of_new
 
 
@@ -15,25 +21,59 @@ class Ring:
         self.ring = self
 
 
-def test_a_full_collection_goes_through_what_is_new() -> None:
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each look makes a collection; nothing is left alone afterwards."""
+    monkeypatch.setattr(garbage, "SECONDS_BETWEEN_COLLECTIONS", 0.0)
     gc.collect()
+    yield
+    gc.unfreeze()
+
+
+def test_a_full_collection_goes_through_what_is_new() -> None:
     before = gc.get_freeze_count()
-    with collection_of_new():
+    with collection_of_new() as look:
         kept, ring = [Ring() for _ in range(100)], Ring()
         gone = weakref.ref(ring)
         del ring
-        gc.collect()
+        look()
         assert gone() is None, "garbage of a cycle was kept"
         assert gc.get_freeze_count() > before + len(kept), "they would be gone through again"
-        plain = [Ring()]
-        plain[0].ring = None  # type: ignore[assignment]
-        gc.collect()
-        gone = weakref.ref(plain.pop())
-        assert gone() is None, "what has no cycle goes at once"
         ring = kept.pop()
         gone = weakref.ref(ring)
         del ring
-        gc.collect()
+        look()
         assert gone() is not None, "it was looked at again"
-    gc.collect()
-    assert gone() is None, "it was kept for good"
+
+
+def test_no_full_collection_begins_by_itself() -> None:
+    before = gc.get_threshold()
+    with collection_of_new() as look:
+        look()
+        times = gc.get_stats()[2]["collections"]
+        kept = [[number] for number in range(200_000)]
+        assert gc.get_stats()[2]["collections"] == times
+        del kept
+    assert gc.get_threshold() == before
+
+
+def test_a_signal_during_a_collection_is_heard() -> None:
+    """Where the collector called a function of ours, its exception would be lost."""
+
+    class Ended(Exception):
+        pass
+
+    def end(*_: object) -> None:
+        raise Ended
+
+    before = signal.signal(signal.SIGALRM, end)
+    kept = [[[number]] for number in range(1_000_000)]
+    try:
+        with collection_of_new() as look, pytest.raises(Ended):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            look()
+            time.sleep(10)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    del kept

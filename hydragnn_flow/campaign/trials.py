@@ -77,8 +77,9 @@ class TrialPhase:
     def run(self, workers: Workers) -> list[TrialRecord]:
         """Search until every trial has ended; returns them."""
         dispatch = Dispatch(self.context, workers)
-        with self.search as search, collection_of_new():
+        with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
+                collect()
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
                     self._judge(task, result)

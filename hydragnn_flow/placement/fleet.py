@@ -143,7 +143,6 @@ class Fleet:
         """Say which nodes take work now; on others, what runs there goes on."""
         if hosts == self._hosts:
             return
-        self._hosts = [*hosts]
         coming = {host.name: host for host in hosts}
         for name, node in [*self._nodes.items()]:
             host = coming.pop(name, None)
@@ -155,6 +154,7 @@ class Fleet:
             node = self._nodes[name] = Node(host, [_Gcd() for _ in range(self.size)], False)
             node.free = self.size
             self._set(node, host, takes_work=True)
+        self._hosts = [*hosts]
 
     def begin(
         self, spots: Sequence[Spot], estimate: Estimate, until: float, now: float, *, alone: bool

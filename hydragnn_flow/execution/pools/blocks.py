@@ -57,6 +57,8 @@ _MOST_NAMES = 8
 _logger = logging.getLogger(__name__)
 # Time before its drain period from which nodes of a block may be missing [s].
 _SECONDS_OF_LEAVING = 10.0
+# What is left of a job is said in whole seconds, some time after it was asked for [s].
+_SECONDS_OF_A_CLOCK = 2.0
 
 
 class Blocks:
@@ -150,7 +152,7 @@ class Blocks:
         """Workers that take tasks."""
         return sum(manager.workers for manager in self.usable)
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> Sequence[Host]:
         """The nodes that take tasks, by the identifiers of their worker pools."""
         self._collect_back()
         managers, names, ends = self._hosts_of
@@ -387,7 +389,7 @@ class Blocks:
             if known is None:
                 continue
             block.not_listed = block.not_listed + 1 if known.state == "ended" else 0
-            if known.ends != math.inf:
+            if known.ends != math.inf and abs(known.ends - block.ends) > _SECONDS_OF_A_CLOCK:
                 block.ends = known.ends
             if block.managers:
                 continue  # workers that answer know better than a queue

@@ -199,7 +199,7 @@ class Pool:
         """Workers that are connected and take tasks."""
         return self._blocks.workers
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> Sequence[Host]:
         """The nodes that take work, known by the identifiers of their Parsl managers.
 
         Those to which the store is being brought get none until it is there.
