@@ -245,3 +245,7 @@ def assert_nothing_lost_or_repeated(campaign: Campaign, trials: int, rungs: Sequ
         ]
         assert [result.to_epoch for result in mine] == list(rungs[: len(mine)]), mine
         assert (record.state == "complete") == (len(mine) == len(rungs)), record
+        reached = 0
+        for result in filter(lambda result: result.to_epoch, campaign.of_trial(record.number)):
+            assert result.from_epoch >= reached, "trained again what was on record"
+            reached = result.to_epoch
