@@ -101,7 +101,7 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 @contextmanager
 def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
-    """The site's pool, started when first asked for: whatever is wrong is found before."""
+    """The site's pool, checked now and started when it is first asked for."""
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))

@@ -73,10 +73,10 @@ class Room:
         Parameters
         ----------
         width
-            How many it needs. They are those that are expected to be free first.
+            GCDs that it needs. Those that are expected to be free first are kept.
         is_late
-            Whether nothing is to begin on them before it, whatever is expected: then they are those
-            of which the most are free, a number that only grows.
+            Whether no other segment may begin on them before it, even if it is expected to end in
+            time. The nodes with the most free GCDs are kept then: that number only grows.
         """
         if self._kept is not None:
             return

@@ -417,7 +417,7 @@ class Blocks:
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int) -> None:
-        """Give back so many blocks that have been idle for a while, the least missed first."""
+        """Give back a number of blocks that have been idle for a while, the least missed first."""
         if surplus <= 0:
             self._surplus_since = None
             return

@@ -47,7 +47,7 @@ def check_site(
     exchanges : list of dict
         ``between`` which GCDs, with the answer of
         :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two of the
-        first node and two of different nodes, as far as there are so many.
+        first node, where it has two, and two of different nodes, where two answered.
 
     Raises
     ------
