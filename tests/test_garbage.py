@@ -25,9 +25,12 @@ class Ring:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each look makes a collection; nothing is left alone afterwards."""
     monkeypatch.setattr(garbage, "SECONDS_BETWEEN_COLLECTIONS", 0.0)
+    of_hypothesis = [*gc.callbacks]
+    gc.callbacks.clear()
     gc.collect()
     yield
     gc.unfreeze()
+    gc.callbacks[:] = of_hypothesis
 
 
 def test_a_full_collection_goes_through_what_is_new() -> None:
