@@ -108,14 +108,15 @@ class Campaign:
         return self.cluster.ask(*words)
 
     def said(self) -> str:
-        """The end of what the driver printed, of the ledger, and of what its jobs printed."""
+        """What the driver and its jobs printed last, who is at work, and the end of the ledger."""
         ledger = [
             f"{r.kind} {r.number} rung {r.rung} {r.status} on {r.node} {r.gcds}: {r.reason}"
             for r in self.results()[-20:]
         ]
         files = sorted((self.seen / "parsl").glob("*/submit_scripts/*.stderr"))
         jobs = [f"{file.name}: {file.read_text()[-1000:]}" for file in files]
-        return "\n".join([self.log.read_text()[-3000:], *ledger, *jobs])
+        at_work = f"at work: { {node: [*there] for node, there in self.at_work().items()} }"
+        return "\n".join([self.log.read_text()[-3000:], at_work, *ledger, *jobs])
 
     def results(self) -> list[SegmentResult]:
         """Segments that have ended, in the order of the ledger."""

@@ -14,8 +14,10 @@ from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 pytestmark = pytest.mark.slurm
 
 GANG = 4
-# GCDs of each trial; there are eight, two on each node.
+# GCDs of each trial. Those of one GCD fill the node that comes first; on two, they might take one
+# of each block, whichever comes first, and leave no block to the gang while they stand still.
 WIDTHS = (1, 1, GANG, 1)
+GCDS_OF_A_NODE = WIDTHS.count(1)
 TRIALS, EPOCHS = len(WIDTHS), 120
 # Between noticing a loss and going on elsewhere.
 SECONDS_TO_GO_ON = 60.0
@@ -23,11 +25,11 @@ NO_FAULT = ("ok", "lost", "interrupted")
 
 
 def begun(cluster: Cluster, folder: Path) -> Campaign:
-    """A campaign of single trials and gangs on two blocks of two nodes, two GCDs each."""
+    """A campaign of single trials and gangs on two blocks of two nodes."""
     space = SPACE | {"Resources.gcds": {"choices": [1, GANG]}}
     enqueue = [{"Resources.gcds": width} for width in WIDTHS]
     config = write_campaign(folder, TRIALS, EPOCHS, space=space, enqueue=enqueue)
-    campaign = Campaign(cluster, config, write_site(folder, gcds=2))
+    campaign = Campaign(cluster, config, write_site(folder, gcds=GCDS_OF_A_NODE))
     campaign.start()
     return campaign
 
@@ -36,7 +38,7 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 def a_gang_and_others(campaign: Campaign) -> Iterator[tuple[dict[str, set[int]], str]]:
     """Hold all trials while they train; who works where, and a node of the gang.
 
-    The gang has a block of its own, as the others have a GCD of the first block.
+    The gang has a block of its own, as the others have a node of the first block.
     """
     with campaign.held(TRIALS) as held:
         at_work = {node: set(campaign.at_work()[node]) for node in held}
