@@ -12,16 +12,21 @@ from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.campaign.view import View
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.execution import Site
-from hydragnn_flow.placement import Estimate, Gcd
+from hydragnn_flow.placement import Estimate, Gcd, too_large, useful_widths
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
 from hydragnn_flow.training.trivial import trivial_errors
 
+# Least time that a segment is to save by more GCDs: a part of it goes into joining their ranks [s].
+SECONDS_TO_JOIN = 20.0
+# Least fraction of its time that it is to save by twice as many.
+LEAST_GAIN = 0.1
+_UNKNOWN = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
 # Between seeds of a trial: more than there are trials.
 _SEEDS = 10_000_019
 _logger = logging.getLogger(__name__)
@@ -72,10 +77,9 @@ class Context:
         start_from: Path | None = None,
         decay: tuple[int, int] | None = None,
         repeat: int = 0,
-        width: int = 1,
-        results: Sequence[SegmentResult] = (),
+        width: int | None = 1,
     ) -> Task:
-        """A segment of a trial or member, :meth:`sized` for ``width`` GCDs after ``results``.
+        """A segment of a trial or member, for a number of GCDs; one or more of them if None.
 
         Members of one trial have different seeds by their ``repeat``.
 
@@ -108,45 +112,83 @@ class Context:
             mode=self.config.data.mode,
             scratch=self.site.node.scratch,
         )
-        epochs = until_epoch - done_epochs
-        spec, estimate = self._divided(spec, epochs, width, results)
-        return Task(
+        task = Task(
             spec=spec,
-            estimate=estimate,
-            epochs=epochs,
+            estimate=_UNKNOWN,
+            epochs=until_epoch - done_epochs,
             parameters=trial.parameters,
-            width=width,
+            trial=trial.number,
+            micro_batches=spec.network.Training.accumulation_steps,
+            is_flexible=width is None,
+            width=width or 1,
             ready_since=self.clock.monotonic(),
         )
+        return self.sized(task)
 
-    def sized(self, task: Task, width: int, results: Sequence[SegmentResult]) -> Task:
-        """A segment for a number of GCDs, with as many micro-batches as its memory needs.
+    def sized(self, task: Task) -> Task:
+        """A segment as it is to be sent now, on the fewest GCDs that it may have.
 
-        Parameters
-        ----------
-        task
-            The segment.
-        width
-            GCDs it is to have.
-        results
-            Of all segments before it, those of a member's trial included.
+        It has as many micro-batches as its memory needs. Where it cannot have so many, and is free
+        to have more GCDs, it has as many of those.
         """
-        spec = replace(task.spec, network=self.config.network_with(task.parameters))
-        spec, estimate = self._divided(spec, task.epochs, width, results)
+        widths = self._widths(task) if task.is_flexible else [task.width]
+        found = task
+        for width in widths:
+            found = self._on(task, width)
+            if not too_large(found.estimate, self.gcd):
+                break
+        micro_batches = found.spec.network.Training.accumulation_steps
+        if micro_batches > task.micro_batches:
+            _logger.info(
+                "%s: %d micro-batches a step, for %.3g GiB of the %.3g GiB of a GCD",
+                *(task, micro_batches, found.estimate.memory_gib, self.gcd.memory_gib),
+            )
+        return found
+
+    def shapes(self, task: Task) -> list[Task]:
+        """A segment on each number of GCDs that it may have, itself first.
+
+        To have more is of use where it saves a good part of the time, and more than it takes for
+        ranks to join each other.
+        """
+        found = [task]
+        widths = self._widths(task) if task.is_flexible else []
+        for width in widths:
+            if width > task.width:
+                wider, before = self._on(task, width), found[-1].seconds
+                saved = before - wider.seconds
+                if saved >= max(SECONDS_TO_JOIN, LEAST_GAIN * before):
+                    found.append(wider)
+        return found
+
+    def widest(self, network: NetworkConfig) -> int:
+        """GCDs whose ranks can all be given two graphs in every step, in one block.
+
+        With one graph each, two ranks take as long as one: they wait for each other's gradients.
+        """
+        graphs = self.store.manifest.splits[TRAIN].graphs
+        steps = self.estimator.steps_per_epoch(network)
+        return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
+
+    def _widths(self, task: Task) -> list[int]:
+        """Numbers of GCDs that a segment may have where it is free to have several."""
+        most = self.widest(task.spec.network)
+        return [*useful_widths(len(self.site.node.gcds), most)]
+
+    def _on(self, task: Task, width: int) -> Task:
+        """A segment on a number of GCDs, with as many micro-batches as its memory needs."""
+        network = task.spec.network.with_accumulation(task.micro_batches)
+        network, estimate = self.estimator.divide(network, task.epochs, width, self._results(task))
+        spec = replace(task.spec, network=network)
         return replace(task, spec=spec, estimate=estimate, width=width)
 
-    def _divided(
-        self, spec: SegmentSpec, epochs: int, width: int, results: Sequence[SegmentResult]
-    ) -> tuple[SegmentSpec, Estimate]:
-        """A segment with as many micro-batches as its memory needs, and its estimated cost."""
-        network, estimate = self.estimator.divide(spec.network, epochs, width, results)
-        if network is not spec.network:
-            _logger.info(
-                "%s %d: %d micro-batches a step, for %.3g GiB of the %.3g GiB of a GCD",
-                *(spec.kind, spec.number, network.Training.accumulation_steps),
-                *(estimate.memory_gib, self.gcd.memory_gib),
-            )
-        return replace(spec, network=network), estimate
+    def _results(self, task: Task) -> list[SegmentResult]:
+        """Of all segments before it, those of a member's trial included."""
+        results = self.ledger.trials.get(task.trial, [])
+        if task.spec.kind == "member":
+            mine = [one for one in self.ledger.members if one.number == task.spec.number]
+            return [*results, *mine]
+        return results
 
     def record(self, results: Sequence[SegmentResult]) -> None:
         """Put results on disk, then learn from them; only then may they be acted on.

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
@@ -16,7 +16,16 @@ from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import Fleet, Placement, Resident, Spot, place
+from hydragnn_flow.placement import (
+    AtWork,
+    Fleet,
+    Placement,
+    Resident,
+    Spot,
+    place,
+    to_place_anew,
+    widened,
+)
 from hydragnn_flow.segment import AGREED, SegmentResult
 
 SECONDS_BETWEEN_CHECKS = 0.5
@@ -24,6 +33,8 @@ SECONDS_BETWEEN_CHECKS = 0.5
 # end in a second, and each record makes some requests of the shared file system.
 SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
+# Time between two looks for segments that could go on over more GCDs [s].
+SECONDS_BETWEEN_LOOKS = 10.0
 # Time for all ranks of a gang to end when one has, before they are ended [s].
 SECONDS_TO_FOLLOW = 60.0
 _logger = logging.getLogger(__name__)
@@ -39,6 +50,8 @@ class _Sending:
     """Nodes, and the GCDs there, rank by rank."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
     """Results of the ranks of each part."""
+    is_released: bool = False
+    """Whether it was asked to stop at a checkpoint, to go on over other GCDs."""
 
     @property
     def is_gang(self) -> bool:
@@ -75,7 +88,9 @@ class Dispatch:
         self._follow_by: dict[_Sending, float] = {}
         self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
-        self._recorded = -math.inf
+        self._recorded = self._looked = -math.inf
+        self.could_grow_by = 0
+        """GCDs that segments at work could use beside their own, as of the last look."""
 
     @property
     def running(self) -> int:
@@ -102,8 +117,10 @@ class Dispatch:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
-    def begin(self, ready: Sequence[Task], most: float = math.inf) -> list[Task]:
+    def begin(self, ready: Sequence[Task], most: float = math.inf, to_come: int = 0) -> list[Task]:
         """Send those for which there are GCDs now; returns the others.
+
+        Where GCDs would idle, segments that are free to have more than one get several.
 
         Parameters
         ----------
@@ -111,13 +128,45 @@ class Dispatch:
             Segments that could run.
         most
             GCDs with nothing to do that may be given work.
+        to_come
+            Number of segments that are yet to be asked for, which have a right to GCDs too.
         """
-        placed, rest = place(ready, self.fleet, self._clock.monotonic(), most)
+        fleet, now = self.fleet, self._clock.monotonic()
+        for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
+        if for_these > len(ready) and any(task.is_flexible for task in ready):
+            enough = 0.0 if to_come else fleet.longest(now)
+            ready = widened(ready, int(for_these), self._context.shapes, enough)
+        placed, rest = place(ready, fleet, now, most)
         for placement in placed:
-            self.send(placement)
-        return rest
+            self._send(placement)
+        return [replace(task, wider=()) for task in rest]
 
-    def send(self, placement: Placement[Task]) -> None:
+    def reshape(self) -> None:
+        """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
+
+        They come back from :meth:`wait` as interrupted ones do. To be called where nothing is ready
+        that could use these GCDs.
+        """
+        now, fleet = self._clock.monotonic(), self.fleet
+        if now - self._looked < SECONDS_BETWEEN_LOOKS:
+            return
+        self._looked = now
+        at_work: dict[Resident, _Sending] = {}
+        may_grow = []
+        for sending in self._running:
+            if not sending.is_released and sending.task.is_flexible:
+                seconds = [(t.width, t.seconds) for t in self._context.shapes(sending.task)]
+                if len(seconds) > 1:
+                    at_work[sending.resident] = sending
+                    may_grow.append(AtWork(sending.resident, seconds))
+        self.could_grow_by = sum(one.seconds[-1][0] - one.seconds[0][0] for one in may_grow)
+        for resident in to_place_anew(may_grow, fleet, now):
+            sending = at_work[resident]
+            sending.is_released = True
+            _logger.info("%s is stopped, to go on over more GCDs", sending.task)
+            self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
+
+    def _send(self, placement: Placement[Task]) -> None:
         """Run a segment on the GCDs that the fleet has given it."""
         task, resident = placement.segment, placement.resident
         task = task.sent()

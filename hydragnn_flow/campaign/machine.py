@@ -76,6 +76,10 @@ class Workers(Protocol):
         """End the ranks of a gang on a node."""
         ...
 
+    def release(self, node: str, attempt: str) -> None:
+        """Have a segment that is on a node end by itself, with a checkpoint."""
+        ...
+
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         """Record how work on a node ended."""
         ...

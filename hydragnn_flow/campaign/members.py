@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +23,6 @@ from hydragnn_flow.ensemble.selection import Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import copy_file, patiently
 from hydragnn_flow.log import tell
-from hydragnn_flow.placement import Fleet, Placement, Room, plan_members, room_of
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import FILE, checkpoints, named_or_furthest
@@ -63,6 +60,7 @@ class MemberPhase:
         self, context: Context, selection: Selection, records: Sequence[TrialRecord]
     ) -> None:
         self.context, self.size = context, len(selection.chosen)
+        self._gcds = context.site.nodes * len(context.site.node.gcds)
         self._selection = selection
         self.line = [*selection.chosen, *selection.reserve]
         trials = {record.number: record for record in records}
@@ -91,18 +89,19 @@ class MemberPhase:
     def run(self, workers: Workers) -> list[Member]:
         """Train until every member has ended; returns how."""
         dispatch = Dispatch(self.context, workers)
-        waves = self._plan([self._task(k) for k in self._asked if k not in self._ended])
+        ready = [self._task(k) for k in self._asked if k not in self._ended]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before
         self._show()
-        while waves or dispatch.running:
-            dispatch.request_workers(sum(map(self._gcds_for, waves)))
-            waves = self._send(dispatch, waves)
+        while ready or dispatch.running:
+            could_use = sum(self.context.widest(task.spec.network) for task in ready)
+            could_use += dispatch.could_grow_by
+            dispatch.request_workers(min(could_use, self._gcds - dispatch.running))
+            ready = self._send(dispatch, ready)
+            if not ready:
+                dispatch.reshape()
             for task, result in dispatch.wait():
-                for again in self._judge(task, result):
-                    # Not on more GCDs than those that are free now, and before all others.
-                    width = min(task.width, self._widest(again, 1))
-                    waves.append([self._sized(replace(again, is_urgent=True), width)])
+                ready += self._judge(task, result)
             self._show()
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
         if not trained:
@@ -134,44 +133,14 @@ class MemberPhase:
             _logger.info("member %d is trained again: %s", result.number, result.reason)
             del self._ended[result.number]
 
-    def _plan(self, tasks: Sequence[Task]) -> list[list[Task]]:
-        """Give members their widths; those that share a node, or have several, are together."""
-        site = self.context.site
-        waves = plan_members(
-            [task.estimate.seconds for task in tasks],
-            site.nodes,
-            len(site.node.gcds),
-            [self._widest(task, len(tasks)) for task in tasks],
-        )
-        return [
-            [
-                self._sized(tasks[member], width)
-                for member, width in zip(wave.members, wave.widths, strict=True)
-            ]
-            for wave in waves
-        ]
-
-    def _send(self, dispatch: Dispatch, waves: Sequence[list[Task]]) -> list[list[Task]]:
-        """Send the members for which there are GCDs, the widest first; returns the others."""
-        now, waiting, placed = self.context.clock.monotonic(), [], list[Placement[Task]]()
-        with room_of(fleet := dispatch.fleet, now) as room:
-            for wave in sorted(waves, key=lambda wave: (not wave[0].is_urgent, -_width(wave))):
-                # Those that were planned side by side; or else whoever can begin.
-                if together := _together(fleet, room, wave, now):
-                    placed += together
-                    continue
-                left = []
-                for task in wave:
-                    alone = _together(fleet, room, [task], now)
-                    placed += alone
-                    left += [] if alone else [task]
-                if left:
-                    room.reserve(_width(left), is_late=False)
-                    waiting.append(left)
-        for placement in placed:
-            self._begin(placement.segment)
-            dispatch.send(placement)
-        return waiting
+    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
+        """Send the members for which there are GCDs, the longest first; returns the others."""
+        rest = dispatch.begin(ready, self._gcds - dispatch.running) if ready else []
+        waiting = {task.spec.number for task in rest}
+        for task in ready:
+            if task.spec.number not in waiting:
+                self._begin(task)
+        return rest
 
     def _begin(self, task: Task) -> None:
         """Put on disk, for `hydragnn-flow status`, when a member was sent."""
@@ -182,11 +151,6 @@ class MemberPhase:
             (folder / BEGUN).touch()
 
         self.context.ledger.write(touch)
-
-    def _gcds_for(self, wave: Sequence[Task]) -> int:
-        """GCDs of the nodes that a wave takes: several are whole ones."""
-        width, of_a_node = _width(wave), len(self.context.site.node.gcds)
-        return width if width <= of_a_node else -(-width // of_a_node) * of_a_node
 
     def _task(self, member: int) -> Task:
         context, trial, repeat = self.context, self.trials[member], self.line[member].repeat
@@ -212,13 +176,8 @@ class MemberPhase:
             start_from=None if from_scratch else self._checkpoint_of_trial(member),
             decay=(trained if scheduler is None else start, config.epochs),
             repeat=repeat,
-            results=self._of("trial", member),
+            width=None,
         )
-
-    def _sized(self, task: Task, width: int) -> Task:
-        member = task.spec.number
-        before = [*self._of("trial", member), *self._of("member", member)]
-        return self.context.sized(task, width, before)
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
         """Segments of a member, or of its trial before it."""
@@ -230,29 +189,15 @@ class MemberPhase:
     def _folder(self, member: int) -> Path:
         return member_folder(self.context.directory.ensemble, member)
 
-    def _widest(self, task: Task, members: int) -> int:
-        """Ranks that can all be given two graphs in every step, and find room in one batch job.
-
-        With one graph each, two ranks take as long as one: they wait for each other's gradients.
-        Of several jobs, each has as many members, for all to begin at once.
-        """
-        site, estimator = self.context.site, self.context.estimator
-        n_train = self.context.store.manifest.splits["trainset"].graphs
-        most = n_train // (2 * estimator.steps_per_epoch(task.spec.network))
-        nodes = site.nodes
-        if site.scheduler is not None and site.blocks > 1:
-            nodes = nodes // site.blocks // math.ceil(members / site.blocks)
-        return max(1, min(most, max(1, nodes) * len(site.node.gcds)))
-
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""
         if not self._has_ended(result):
             if result.status == "out_of_memory":
-                return [task]
+                return [self.context.sized(replace(task, is_urgent=True))]
             task = task.again(result)
             if not task.retries.is_hopeless:
                 log_retry(task, result)
-                return [task]
+                return [self.context.sized(task)]
             self._check_own_fault(result)
         before = len(self._asked)
         self._ended[task.spec.number] = result
@@ -365,29 +310,6 @@ class MemberPhase:
 
     def _show(self) -> None:
         self.context.view.step("ensemble", len(self._ended), len(self._asked))
-
-
-def _together(fleet: Fleet, room: Room, wave: Sequence[Task], now: float) -> list[Placement[Task]]:
-    """Members on one node, or one member on several; none if there is no room."""
-    seconds = max(task.seconds for task in wave)
-    spots = room.take(_width(wave), seconds)
-    if spots is None:
-        return []
-    ends = accumulate(task.width for task in wave)
-    return [
-        Placement(
-            task,
-            fleet.begin(
-                spots[end - task.width : end], task.estimate, now + task.seconds, now, alone=True
-            ),
-        )
-        for task, end in zip(wave, ends, strict=True)
-    ]
-
-
-def _width(wave: Sequence[Task]) -> int:
-    """GCDs of members that are placed together."""
-    return sum(task.width for task in wave)
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:

@@ -24,6 +24,12 @@ class Task(Placeable):
     """Epochs it is expected to train."""
     parameters: dict[str, Any]
     """Values of the trial by path."""
+    trial: int
+    """Number of the trial, which for a member is that it comes from."""
+    micro_batches: int = 1
+    """Micro-batches of a step that the trial asks for; it may be sent with more."""
+    is_flexible: bool = False
+    """Whether the placer may give it more GCDs."""
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
 
@@ -46,7 +52,7 @@ class Task(Placeable):
         )
 
     def again(self, end: SegmentResult) -> Task:
-        """The segment, as it was sent, once more after a bad end.
+        """The segment, as it was sent, once more after a bad end or to be placed anew.
 
         One that got further, and so has left a checkpoint, has its failures forgotten. Waits for a
         disk that is gone for a while.
@@ -56,7 +62,8 @@ class Task(Placeable):
         is_lost = end.status in ("lost", "refused", "interrupted")
         retries = before.lost() if is_lost else before.failed()
         spec = replace(self.spec, may_have_begun=True)
-        return replace(self, spec=spec, retries=retries, is_urgent=True)
+        epochs = min(self.epochs, spec.until_epoch - end.to_epoch)
+        return replace(self, spec=spec, epochs=epochs, retries=retries, is_urgent=True, wider=())
 
     def __str__(self) -> str:
         return f"{self.spec.kind} {self.spec.number}"

@@ -62,6 +62,8 @@ class TrialPhase:
         self._ready: list[Task] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
+        base = config.network_with({})
+        self._widest = context.widest(base) if config.gcds({}) is None else 1
         self._has_room = False
         self._troubled: set[int] = set()
         self._impossible = 0
@@ -80,6 +82,8 @@ class TrialPhase:
         with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
                 collect()
+                if not (self._ready or self._has_room):
+                    dispatch.reshape()
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
                     self._judge(task, result)
@@ -102,7 +106,8 @@ class TrialPhase:
             Whether anything is left to do.
         """
         left = max(0, self.context.config.search.trials - self.search.asked)
-        more = left + sum(task.width for task in self._ready)
+        more = left * self._widest + dispatch.could_grow_by
+        more += sum(max(task.width, self._widest * task.is_flexible) for task in self._ready)
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
         # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.
         self._has_room = self._fill_some(dispatch)
@@ -130,7 +135,10 @@ class TrialPhase:
         """Put new trials on disk, then send what there is room for; returns the rest."""
         self.context.ledger.write(self.search.commit)
         self._kept.delete()
-        return dispatch.begin(self._ready, self._gcds - dispatch.running) if self._ready else []
+        if not self._ready:
+            return []
+        to_come = self.context.config.search.trials - self.search.asked
+        return dispatch.begin(self._ready, self._gcds - dispatch.running, max(0, to_come))
 
     def _wanted(self, dispatch: Dispatch) -> int:
         """GCDs for which more segments are to be made ready.
@@ -204,6 +212,7 @@ class TrialPhase:
 
     def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> Task:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
+        gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
             "trial",
             trial.number,
@@ -214,8 +223,7 @@ class TrialPhase:
             done_epochs=epochs[rung - 1] if rung else 0,
             begin_with=results[-1].checkpoint if results else "",
             may_have_begun=may_have_begun,
-            width=min(self.context.config.gcds(trial.parameters), self._gcds),
-            results=results,
+            width=None if gcds is None else min(gcds, self._gcds),
         )
 
     def _judge(self, task: Task, result: SegmentResult) -> None:
@@ -268,7 +276,7 @@ class TrialPhase:
         self._troubled.add(task.spec.number)
         if not task.retries.is_hopeless:
             log_retry(task, result)
-            self._ready.append(task)
+            self._ready.append(self.context.sized(task))
         elif not self._succeeded and len(self._troubled) > 1:
             # No segment has ever worked, so it is not the trials; they keep their chance.
             raise CampaignStopped(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -66,8 +66,18 @@ class EnsembleConfig(Section):
         return values
 
 
+class ResourcesConfig(Section):
+    """`resources`: what a trial or member gets of the machine."""
+
+    gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """GCDs of a trial, over which it trains by DDP. ``auto`` gives it one, and more where GCDs
+    would idle otherwise and its steps are large enough. The number of GCDs changes its time, not
+    its result. ``search.space`` may vary it by the path ``Resources.gcds``. Members have what
+    ``auto`` gives."""
+
+
 class RunConfig(Section):
-    """A campaign: data, network, search, ensemble."""
+    """A campaign: data, network, search, ensemble, resources."""
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
@@ -79,6 +89,7 @@ class RunConfig(Section):
     """HydraGNN's JSON: written in place, or the name of a file beside this one."""
     search: SearchConfig
     ensemble: EnsembleConfig
+    resources: ResourcesConfig = ResourcesConfig()
 
     @field_validator("name")
     @classmethod
@@ -144,9 +155,10 @@ class RunConfig(Section):
             place[key] = [value] * len(there) if many else value
         return section
 
-    def gcds(self, parameters: Mapping[str, Any]) -> int:
-        """GCDs that a trial asks for: one, where `Resources.gcds` is not among its parameters."""
-        return int(parameters.get(GCDS, 1))
+    def gcds(self, parameters: Mapping[str, Any]) -> int | None:
+        """GCDs that a trial asks for; None where the placer chooses."""
+        asked = parameters.get(GCDS, self.resources.gcds)
+        return None if asked == "auto" else int(asked)
 
     @property
     def num_epoch(self) -> int:

@@ -5,9 +5,10 @@ from hydragnn_flow.placement.fleet import Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
 from hydragnn_flow.placement.room import Room, room_of
-from hydragnn_flow.placement.waves import Wave, plan_members
+from hydragnn_flow.placement.shapes import AtWork, to_place_anew, useful_widths, widened
 
 __all__ = [
+    "AtWork",
     "CostModel",
     "Estimate",
     "Fleet",
@@ -20,11 +21,12 @@ __all__ = [
     "Sizes",
     "Spot",
     "Taken",
-    "Wave",
     "Work",
     "WorkInterpolation",
     "place",
-    "plan_members",
     "room_of",
+    "to_place_anew",
     "too_large",
+    "useful_widths",
+    "widened",
 ]

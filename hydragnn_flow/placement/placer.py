@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hydragnn_flow.placement.cost_model import Estimate, Gcd
-from hydragnn_flow.placement.fleet import Fleet, Resident
-from hydragnn_flow.placement.room import room_of
+from hydragnn_flow.placement.fleet import Fleet, Resident, Spot
+from hydragnn_flow.placement.room import Room, room_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # A segment of several GCDs that has waited for this many times the length of the longest is not
 # overtaken any more: the estimates that let others overtake it have been wrong.
@@ -28,6 +31,12 @@ class Placeable:
     """Time from which it could have run [s]."""
     is_urgent: bool = False
     """Whether it was cut short: its progress is of no use before it continues."""
+    wider: tuple[Self, ...] = ()
+    """The segment on more GCDs, which it may have where they are free; the most come last."""
+
+    def shapes(self) -> list[Self]:
+        """The segment on each number of GCDs that it may have now, the most first."""
+        return [*reversed(self.wider), self]
 
     @property
     def seconds(self) -> float:
@@ -53,10 +62,10 @@ def place(
     """Choose what begins now, and put it on GCDs of the fleet.
 
     Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
-    (1969)). Each goes on a GCD with nothing to do. When none is left, segments of one GCD join
-    others at work, where memory and computing time allow, on the GCD with the fewest; one that
-    fills a GCD keeps it to itself. As soon as one of those on a GCD ends, another may join the
-    rest.
+    (1969)). Each goes on a GCD with nothing to do, or on as many as it may have that are side by
+    side. When none is left, segments of one GCD join others at work, where memory and computing
+    time allow, on the GCD with the fewest; one that fills a GCD keeps it to itself. As soon as one
+    of those on a GCD ends, another may join the rest.
 
     Among the segments of several GCDs, the one that has waited longest goes before all that were
     not cut short. If no node has enough free GCDs, or no block enough free nodes, it has a
@@ -90,7 +99,7 @@ def place(
     rest: list[Segment] = []
     with room_of(fleet, now, most) as room:
         for segment in _in_order(ready, now, patience):
-            spots = room.take(segment.width, segment.seconds)
+            shape, spots = _widest(segment, room)
             if spots is None and segment.width == 1:
                 spot = room.join(segment.estimate, segment.seconds)
                 spots = None if spot is None else [spot]
@@ -101,10 +110,19 @@ def place(
                 rest.append(segment)
                 continue
             resident = fleet.begin(
-                spots, segment.estimate, now + segment.seconds, now, alone=segment.width > 1
+                spots, shape.estimate, now + shape.seconds, now, alone=shape.width > 1
             )
-            placed.append(Placement(segment, resident))
+            placed.append(Placement(shape, resident))
     return placed, rest
+
+
+def _widest(segment: Segment, room: Room) -> tuple[Segment, list[Spot] | None]:
+    """The segment on as many GCDs as it may have and are free; on its own number at least."""
+    for shape in segment.shapes():
+        spots = room.take(shape.width, shape.seconds)
+        if spots is not None:
+            return shape, spots
+    return segment, None
 
 
 def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Segment]:

@@ -67,6 +67,9 @@ class FakePool:
     def call_off(self, node: str, attempt: str, reason: str) -> None:
         self.called_off.append((node, attempt, reason))
 
+    def release(self, node: str, attempt: str) -> None:
+        raise AssertionError("its segments end at once")
+
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         task: Future[list[SegmentResult]] = Future()
         self.placed += [(rank, node) for rank in ranks]

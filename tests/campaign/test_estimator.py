@@ -120,7 +120,7 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     own = ended(task(context, 8, SCHNET), 12.0)
     context.record([own])
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
-    estimate = task(context, 8, SCHNET, **following, results=[own]).estimate
+    estimate = task(context, 8, SCHNET, **following).estimate
     assert estimate.seconds == pytest.approx(12.0 * 1.25 * estimate.uncorrected_seconds)
     other = task(context, 9, SCHNET, **following).estimate
     assert other.seconds == pytest.approx(3.0 * 1.25 * other.uncorrected_seconds, rel=0.3)
@@ -137,7 +137,7 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start
     shared = packed[0]
     following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
     for driver in (context, start()):
-        after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
+        after = [task(driver, 8, SCHNET, **following) for own in (shared, alone)]
         seconds = [then.estimate.seconds for then in after]
         assert seconds[0] == pytest.approx(seconds[1], rel=0.12), "not 1.5 times"
 
@@ -159,7 +159,7 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
         assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * margin * net)
     again = task(start(), 1, SCHNET).estimate
     assert again.memory_gib == task(context, 1, SCHNET).estimate.memory_gib
-    own = task(context, 0, SCHNET, rung=1, results=[known]).estimate
+    own = task(context, 0, SCHNET, rung=1).estimate
     net = own.uncorrected_memory_gib - GCD.process_gib
     assert own.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[2] * net)
 

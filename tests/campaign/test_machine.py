@@ -80,6 +80,8 @@ class Simulated:
 
     def call_off(self, node: str, attempt: str, reason: str) -> None: ...
 
+    def release(self, node: str, attempt: str) -> None: ...
+
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         places = {(node, rank.gcd) for rank in ranks}
         self._busy.update(places)

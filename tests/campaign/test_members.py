@@ -14,13 +14,14 @@ from phase_cases import (
     Campaign,
     FakePool,
     badly,
-    hosts,
+    change_gcd,
     leave_checkpoint,
     member_phase,
     run,
     well,
 )
 
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.ensemble.failed_members import failed_members
@@ -95,9 +96,15 @@ def test_members(campaign: Campaign) -> None:
     assert not pools.sent
 
 
+def of_hours(context: Context) -> Context:
+    """With GCDs so slow that more of them are worth their trouble."""
+    change_gcd(context, flops=1e5, bandwidth=1e5, most_segments=1)
+    return context
+
+
 def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = campaign(**LARGE_STEPS)
+    context = of_hours(campaign(**LARGE_STEPS))
     context.site = replace(SITE, nodes=3)
     pools = FakePool(well, nodes=3)
     members = member_phase(context, trials[:2]).run(pools)
@@ -110,26 +117,25 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     assert len(others) == 1 and others.isdisjoint(nodes), "the other has a node of its own"
 
 
-def test_a_member_wider_than_the_nodes_there_are_keeps_none_of_them_idle(
-    campaign: Campaign,
-) -> None:
-    """Its other nodes may wait in a queue for hours, or have been lost."""
+def test_members_wait_for_no_node_that_is_yet_to_come(campaign: Campaign) -> None:
+    """It may wait in a queue for hours, or have been lost."""
+    trials, _ = run(campaign(**LARGE_STEPS), well)
+    context = of_hours(campaign(**LARGE_STEPS))
+    context.site = replace(SITE, nodes=3)
+    pools = FakePool(well, nodes=1)
+    members = member_phase(context, trials[:2]).run(pools)
+    assert all(not member.reason for member in members)
+    assert [rank.world for rank in pools.ranks] == [1, 1]
 
-    class Growing(FakePool):
-        asked = 0
 
-        def hosts(self) -> list[Host]:
-            self.asked += 1
-            assert self.asked < 100, "nothing is sent"
-            return hosts(3 if self.ranks else 1)
-
+def test_members_that_would_take_moments_have_a_gcd_each(campaign: Campaign) -> None:
+    """To join several takes longer than they save."""
     trials, _ = run(campaign(**LARGE_STEPS), well)
     context = campaign(**LARGE_STEPS)
     context.site = replace(SITE, nodes=3)
-    pools = Growing(well)
-    members = member_phase(context, trials[:2]).run(pools)
-    assert all(not member.reason for member in members)
-    assert [rank.world for rank in pools.ranks] == [2, 2, 4, 4, 4, 4]
+    pools = FakePool(well, nodes=3)
+    member_phase(context, trials[:2]).run(pools)
+    assert [rank.world for rank in pools.ranks] == [1, 1]
 
 
 def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
@@ -140,37 +146,29 @@ def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
             return [Host(f"node{k}", f"block{k // 2}") for k in range(4)]
 
     trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = campaign(**LARGE_STEPS)
+    context = of_hours(campaign(**LARGE_STEPS))
     context.site = replace(SITE, nodes=4, blocks=2, scheduler="slurm")
     phase = member_phase(context, trials[:3])
     pools = TwoJobs(well)
-    rest = phase._send(
-        Dispatch(context, pools), phase._plan([phase._task(k) for k in phase._asked])
-    )
-    assert rest == []
+    assert phase._send(Dispatch(context, pools), [phase._task(k) for k in phase._asked]) == []
     assert {rank.spec.number for rank in pools.ranks} == {0, 1, 2}
+    assert max(rank.world for rank in pools.ranks) == 4
+    for number in range(3):
+        nodes = {node for rank, node in pools.placed if rank.spec.number == number}
+        assert len({int(node[-1]) // 2 for node in nodes}) == 1, "ranks in several jobs"
 
 
-def test_members_begin_one_by_one_where_they_cannot_side_by_side(campaign: Campaign) -> None:
-    """And one that is repeated before those that were planned."""
-
-    def one_left(pools: FakePool) -> Dispatch:
-        dispatch = Dispatch(context, pools)
-        for spot in (Spot("node0", 1), Spot("node1", 0), Spot("node1", 1)):
-            dispatch.fleet.begin([spot], first.estimate, 1e9, 0.0, alone=True)
-        return dispatch
-
+def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
-    context = campaign()
+    context = of_hours(campaign())
     phase = member_phase(context, trials[:3])
-    first, second, again = (phase._sized(phase._task(k), 1) for k in range(3))
-    pools = FakePool(well, nodes=2)
-    rest = phase._send(one_left(pools), [[first, second], [replace(again, is_urgent=True)]])
+    first, second, again = (phase._task(k) for k in range(3))
+    pools = FakePool(well, nodes=1)
+    dispatch = Dispatch(context, pools)
+    dispatch.fleet.begin([Spot("node0", 1)], first.estimate, 1e9, 0.0, alone=True)
+    rest = phase._send(dispatch, [first, second, replace(again, is_urgent=True)])
     assert [rank.spec.number for rank in pools.ranks] == [2]
-    assert [[task.spec.number for task in wave] for wave in rest] == [[0, 1]]
-    pools = FakePool(well, nodes=2)
-    rest = phase._send(one_left(pools), [[first, second]])
-    assert [[task.spec.number for task in wave] for wave in rest] == [[1]]
+    assert sorted(task.spec.number for task in rest) == [0, 1]
 
 
 def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campaign) -> None:

@@ -39,7 +39,7 @@ from hydragnn_flow.execution.pools.workers_file import (
 )
 from hydragnn_flow.execution.site import LABEL, Site
 from hydragnn_flow.execution.workers.rank import Rank
-from hydragnn_flow.execution.workers.worker import call_off, run_ranks
+from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
@@ -281,6 +281,16 @@ class Pool:
             As :meth:`submit`.
         """
         self.submit(call_off, attempt, reason, manager=node, may_be_held=True)
+
+    def release(self, node: str, attempt: str) -> None:
+        """Have a segment end by itself, with a checkpoint, so that it can be placed anew.
+
+        Raises
+        ------
+        CampaignStopped
+            As :meth:`submit`.
+        """
+        self.submit(release, attempt, manager=node, may_be_held=True)
 
     def _answered(self, answer: Future[Any], task: Future[Any]) -> None:
         error = task.exception()

@@ -103,6 +103,12 @@ class RankRun:
             if self._trainer is not None:
                 self._trainer.stop()
 
+    def release(self) -> None:
+        """Have the segment end by itself, with a checkpoint; its process goes on with others."""
+        with self._lock:
+            if self._trainer is not None:
+                self._trainer.release(self.spec.attempt)
+
     def call_off(self, reason: str) -> None:
         """End the rank, which would wait for others in vain."""
         self._called_off = self._called_off or f"{ANOTHER_RANK}: {reason}"

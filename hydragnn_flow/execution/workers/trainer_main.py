@@ -27,6 +27,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
     ARGUMENT,
     CALL,
     LAST,
+    RELEASE,
     SECONDS_BETWEEN_SIGNS,
     SECONDS_TO_SAVE,
     SHARE,
@@ -54,6 +55,8 @@ class _Asked:
         self.is_idle = threading.Event()
         """Whether all that was done is in a checkpoint."""
         self.is_idle.set()
+        self.released = ""
+        """Attempt of the segment that was last asked to end by itself."""
         self.share = 1.0
         """Fraction of its GCD's energy counters that this process is to count."""
 
@@ -63,6 +66,8 @@ class _Asked:
             message = json.loads(line)
             if SHARE in message:
                 self.share = message[SHARE]
+            elif RELEASE in message:
+                self.released = message[RELEASE]
             else:
                 self.requests.put(message)
         self.stop.set()
@@ -160,17 +165,20 @@ def _train(
     # Other ranks do not come to know by themselves, as they do when all agree to stop.
     cut_short: Status = "interrupted" if size == 1 else "lost"
 
+    def should_stop() -> bool:
+        return asked.stop.is_set() or asked.released == spec.attempt != ""
+
     def ended(status: Status, reason: str) -> dict[str, Any]:
         return vars(TrainingOutcome.cut_short(status, reason, started))
 
     try:
-        with _rendezvous(request, asked.stop.is_set) as store:
+        with _rendezvous(request, should_stop) as store:
             world = join(rank, size, store, device)
             outcome = run_segment(
                 spec,
                 device=device,
                 world=world,
-                should_stop=asked.stop.is_set,
+                should_stop=should_stop,
                 energy_fraction=lambda: asked.share,
                 alive=alive,
             )

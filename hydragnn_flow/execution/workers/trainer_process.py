@@ -28,6 +28,8 @@ LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"
 """Key of a message with the fraction of its GCD's energy counters that the process is to count."""
+RELEASE = "release"
+"""Key of a message with the attempt of a segment that is to end by itself, with a checkpoint."""
 ALIVE = "alive"
 """Key of a sign of life, with the longest training step so far [s]; 0 before the first."""
 SECONDS_BETWEEN_SIGNS = 1.0
@@ -83,6 +85,14 @@ class TrainerProcess(JsonProcess):
     def stop(self) -> None:
         """Have the process end, with a checkpoint of the segment at work."""
         self._process.terminate()
+
+    def release(self, attempt: str) -> None:
+        """Have a segment end by itself, with a checkpoint; the process goes on with others.
+
+        Nothing happens if the process is at work on another by now.
+        """
+        with suppress(ProcessDied):  # which whoever waits for its answer comes to know
+            self.send({RELEASE: attempt})
 
     def share(self, fraction: float) -> None:
         """Have the process count a fraction of what its GCD's energy counters see."""

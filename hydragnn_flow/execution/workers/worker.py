@@ -122,6 +122,22 @@ def call_off(attempt: str, reason: str) -> None:
         run.call_off(reason)
 
 
+def release(attempt: str) -> None:
+    """Have a segment of this node end by itself, with a checkpoint, if it is at work here.
+
+    The ranks of a gang agree to stop, so it is enough to ask those of one node.
+
+    Parameters
+    ----------
+    attempt
+        Of the segment, as it was sent.
+    """
+    with _lock:
+        runs = _running.get(attempt, [])
+    for run in runs:
+        run.release()
+
+
 def run_function(
     node: Node, function: str, argument: dict[str, Any], gcd: int | None = None
 ) -> TaskEnd:
