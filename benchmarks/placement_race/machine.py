@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.placement import Host
@@ -26,6 +26,7 @@ class Truth:
     """On its GCDs, alone there [s]."""
     busy: float
     """Part of a GCD's time that it computes."""
+    n: int = 1
 
 
 @dataclass(eq=False)
@@ -61,6 +62,9 @@ class Machine:
     nodes: Sequence[Host]
     truth: Callable[[SegmentSpec, int], Truth]
     overhead: float = 0.0
+    trace: list[float] = field(default_factory=list)
+    gcds: int = 0
+    mem: Any = None
     now: float = 0.0
     busy_seconds: float = 0.0
     """Time that GCDs computed, added up [s]."""
@@ -136,6 +140,11 @@ class Machine:
         if number != running.number:
             return  # its pace has changed since
         self.now = max(self.now, end)
+        while self.trace and self.now >= self.trace[0]:
+            self.trace.pop(0)
+            for there in {id(r): r for o in self._on.values() for r in o}.values():
+                self._progress(there)
+            print(f"{self.now:7.0f} busy {self.busy_seconds/self.gcds/self.now:.3f} now {sum(min(1, sum(r.truth.busy for r in o)) for o in self._on.values())/self.gcds:.3f} mem {sum(self.mem(r.spec)/r.truth.n for o in self._on.values() for r in o)/self.gcds/58:.3f} held {sum(map(bool, self._on.values()))/self.gcds:.3f} running {len(self._at)} per gcd {sum(map(len, self._on.values()))/self.gcds:.2f}", flush=True)
         self._progress(running)
         spec = running.spec
         del self._at[spec.attempt]

@@ -184,11 +184,15 @@ def campaign(
 
     def truth(spec: SegmentSpec, width: int) -> Truth:
         model = foreseen.model(spec.network)
-        return Truth(model.on(width), model.busy)
+        return Truth(model.on(width), model.busy, width)
 
     hosts = [Host(f"n{n}", "block") for n in range(site.nodes)]
     machine = Machine(hosts, truth, overhead=2.0)
     context.clock = machine
+    import os
+    machine.trace = [float(t) for t in range(250, 9000, 250)] if "TRACE" in os.environ else []
+    machine.gcds = gcds
+    machine.mem = lambda spec: foreseen.model(spec.network).memory_gib
     begin = time.process_time()
     TrialPhase(context).run(machine)
     return Ran(

@@ -17,7 +17,6 @@ from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
-    AtWork,
     Fleet,
     Placement,
     Resident,
@@ -83,7 +82,7 @@ class Dispatch:
         self._clock = context.clock
         site = context.site
         self._fleet = Fleet(context.gcd, len(site.node.gcds), site.gcds_of_a_block)
-        self._running: set[_Sending] = set()
+        self._running: dict[_Sending, None] = {}  # in the order in which they were sent
         # When the other ranks of a gang are to have ended too, by the campaign's clock [s].
         self._follow_by: dict[_Sending, float] = {}
         self._done: SimpleQueue[_Ended] = SimpleQueue()
@@ -151,16 +150,19 @@ class Dispatch:
         if now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
-        at_work: dict[Resident, _Sending] = {}
-        may_grow = []
-        for sending in self._running:
-            if not sending.is_released and sending.task.is_flexible:
-                seconds = [(t.width, t.seconds) for t in self._context.shapes(sending.task)]
-                if len(seconds) > 1:
-                    at_work[sending.resident] = sending
-                    may_grow.append(AtWork(sending.resident, seconds))
-        self.could_grow_by = sum(one.seconds[-1][0] - one.seconds[0][0] for one in may_grow)
-        for resident in to_place_anew(may_grow, fleet, now):
+        at_work = {
+            sending.resident: sending
+            for sending in self._running
+            if sending.task.is_flexible and not sending.is_released
+        }
+        self.could_grow_by = 0
+
+        def times(resident: Resident) -> list[tuple[int, float]]:
+            found = [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
+            self.could_grow_by += found[-1][0] - found[0][0]
+            return found
+
+        for resident in to_place_anew(at_work, times, fleet, now):
             sending = at_work[resident]
             sending.is_released = True
             _logger.info("%s is stopped, to go on over more GCDs", sending.task)
@@ -175,7 +177,7 @@ class Dispatch:
             _logger.info("%s gets a width of %d", task, len(spots))
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
         sending = _Sending(task, resident, parts)
-        self._running.add(sending)
+        self._running[sending] = None
         now, number = self._clock.monotonic(), 0
         for part, (node, there) in enumerate(parts):
             left = self._fleet.ends(node) - now
@@ -210,7 +212,8 @@ class Dispatch:
         if pause > 0 and not at_once and len(self._running) > MANY:
             self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
         finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
-        self._running.difference_update(sending for sending, _ in finished)
+        for sending, _ in finished:
+            del self._running[sending]
         ended = [(sending.task, _result(sending, together)) for sending, together in finished]
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded

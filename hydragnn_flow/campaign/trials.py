@@ -150,8 +150,12 @@ class TrialPhase:
         free = min(fleet.free, self._gcds - dispatch.running)
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
+        import os
         is_first = not dispatch.running
-        return int(not self._ready and (is_first or fleet.may_share))
+        if is_first or not fleet.may_share:
+            return int(not self._ready and is_first)
+        c = max(1, int(self._gcds * float(os.environ.get("CAND", "0"))))
+        return max(0, c - len(self._ready))
 
     def _gather(self, wanted: int, running: int) -> bool:
         """Make segments ready for a number of GCDs; returns whether any were made."""

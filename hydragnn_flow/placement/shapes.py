@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 
 from hydragnn_flow.placement.fleet import Fleet, Node, Resident
 from hydragnn_flow.placement.placer import Segment
@@ -12,6 +14,8 @@ from hydragnn_flow.placement.placer import Segment
 # A segment at work is stopped and placed anew where that saves this much of the time to its end
 # [s], and this fraction of it. To stop, to read the checkpoint and to join takes a part of that.
 LEAST_SAVED, LEAST_SAVED_FRACTION = 60.0, 0.25
+# A segment that is expected to need less than this part of another's time ends before it.
+SURELY_BEFORE = 0.4
 
 Shapes = Callable[[Segment], Sequence[Segment]]
 """A segment -> the same segment on each number of GCDs that it may have, itself first."""
@@ -87,26 +91,25 @@ def widened(
     ]
 
 
-@dataclass(frozen=True)
-class AtWork:
-    """A segment at work that may go on over more GCDs."""
-
-    resident: Resident
-    seconds: Sequence[tuple[int, float]]
-    """(GCDs, time [s]) of all of the segment, for each number of GCDs that it may have; those it
-    has come first."""
+Times = Sequence[tuple[int, float]]
+"""(GCDs, time [s]) of a segment for each number of GCDs that it may have, its own first."""
 
 
-def to_place_anew(at_work: Sequence[AtWork], fleet: Fleet, now: float) -> list[Resident]:
+def to_place_anew(
+    at_work: Iterable[Resident], times: Callable[[Resident], Times], fleet: Fleet, now: float
+) -> list[Resident]:
     """Choose segments at work that are to stop at a checkpoint and go on over more GCDs.
 
     For a time in which GCDs have nothing to do and nothing is ready. The segment that would end
-    last is the first; each gets the largest number of GCDs that are free beside its own.
+    last is the first; each gets the largest number of GCDs that are free beside its own. Those that
+    end before the last of these in any case are left alone.
 
     Parameters
     ----------
     at_work
-        Segments at work on GCDs of their own.
+        Segments at work that may have more GCDs.
+    times
+        What all of each takes.
     fleet
         The GCDs.
     now
@@ -118,20 +121,21 @@ def to_place_anew(at_work: Sequence[AtWork], fleet: Fleet, now: float) -> list[R
         Those to be stopped.
     """
     idle = _Idle(fleet)
-    chosen = []
-    order = sorted(at_work, key=lambda one: -one.resident.remaining(now))
-    for one in order:
-        remaining = one.resident.remaining(now)
-        if remaining < LEAST_SAVED or not idle.gcds:
+    chosen, last = [], 0.0
+    for resident in sorted(at_work, key=lambda one: -one.remaining(now)):
+        remaining = resident.remaining(now)
+        if remaining < max(LEAST_SAVED, SURELY_BEFORE * last) or not idle.gcds:
             break
-        (_, whole), *wider = one.seconds
+        (_, whole), *wider = times(resident)
         for width, seconds in reversed(wider):
-            saved = remaining * (1 - seconds / whole)
-            if saved < max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining):
+            new = remaining * seconds / whole
+            if remaining - new < max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining):
                 continue
-            if idle.take(width, one.resident):
-                chosen.append(one.resident)
+            if idle.take(width, resident):
+                chosen.append(resident)
+                remaining = new
                 break
+        last = max(last, remaining)
     return chosen
 
 
@@ -139,35 +143,44 @@ class _Idle:
     """GCDs with nothing to do, by node, of which some are promised."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._size = fleet.size
-        self._nodes: dict[str, Node] = {node.host.name: node for node in fleet.nodes}
-        self._free = {name: node.free for name, node in self._nodes.items()}
-        self.gcds = sum(self._free.values())
+        self._size, self.gcds = fleet.size, 0
+        self._nodes: dict[str, Node] = {}
+        self._by_free: list[dict[str, None]] = [{} for _ in range(fleet.size + 1)]
+        self._whole: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._free: dict[str, int] = {}
+        for node in fleet.nodes:
+            self._nodes[node.host.name] = node
+            self._set(node.host.name, node.free)
 
     def take(self, width: int, resident: Resident) -> bool:
         """Promise GCDs to a segment, those it has among them; says whether there are enough."""
-        free = dict(self._free)
-        for spot in resident.spots:
-            if spot.node in free:
-                free[spot.node] += 1
-        if width <= self._size:
-            found = [name for name in free if free[name] >= width]
-            taken = [min(found, key=lambda name: free[name])] if found else []
-            each = width
-        else:
-            taken, each = self._whole(free, -(-width // self._size)), self._size
-        if not taken:
-            return False
+        own = [spot.node for spot in resident.spots if spot.node in self._nodes]
+        for name in own:
+            self._set(name, self._free[name] + 1)
+        taken, each = self._found(width)
         for name in taken:
-            free[name] -= each
-        self._free = free
-        self.gcds = sum(free.values())
-        return True
+            self._set(name, self._free[name] - each)
+        if not taken:
+            for name in own:
+                self._set(name, self._free[name] - 1)
+        return bool(taken)
 
-    def _whole(self, free: dict[str, int], number: int) -> list[str]:
-        """Whole nodes of one block."""
-        blocks: dict[str, list[str]] = {}
-        for name, left in free.items():
-            if left == self._size:
-                blocks.setdefault(self._nodes[name].host.block, []).append(name)
-        return next((names[:number] for names in blocks.values() if len(names) >= number), [])
+    def _found(self, width: int) -> tuple[list[str], int]:
+        """Nodes that have so many GCDs, and how many of each."""
+        if width <= self._size:
+            fitting = (names for names in self._by_free[width:] if names)
+            return [next(iter(names)) for names in islice(fitting, 1)], width
+        number = -(-width // self._size)
+        blocks = (names for names in self._whole.values() if len(names) >= number)
+        return [*islice(next(blocks, {}), number)], self._size
+
+    def _set(self, name: str, free: int) -> None:
+        before = self._free.get(name, 0)
+        self._by_free[before].pop(name, None)
+        self._by_free[free][name] = None
+        whole = self._whole[self._nodes[name].host.block]
+        whole.pop(name, None)
+        if free == self._size:
+            whole[name] = None
+        self.gcds += free - before
+        self._free[name] = free
