@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
@@ -24,6 +25,8 @@ from hydragnn_flow.training.trivial import trivial_errors
 
 # Between seeds of a trial: more than there are trials.
 _SEEDS = 10_000_019
+# The ledger has all of this run meanwhile.
+_SECONDS_BETWEEN_COST_FILES = 300.0
 _logger = logging.getLogger(__name__)
 
 
@@ -39,6 +42,8 @@ class Context:
     """Token of this driver."""
     view: View
     clock: Clock = field(default_factory=WallClock)
+    cost_files: CostFiles | None = None
+    """Where costs are kept for later campaigns; nowhere if not given."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     trivial_errors: dict[str, float] = field(init=False)
@@ -47,8 +52,12 @@ class Context:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
         gcd = gcd_for_segments(self.site, self.config, self.store)
-        self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
+        node = self.site.node
+        self.estimator = Estimator(self.config, self.store, gcd, node.device, len(node.gcds))
         self.ledger.load(self.estimator.learn)
+        for earlier in self.cost_files.read() if self.cost_files else ():
+            self.estimator.costs.recall(earlier)
+        self._kept_costs = self.clock.monotonic()
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
@@ -163,3 +172,11 @@ class Context:
         """
         self.ledger.record(results)
         self.estimator.learn(results)
+        if self.clock.monotonic() - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
+            self.keep_costs()
+
+    def keep_costs(self) -> None:
+        """Write what segments took to the cost files."""
+        self._kept_costs = self.clock.monotonic()
+        if self.cost_files is not None:
+            self.cost_files.write(self.estimator.costs.experience())

@@ -143,7 +143,7 @@ class Estimator:
         return next((taken for taken in found if taken is not None), None)
 
     def _taken(self, result: SegmentResult) -> Taken | None:
-        """Time and memory of a segment; None if it is not whole, or took no time."""
+        """Time and memory of a segment; None if it is not whole or was not measured."""
         if not result.is_whole or not result.step_work:
             return None
         epochs = result.to_epoch - result.from_epoch
@@ -158,7 +158,7 @@ class Estimator:
             together=result.together,
             width=max(1, len(result.gcds)),
         )
-        return taken if taken.is_timed else None
+        return taken if taken.is_sound else None
 
     def _evaluated(self, steps: float) -> float:
         """Graphs of the validation split over those of a step, of which an epoch has ``steps``."""

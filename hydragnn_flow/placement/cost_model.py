@@ -135,10 +135,24 @@ class Taken:
     """GCDs it had."""
 
     @property
-    def is_timed(self) -> bool:
-        """Whether its times are such."""
-        training = self.steps * self.step_seconds
-        return 0 < training < math.inf and 0 < self.seconds < math.inf
+    def is_sound(self) -> bool:
+        """Whether these are measurements."""
+        work, memory = self.work, 1.0 if self.memory is None else self.memory
+        positive = (self.steps, self.step_seconds, self.seconds, self.together, self.width, memory)
+        others = (work.flops, work.bytes, work.launches, work.parameter_bytes)
+        return all(0 < value < math.inf for value in positive) and all(
+            0 <= value < math.inf for value in (*others, self.epochs, self.evaluated)
+        )
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What a cost model has seen, to be kept in a file."""
+
+    segments: dict[str, list[Taken]]
+    """The last segments of each message-passing type, the newest at the end."""
+    repeats: list[float]
+    """Logarithms of measured over expected times of steps, where a trial's own were known."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ class CostModel:
         fits, case = self._fits(), self._step_case(kind, work, width)
         step = fits.steps.expect(case)
         log, deviation, freedom = step.log, step.deviation, step.freedom
-        if own is not None and own.is_timed:
+        if own is not None and own.is_sound:
             before = self._step_case(kind, own.work, own.width, own.together)
             log += math.log(own.step_seconds) - fits.steps.expect(before).log
             deviation, freedom = self._repeated()
@@ -241,15 +255,36 @@ class CostModel:
         own
             The segment of the same trial before it, if there was one.
         """
-        if not taken.is_timed:
+        if not taken.is_sound:
             return
-        if own is not None and own.is_timed:
+        if own is not None and own.is_sound:
             cases = [self._step_case(kind, t.work, t.width, t.together) for t in (taken, own)]
             expected, before = (self._fits().steps.expect(case).log for case in cases)
             ratio = math.log(taken.step_seconds / own.step_seconds)
             self._repeats.append(ratio - (expected - before))
         self._seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
         self._new += 1
+
+    def experience(self) -> Experience:
+        """All that was seen and still counts."""
+        segments = {kind: list(several) for kind, several in self._seen.items()}
+        return Experience(segments, list(self._repeats))
+
+    def recall(self, earlier: Experience) -> None:
+        """Learn from what was seen before all that was observed here, as far as it is not the same.
+
+        Parameters
+        ----------
+        earlier
+            Of another model for the same GCDs, which may have seen some of the same segments.
+        """
+        for kind, several in earlier.segments.items():
+            mine = self._seen.get(kind, ())
+            before = [t for t in several if t.is_sound and t not in mine]
+            self._seen[kind] = deque([*before, *mine], maxlen=WINDOW)
+            self._new += len(before)
+        if not self._repeats:
+            self._repeats.extend(filter(math.isfinite, earlier.repeats))
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""
