@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ class Context:
     """Where costs are kept for later campaigns; nowhere if not given."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
+    _kept_costs: float = field(init=False, default=-math.inf)
     trivial_errors: dict[str, float] = field(init=False)
     """Units of the criterion, worked out once for all segments."""
 
@@ -57,7 +59,6 @@ class Context:
         self.ledger.load(self.estimator.learn)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
-        self._kept_costs = self.clock.monotonic()
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
@@ -172,11 +173,12 @@ class Context:
         """
         self.ledger.record(results)
         self.estimator.learn(results)
-        if self.clock.monotonic() - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
+        now = self.clock.monotonic()
+        if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
+            self._kept_costs = now
             self.keep_costs()
 
     def keep_costs(self) -> None:
         """Write what segments took to the cost files."""
-        self._kept_costs = self.clock.monotonic()
         if self.cost_files is not None:
             self.cost_files.write(self.estimator.costs.experience())

@@ -115,10 +115,10 @@ def test_a_user_without_a_home_has_the_runs_file(
 def test_the_users_cache_is_where_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path(os.environ["XDG_CACHE_HOME"], "home")
     monkeypatch.setattr(Path, "home", lambda: home)
-    for given in (None, "", "relative"):
+    for value in (None, "", "relative"):
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        if given is not None:
-            monkeypatch.setenv("XDG_CACHE_HOME", given)
+        if value is not None:
+            monkeypatch.setenv("XDG_CACHE_HOME", value)
         CostFiles(SITE).write(SEEN)
         assert (home / ".cache" / "hydragnn_flow" / "cost" / "fake-cpu.json").exists()
 
@@ -159,19 +159,23 @@ def timed(spec: SegmentSpec) -> SegmentResult:
 
 
 def test_the_next_campaign_starts_calibrated(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What this one has seen is kept now and then, and at its end."""
     context = campaign()
     context.cost_files = CostFiles(SITE, context.directory.path)
     before = seconds(context.estimator.costs)
     TrialPhase(context).run(FakePool(timed))
-    assert not site_file().exists()
-    monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)
-    context.record([])
-    assert site_file().exists()
     learned = seconds(context.estimator.costs)
     assert learned > 2 * before
+    (first,) = CostFiles(SITE).read()
+    counts = [
+        sum(map(len, experience.segments.values()))
+        for experience in (first, context.estimator.costs.experience())
+    ]
+    assert 0 < counts[0] < counts[1], "it is written when something new ended, and minutes later"
+    monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)
+    context.record([])
     following = replace(campaign(), cost_files=CostFiles(SITE))
     assert seconds(following.estimator.costs) == pytest.approx(learned)
     # Another run, which has no ledger yet.
