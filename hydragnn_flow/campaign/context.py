@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
@@ -29,6 +31,8 @@ LEAST_GAIN = 0.1
 _UNKNOWN = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
 # Between seeds of a trial: more than there are trials.
 _SEEDS = 10_000_019
+# The ledger has all of this run meanwhile.
+_SECONDS_BETWEEN_COST_FILES = 300.0
 _logger = logging.getLogger(__name__)
 
 
@@ -44,16 +48,22 @@ class Context:
     """Token of this driver."""
     view: View
     clock: Clock = field(default_factory=WallClock)
+    cost_files: CostFiles | None = None
+    """Where costs are kept for later campaigns; nowhere if not given."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
+    _kept_costs: float = field(init=False, default=-math.inf)
     trivial_errors: dict[str, float] = field(init=False)
     """Units of the criterion, worked out once for all segments."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
         gcd = gcd_for_segments(self.site, self.config, self.store)
-        self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
+        node = self.site.node
+        self.estimator = Estimator(self.config, self.store, gcd, node.device, len(node.gcds))
         self.ledger.load(self.estimator.learn)
+        for earlier in self.cost_files.read() if self.cost_files else ():
+            self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
@@ -205,3 +215,12 @@ class Context:
         """
         self.ledger.record(results)
         self.estimator.learn(results)
+        now = self.clock.monotonic()
+        if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
+            self._kept_costs = now
+            self.keep_costs()
+
+    def keep_costs(self) -> None:
+        """Write what segments took to the cost files."""
+        if self.cost_files is not None:
+            self.cost_files.write(self.estimator.costs.experience())
