@@ -125,18 +125,11 @@ class Estimator:
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
-            mpnn_type = self._mpnn_type(result)
-            if result.status == "out_of_memory" and result.together == 1.0:
-                # It took more than there was; how much more is not known.
-                there = self.gcd.memory_gib - self.gcd.process_gib
-                self.costs.observe_memory(mpnn_type, self._over_counted(result, there))
             taken = self._taken(result)
             if taken is None:
                 continue
-            if taken.memory is not None:
-                self.costs.observe_memory(mpnn_type, taken.memory)
             name = result.kind, result.number
-            self.costs.observe(mpnn_type, taken, self._last.pop(name, None))
+            self.costs.observe(self._mpnn_type(result), taken, self._last.pop(name, None))
             self._last[name] = taken
             if len(self._last) > _REMEMBERED:
                 del self._last[next(iter(self._last))]
@@ -175,15 +168,10 @@ class Estimator:
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
         process = self.gcd.process_gib
+        counted = (result.uncorrected_memory_gib or 0.0) - process
         # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
-        ratio = self._over_counted(result, measured)
-        return ratio if measured > process and ratio > 0 else None
-
-    def _over_counted(self, result: SegmentResult, gib: float) -> float:
-        """Memory over what was counted of a segment, without the process; 0 if nothing was."""
-        counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
-        return gib / counted if counted > 0 else 0.0
+        return measured / counted if counted > 0 and measured > process else None
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None

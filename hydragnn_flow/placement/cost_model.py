@@ -11,14 +11,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import astuple, dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.placement.regression import Case, Prior, Regression, quantile
 
-T = TypeVar("T")
 GIB = 2**30
 # Weights, two moments, their running average and the best copy, in units of the weights.
 COPIES_OF_WEIGHTS = 5
@@ -129,7 +127,8 @@ class Taken:
     evaluated: float
     """Graphs of the validation split over those of a step."""
     memory: float | None = None
-    """As :meth:`CostModel.observe_memory` takes it; None if the process is most of the memory."""
+    """Peak memory over the counted one, both without the process; None if the process is most of
+    it."""
     together: float = 1.0
     """Mean number of segments on the GCD while it was there, itself included."""
     width: int = 1
@@ -152,8 +151,6 @@ class Experience:
 
     segments: dict[str, list[Taken]]
     """The last segments of each message-passing type, the newest at the end."""
-    memory: dict[str, list[float]]
-    """Their peak memory over the counted one."""
     repeats: list[float]
     """Logarithms of measured over expected times of steps, where a trial's own were known."""
 
@@ -183,7 +180,6 @@ class CostModel:
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
         self._seen: dict[str, deque[Taken]] = {}
-        self._memory: dict[str, deque[float]] = {}
         self._repeats: deque[float] = deque(maxlen=_REPEATS)
         self._guess = self._fitted = self._fit()
         self._new = 0
@@ -269,27 +265,10 @@ class CostModel:
         self._seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
         self._new += 1
 
-    def observe_memory(self, kind: str, ratio: float) -> None:
-        """Learn from a measured peak, or from the memory that was not enough.
-
-        Parameters
-        ----------
-        kind
-            As given to :meth:`estimate`.
-        ratio
-            Peak memory over the counted one, both without the process.
-        """
-        if 0 < ratio < math.inf:
-            self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
-            self._new += 1
-
     def experience(self) -> Experience:
         """All that was seen and still counts."""
-        return Experience(
-            {kind: list(several) for kind, several in self._seen.items()},
-            {kind: list(several) for kind, several in self._memory.items()},
-            list(self._repeats),
-        )
+        segments = {kind: list(several) for kind, several in self._seen.items()}
+        return Experience(segments, list(self._repeats))
 
     def recall(self, earlier: Experience) -> None:
         """Learn from what was seen before all that was observed here, as far as it is not the same.
@@ -299,21 +278,17 @@ class CostModel:
         earlier
             Of another model for the same GCDs, which may have seen some of the same segments.
         """
-        segments = {
-            kind: [taken for taken in several if taken.is_sound]
-            for kind, several in earlier.segments.items()
-        }
-        memory = {
-            kind: [ratio for ratio in several if 0 < ratio < math.inf]
-            for kind, several in earlier.memory.items()
-        }
-        self._new += _put_before(self._seen, segments) + _put_before(self._memory, memory)
+        for kind, several in earlier.segments.items():
+            mine = self._seen.get(kind, ())
+            before = [t for t in several if t.is_sound and t not in mine]
+            self._seen[kind] = deque([*before, *mine], maxlen=WINDOW)
+            self._new += len(before)
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""
-        seen = sum(map(len, self._seen.values())) + sum(map(len, self._memory.values()))
+        seen = sum(map(len, self._seen.values()))
         if self._new > _AGAIN_AFTER * seen:
             self._fitted, self._new = self._fit(), 0
         return self._fitted
@@ -321,6 +296,7 @@ class CostModel:
     def _fit(self) -> _Fits:
         steps: list[tuple[Case, float]] = []
         rest: list[tuple[Case, float]] = []
+        memory: list[tuple[Case, float]] = []
         for kind, several in self._seen.items():
             for t in several:
                 steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
@@ -328,9 +304,8 @@ class CostModel:
                 least = _LEAST_REST * t.seconds
                 rest_case = self._rest_case(t.step_seconds, t.epochs, t.evaluated, t.together)
                 rest.append((rest_case, max(beside, least)))
-        memory = [
-            (Case(kind, (1.0,)), ratio) for kind, ratios in self._memory.items() for ratio in ratios
-        ]
+                if t.memory is not None:
+                    memory.append((Case(kind, (1.0,)), t.memory))
         return _Fits(
             Regression(_STEPS, 2, steps, self._hidden),
             Regression(_REST, 1, rest),
@@ -377,17 +352,6 @@ class CostModel:
         if own is not None and own.memory is not None:
             log, deviation = math.log(own.memory), _MEMORY.noise
         return math.exp(log + quantile(99, expected.freedom) * deviation)
-
-
-def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
-    """Put what was seen earlier before the rest, as far as it is not there; returns how much."""
-    new = 0
-    for kind, several in earlier.items():
-        mine = seen.get(kind, ())
-        before = [one for one in several if one not in mine]
-        seen[kind] = deque([*before, *mine], maxlen=WINDOW)
-        new += len(before)
-    return new
 
 
 def _net_bytes(work: Work, width: int) -> float:

@@ -240,19 +240,6 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
     assert 3.0 < margin(context, SCHNET, rung=1, results=[larger]) < 3.6
 
 
-def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
-    """Of its type more than of others; unless it was not alone on its GCD."""
-    context = start()
-    before = margin(context, SCHNET)
-    failed = ended(task(context, 0, SCHNET), 1.0, status="out_of_memory")
-    half = GCD.process_gib + (GCD.memory_gib - GCD.process_gib) / 2  # counted, and it took more
-    context.record([replace(failed, uncorrected_memory_gib=half, together=1.5)])
-    assert margin(context, SCHNET) == before
-    context.record([replace(failed, uncorrected_memory_gib=half)])
-    assert margin(context, SCHNET) > margin(context, EGNN) > before
-    assert margin(start(), SCHNET) == margin(context, SCHNET)
-
-
 def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
     context = start()
     before = task(context, 1, SCHNET).estimate.memory_gib

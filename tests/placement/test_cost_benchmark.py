@@ -58,7 +58,7 @@ def test_what_no_model_can_know_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     missed = " ".join(line.what for line in cost.lines_of(shuffled) if line.met is False)
     assert "mean absolute error" in missed
     assert "rank correlation" in missed
-    assert "predicted over measured" in missed
+    assert "measured above predicted" in missed
 
 
 @pytest.mark.slow
