@@ -46,9 +46,8 @@ def widened(
 ) -> list[Segment]:
     """Let segments have more GCDs than one, so that the last of them ends as early as it can.
 
-    Again and again the segment that would end last gets its next larger number of GCDs, as long as
-    there are any. The others keep what they have once it can have no more: it would be the last in
-    any case.
+    Again and again the segment that would end last gets its next larger number of GCDs. Once it can
+    have no more, the others keep what they have: it would be the last in any case.
 
     Parameters
     ----------
@@ -78,11 +77,11 @@ def widened(
         options = may_be.setdefault(place, shapes(ready[place]))
         if level + 1 == len(options):
             break
-        more = options[level + 1].width - options[level].width
-        if more <= left:
-            left -= more
-            taken[place] = level + 1
-            heapq.heappush(last, (-options[level + 1].seconds, place, level + 1))
+        left -= options[level + 1].width - options[level].width
+        if left < 0:
+            break
+        taken[place] = level + 1
+        heapq.heappush(last, (-options[level + 1].seconds, place, level + 1))
     return [
         replace(segment, wider=tuple(may_be[place][1 : taken[place] + 1]))
         if taken[place]

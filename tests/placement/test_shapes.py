@@ -1,0 +1,180 @@
+"""More GCDs for segments where some would idle: at the start, and at work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placer_cases import Segment, busy_until, segments
+
+from hydragnn_flow.placement import (
+    Fleet,
+    Gcd,
+    Host,
+    Resident,
+    Spot,
+    place,
+    to_place_anew,
+    useful_widths,
+    widened,
+)
+from hydragnn_flow.placement.shapes import LEAST_SAVED, LEAST_SAVED_FRACTION
+
+GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=2)
+NODE = 8
+
+
+@given(gcds=st.integers(1, 16), most=st.integers(1, 200))
+def test_widths_fill_a_node_or_whole_nodes(gcds: int, most: int) -> None:
+    widths = [*useful_widths(gcds, most)]
+    assert widths[0] == 1
+    assert widths == sorted(set(widths)) and widths[-1] <= most
+    assert all(width < gcds or width % gcds == 0 for width in widths)
+    assert (gcds in widths) == (gcds <= most)
+
+
+def on(segment: Segment, width: int, loss: float = 0.02) -> Segment:
+    """A segment on several GCDs, each of which loses a part to the others."""
+    seconds = segment.estimate.seconds * (1 + loss * (width - 1))
+    return replace(segment, width=width, estimate=replace(segment.estimate, seconds=seconds))
+
+
+def shapes_up_to(most: int):  # type: ignore[no-untyped-def]
+    """Shapes of segments that may have so many GCDs."""
+    return lambda segment: [on(segment, width) for width in useful_widths(NODE, most)]
+
+
+def fleet_of(nodes: int, blocks: int = 1) -> Fleet:
+    fleet = Fleet(GCD, NODE)
+    fleet.update([Host(f"node{n}", f"block{n % blocks}") for n in range(nodes)])
+    return fleet
+
+
+times = st.lists(st.floats(1, 1e4), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(seconds=times, gcds=st.integers(0, 80), most=st.sampled_from([1, 2, 4, 8, 32]))
+def test_segments_are_widened_so_that_the_last_ends_early(
+    seconds: list[float], gcds: int, most: int
+) -> None:
+    ready = segments(*[(s, 1.0, 1.0) for s in seconds])
+    found = widened(ready, gcds, shapes_up_to(most))
+    assert [one.item for one in found] == [one.item for one in ready]
+    widest = [one.shapes()[0] for one in found]
+    assert sum(one.width for one in widest) <= max(gcds, len(ready))
+    assert all(one.width <= most for one in widest)
+    last = max(one.seconds for one in widest)
+    assert last <= max(one.seconds for one in ready)
+    # Nothing was spent on what would have ended before the last anyway.
+    for one in found:
+        steps = [shape.seconds for shape in reversed(one.shapes())]
+        assert len(steps) == 1 or steps[-2] >= last
+    # The last could not have more: of its own, or because of the others.
+    slowest = max(widest, key=lambda one: one.seconds)
+    left = gcds - sum(one.width for one in widest)
+    assert slowest.width == most or left < slowest.width
+    assert widened(ready, gcds, shapes_up_to(most)) == found
+
+
+def test_what_ends_before_others_anyway_is_not_widened() -> None:
+    brief, long = segments((50.0, 1.0, 1.0), (100.0, 1.0, 1.0))
+    assert widened([brief, long], 64, shapes_up_to(8), enough=200.0) == [brief, long]
+    (wide,) = widened([long], 64, shapes_up_to(8), enough=60.0)
+    assert wide.shapes()[0].width == 2
+
+
+@settings(deadline=None)
+@given(
+    seconds=times,
+    nodes=st.integers(1, 6),
+    busy=st.sets(st.integers(0, 47)),
+    most=st.sampled_from([1, 2, 8, 16]),
+)
+def test_a_segment_gets_as_many_gcds_as_are_side_by_side(
+    seconds: list[float], nodes: int, busy: set[int], most: int
+) -> None:
+    fleet = fleet_of(nodes, blocks=2)
+    taken = [Spot(f"node{n // NODE}", n % NODE) for n in busy if n < nodes * NODE]
+    for spot in taken:
+        busy_until(fleet, [spot], 1e9)
+    free = fleet.free
+    ready = segments(*[(s, 12.0, 1.0) for s in seconds])
+    wide = widened(ready, free, shapes_up_to(most))
+    placed, rest = place(wide, fleet, 0.0)
+    assert len(placed) == min(free, len(ready)), "a GCD idles while a segment waits"
+    spots = [spot for one in placed for spot in one.resident.spots]
+    assert len(spots) == len(set(spots)) and not set(spots) & set(taken)
+    for one in placed:
+        assert one.segment.width == len(one.resident.spots)
+        there = {spot.node for spot in one.resident.spots}
+        assert len(there) == max(1, one.segment.width // NODE)
+        assert len({int(name[4:]) % 2 for name in there}) == 1, "in two blocks"
+    assert all(one in wide for one in rest)
+
+
+def at_work(fleet: Fleet, lengths: list[float]) -> list[Resident]:
+    """Segments of one GCD each that are at work for so long yet."""
+    return [
+        busy_until(fleet, [Spot(f"node{n // NODE}", n % NODE)], seconds)
+        for n, seconds in enumerate(lengths)
+    ]
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.floats(1, 1e4), min_size=1, max_size=24),
+    nodes=st.integers(3, 6),
+    most=st.sampled_from([1, 2, 4, 8, 16, 32]),
+)
+def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
+    lengths: list[float], nodes: int, most: int
+) -> None:
+    fleet = fleet_of(nodes)
+    residents = at_work(fleet, lengths)
+    before = [node.free for node in fleet.nodes]
+    widths = [*useful_widths(NODE, most)]
+    scale = {width: (1 + 0.02 * (width - 1)) / width for width in widths}
+
+    def times_of(resident: Resident) -> list[tuple[int, float]]:
+        return [(width, 100 * scale[width]) for width in widths]
+
+    chosen = to_place_anew(residents, times_of, fleet, 0.0)
+    assert len(set(map(id, chosen))) == len(chosen)
+    assert len(chosen) <= fleet.free
+    assert [node.free for node in fleet.nodes] == before, "nothing is begun or ended here"
+    for one in chosen:
+        remaining = one.remaining(0.0)
+        best = remaining * (1 - min(scale.values()))
+        assert best >= max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining)
+    if chosen:
+        assert max(lengths) == max(one.remaining(0.0) for one in chosen)
+    elif most > 1 and fleet.free >= NODE:
+        assert max(lengths) * (1 - min(scale.values())) < LEAST_SAVED / LEAST_SAVED_FRACTION
+    assert to_place_anew(residents, times_of, fleet, 0.0) == chosen
+
+
+def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
+    """A GCD of each of three nodes is free, none beside that of the segment."""
+    fleet = fleet_of(3)
+    (resident,) = at_work(fleet, [1e4])
+    for n in range(3):
+        for place_ in range(1 if n else 1, NODE - (n > 0)):
+            busy_until(fleet, [Spot(f"node{n}", place_)], 10.0)
+    assert fleet.free == 4  # two on each of the others: of the last, and of the first place
+
+    def times_of(one: Resident) -> list[tuple[int, float]]:
+        return [(1, 100.0), (4, 26.0)]
+
+    assert to_place_anew([resident], times_of, fleet, 0.0) == []
+    assert to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, 0.0) == [resident]
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_segment_that_ends_before_the_last_is_left_alone(free: int) -> None:
+    fleet = fleet_of(1)
+    residents = at_work(fleet, [1000.0] * 7 + [400.0] * (1 - free))
+    chosen = to_place_anew(residents, lambda one: [(1, 1.0), (2, 0.51)], fleet, 0.0)
+    assert len(chosen) == free
