@@ -46,11 +46,15 @@ class Context:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
-        gcd = gcd_for_segments(self.site, self.config, self.store)
-        self.estimator = Estimator(self.config, self.store, gcd, self.site.node.device)
+        self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
+
+    def another_estimator(self) -> Estimator:
+        """An estimator for the same campaign that has learned nothing of it."""
+        gcd = gcd_for_segments(self.site, self.config, self.store)
+        return Estimator(self.config, self.store, gcd, self.site.node.device)
 
     @property
     def gcd(self) -> Gcd:

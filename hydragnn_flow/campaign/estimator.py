@@ -107,6 +107,10 @@ class Estimator:
         sizes = self._store.manifest.splits["trainset"]
         return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
+    def step_work(self, network: NetworkConfig) -> Work:
+        """Work of one training step of a network on a batch of average size."""
+        return self._step_work(network, self.steps_per_epoch(network))
+
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
