@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hydragnn_flow.campaign.context import Context
@@ -99,7 +99,7 @@ def simulate(
         If the run directory holds something else than a simulation, or the data or the recorded run
         cannot be read.
     """
-    directory = _cleared(path)
+    directory = _cleared(path, keeps_store=store is None)
     with _owned(directory, view) as token:
         if store is not None:
             directory.store.symlink_to(store.absolute())
@@ -118,7 +118,8 @@ def simulate(
             return play(
                 Stage(run.configured(config), site, directory, data, view, token),
                 lambda context: RecordedTruth(run, _expected(context, run, seed)),
-                conditions=conditions,
+                # What was recorded has its noise already.
+                conditions=replace(conditions, noise=0.0),
                 seed=seed,
                 curves=lambda drawn: RecordedCurves(run, drawn),
             )
@@ -204,8 +205,8 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
     return config.model_copy(update={"search": search, "ensemble": ensemble})
 
 
-def _cleared(path: Path) -> RunDirectory:
-    """A run directory without an earlier simulation, but for its store."""
+def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
+    """A run directory without an earlier simulation; its store, even in part, may stay."""
     directory = RunDirectory(path)
     there = [*directory.path.iterdir()] if directory.path.exists() else []
     if there and not directory.simulated.exists():
@@ -217,7 +218,7 @@ def _cleared(path: Path) -> RunDirectory:
         if entry.is_symlink() or entry.is_file():
             if entry != directory.simulated:  # which goes by being replaced
                 entry.unlink()
-        elif directory.store.name not in entry.name:
+        elif not (keeps_store and directory.store.name in entry.name):
             shutil.rmtree(entry)
     return directory
 

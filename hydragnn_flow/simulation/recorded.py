@@ -6,7 +6,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from hydragnn_flow.simulation.curves import Curves, value_at
 from hydragnn_flow.simulation.truth import Cost, Truth
 
 # Gaps between segments of a GCD that are longer had another cause than the sending of the next [s].
-_LONGEST_GAP = 30.0
+_LONGEST_GAP = 5.0
 # Ends that are the network's own doing, and come again.
 _RECURRING = ("diverged", "error")
 
@@ -52,7 +51,8 @@ class RecordedRun:
             raise InputError(
                 f"--recorded {path}: has no segments that have ended; name the directory of a run"
             )
-        self.launch_seconds = _gap(self.results)
+        self._gaps = _gaps(self.results)
+        self._gap = statistics.median(self._gaps.values()) if self._gaps else 0.0
         self._of: defaultdict[tuple[str, int], list[SegmentResult]] = defaultdict(list)
         for result in self.results:
             self._of[result.kind, result.number].append(result)
@@ -72,6 +72,10 @@ class RecordedRun:
         """The recorded choice of members; None if there is none."""
         file = self.directory.ensemble / SELECTION
         return read_json(file) if file.exists() else None
+
+    def launch_seconds(self, spec: SegmentSpec) -> float:
+        """Time between the sending of a segment and its start [s]; in the median if not known."""
+        return self._gaps.get((spec.kind, spec.number, spec.rung), self._gap)
 
     def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
         """The recorded segments of the same trial or member."""
@@ -100,7 +104,7 @@ class RecordedTruth:
         recurring = [result for result in mine if result.status in _RECURRING]
         trained = [result for result in mine or known if _epochs(result) > 0]
         if not trained:
-            cost = replace(self._other.cost(rank), launch_seconds=self._run.launch_seconds)
+            cost = replace(self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec))
             return replace(cost, status=recurring[-1].status) if recurring else cost
         # Of one that was widened since, or was not alone on its GCD, what it would take alone.
         width = len(trained[-1].gcds) or 1
@@ -115,7 +119,7 @@ class RecordedTruth:
             steps=max(1, round(steps / epochs)),
             busy=1.0,
             memory_gib=max(result.peak_memory_gib for result in trained),
-            launch_seconds=self._run.launch_seconds,
+            launch_seconds=self._run.launch_seconds(rank.spec),
             status=recurring[-1].status if recurring else "ok",
         )
 
@@ -162,16 +166,21 @@ def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
     )
 
 
-def _gap(results: list[SegmentResult]) -> float:
-    """Median time between segments that followed each other on a GCD [s]."""
-    times: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+def _gaps(results: list[SegmentResult]) -> dict[tuple[str, int, int], float]:
+    """Time between each segment and the one before it on its GCD [s], where that was its sending.
+
+    Before the first on a GCD it is the time that its worker took to start after the first of all.
+    """
+    begun = min(result.started for result in results)
+    of_gcds: defaultdict[tuple[str, str], list[SegmentResult]] = defaultdict(list)
     for result in results:
-        for place in result.places:
-            times[place].append((result.started, result.ended))
-    gaps = [
-        following[0] - one[1]
-        for of_gcd in times.values()
-        for one, following in pairwise(sorted(of_gcd))
-    ]
-    short = [gap for gap in gaps if 0 <= gap < _LONGEST_GAP]
-    return statistics.median(short) if short else 0.0
+        for place in result.places[:1]:
+            of_gcds[place].append(result)
+    gaps = {}
+    for of_gcd in of_gcds.values():
+        free = begun
+        for one in sorted(of_gcd, key=lambda result: result.started):
+            if 0 <= one.started - free < _LONGEST_GAP:
+                gaps[one.kind, one.number, one.rung] = one.started - free
+            free = one.ended
+    return gaps
