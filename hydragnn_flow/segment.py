@@ -206,6 +206,16 @@ class Forecast:
     planned_epochs: int | None = None
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
+    """Time predicted for each of its GCDs, start and validation included [s]."""
+    predicted_low: float | None = None
+    """5th percentile of that time [s]."""
+    predicted_high: float | None = None
+    """95th percentile of that time [s]."""
+    busy: float | None = None
+    """Predicted fraction of the time in which its GCD computes."""
+    step_work: list[float] = field(default_factory=list)
+    """What was counted of a training step: operations, bytes, launches of a GCD, most memory of a
+    GCD and the weights' [B]."""
     uncorrected_seconds: float | None = None
     """Time predicted for the training steps on all GCDs, before corrections [s]."""
     predicted_memory_gib: float | None = None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,14 @@ settings.register_profile(
     "any load", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any load")
+
+# Campaigns keep what they learn of costs in the user's cache: each test has one of its own.
+_CACHES = tempfile.TemporaryDirectory(prefix="hydragnn_flow-tests-")
+_numbers = itertools.count()
+# The one thing that is wanted of the user's: to find all fonts again takes matplotlib seconds.
+_USERS_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+os.environ.setdefault("MPLCONFIGDIR", str(_USERS_CACHE / "matplotlib"))
+os.environ["XDG_CACHE_HOME"] = f"{_CACHES.name}/session"
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -93,6 +103,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups of files take longest, so they come first."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own() -> None:
+    os.environ["XDG_CACHE_HOME"] = f"{_CACHES.name}/{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")

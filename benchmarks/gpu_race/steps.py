@@ -121,7 +121,7 @@ class Course:
             flops=cost.flops,
             bytes=cost.bytes,
             launches=cost.launches,
-            activation_bytes=cost.saved_bytes,
+            activation_bytes=cost.peak_bytes,
             parameter_bytes=4 * cost.parameters,
         )
         expected = self._costs.estimate(case.mpnn_type, work, 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
@@ -16,7 +18,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.execution import Site
-from hydragnn_flow.placement import Estimate, Gcd
+from hydragnn_flow.placement import Estimate, Gcd, WorkInterpolation
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
@@ -24,6 +26,8 @@ from hydragnn_flow.training.trivial import trivial_errors
 
 # Between seeds of a trial: more than there are trials.
 _SEEDS = 10_000_019
+# The ledger has all of this run meanwhile.
+_SECONDS_BETWEEN_COST_FILES = 300.0
 _logger = logging.getLogger(__name__)
 
 
@@ -39,8 +43,13 @@ class Context:
     """Token of this driver."""
     view: View
     clock: Clock = field(default_factory=WallClock)
+    cost_files: CostFiles | None = None
+    """Where costs are kept for later campaigns; nowhere if not given."""
+    works: WorkInterpolation = field(default_factory=WorkInterpolation)
+    """The work of networks, which another campaign on the same data may have counted already."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
+    _kept_costs: float = field(init=False, default=-math.inf)
     trivial_errors: dict[str, float] = field(init=False)
     """Units of the criterion, worked out once for all segments."""
 
@@ -48,13 +57,18 @@ class Context:
         self.ledger = Ledger(self.directory, self.token)
         self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
+        for earlier in self.cost_files.read() if self.cost_files else ():
+            self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
     def another_estimator(self) -> Estimator:
         """An estimator for the same campaign that has learned nothing of it."""
         gcd = gcd_for_segments(self.site, self.config, self.store)
-        return Estimator(self.config, self.store, gcd, self.site.node.device)
+        node = self.site.node
+        return Estimator(
+            self.config, self.store, gcd, node.device, len(node.gcds), works=self.works
+        )
 
     @property
     def gcd(self) -> Gcd:
@@ -167,3 +181,12 @@ class Context:
         """
         self.ledger.record(results)
         self.estimator.learn(results)
+        now = self.clock.monotonic()
+        if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
+            self._kept_costs = now
+            self.keep_costs()
+
+    def keep_costs(self) -> None:
+        """Write what segments took to the cost files."""
+        if self.cost_files is not None:
+            self.cost_files.write(self.estimator.costs.experience())

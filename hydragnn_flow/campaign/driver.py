@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.stores import checked_store
@@ -44,7 +45,8 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
     with _driving(directory, config, view) as token:
         with _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
-            context = Context(config, site, directory, store, token, view)
+            files = CostFiles(site, directory.path)
+            context = Context(config, site, directory, store, token, view, cost_files=files)
             members = run_phases(context, lambda: _with_store(pool(), directory))
         return _finish(context, members)
 
@@ -113,6 +115,7 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
     context.ledger.write(lambda: None)  # which says whether another driver is in charge
+    context.keep_costs()
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),

@@ -10,6 +10,7 @@ import torch
 from hydragnn_flow.campaign.failures import takes_more, times_too_large
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
@@ -26,6 +27,8 @@ from hydragnn_flow.placement import (
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.batching import Budget
 
+# Trials whose last segment is remembered.
+_REMEMBERED = 4096
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
 _TOLD_BY_THE_BATCH = {
     "Batching",
@@ -50,15 +53,31 @@ class Estimator:
         What each GCD has for segments; see :func:`gcd_for_segments`.
     device
         What the GCDs are, which decides what is measured of their memory.
+    gcds_per_node
+        Number of GCDs of a node.
+    works
+        Counts networks; one of its own if not given.
     """
 
-    def __init__(self, config: RunConfig, store: GraphStore, gcd: Gcd, device: str) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        store: GraphStore,
+        gcd: Gcd,
+        device: str,
+        gcds_per_node: int = 1,
+        *,
+        works: WorkInterpolation | None = None,
+    ) -> None:
         self.gcd = gcd
-        self._costs = CostModel(gcd)
+        self.costs = CostModel(gcd, gcds_per_node)
+        """What is known of costs, by experience too."""
+        # The last segments of trials and members, by kind and number.
+        self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
-        self._works = WorkInterpolation()
-        train = store["trainset"]
+        self._works = works or WorkInterpolation()
+        train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
             name: Sizes.of(sizes)
@@ -104,7 +123,7 @@ class Estimator:
 
     def steps_per_epoch(self, network: NetworkConfig) -> int:
         """Optimiser steps of an epoch."""
-        sizes = self._store.manifest.splits["trainset"]
+        sizes = self._store.manifest.splits[TRAIN]
         return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def step_work(self, network: NetworkConfig) -> Work:
@@ -114,9 +133,21 @@ class Estimator:
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
+            mpnn_type = self._mpnn_type(result)
+            if result.status == "out_of_memory" and result.together == 1.0:
+                # It took more than there was; how much more is not known.
+                there = self.gcd.memory_gib - self.gcd.process_gib
+                self.costs.observe_memory(mpnn_type, self._over_counted(result, there))
             taken = self._taken(result)
-            if taken is not None:
-                self._costs.observe(self._mpnn_type(result), taken)
+            if taken is None:
+                continue
+            if taken.memory is not None:
+                self.costs.observe_memory(mpnn_type, taken.memory)
+            name = result.kind, result.number
+            self.costs.observe(mpnn_type, taken, self._last.pop(name, None))
+            self._last[name] = taken
+            if len(self._last) > _REMEMBERED:
+                del self._last[next(iter(self._last))]
 
     def _mpnn_type(self, result: SegmentResult) -> str:
         return str(result.parameters.get("Architecture.mpnn_type", self._fixed_type))
@@ -127,31 +158,40 @@ class Estimator:
         return next((taken for taken in found if taken is not None), None)
 
     def _taken(self, result: SegmentResult) -> Taken | None:
-        """Time and memory of a segment over what its network alone said; None if it is not whole.
-
-        If it took too few steps to time one, they count as all of the time.
-        """
-        if not result.is_whole or not result.uncorrected_seconds:
+        """Time and memory of a segment; None if it is not whole or was not measured."""
+        if not result.is_whole or not result.step_work:
             return None
-        training = result.steps * result.step_seconds or result.seconds
-        if training <= 0:
-            return None
-        width = max(1, len(result.gcds))
-        return Taken(
-            steps=training * width / result.uncorrected_seconds,
-            rest=max(1.0, result.seconds / training),
+        epochs = result.to_epoch - result.from_epoch
+        taken = Taken(
+            work=Work(*result.step_work),
+            steps=result.steps,
+            step_seconds=result.step_seconds,
+            seconds=result.seconds,
+            epochs=epochs,
+            evaluated=self._evaluated(result.steps / epochs) if epochs else 0.0,
             memory=self._memory_ratio(result),
             together=result.together,
-            width=width,
+            width=max(1, len(result.gcds)),
         )
+        return taken if taken.is_sound else None
+
+    def _evaluated(self, steps: float) -> float:
+        """Graphs of the validation split over those of a step, of which an epoch has ``steps``."""
+        splits = self._store.manifest.splits
+        return steps * splits[VALIDATION].graphs / splits[TRAIN].graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
         process = self.gcd.process_gib
-        counted = (result.uncorrected_memory_gib or 0.0) - process
         # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
-        return measured / counted if counted > 0 and measured > process else None
+        ratio = self._over_counted(result, measured)
+        return ratio if measured > process and ratio > 0 else None
+
+    def _over_counted(self, result: SegmentResult, gib: float) -> float:
+        """Memory over what was counted of a segment, without the process; 0 if nothing was."""
+        counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
+        return gib / counted if counted > 0 else 0.0
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None
@@ -160,14 +200,26 @@ class Estimator:
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
         larger = self._largest_batch(network, steps, micro_batches)
-        work = replace(work, activation_bytes=work.activation_bytes * larger / micro_batches)
-        mpnn_type = network.Architecture.mpnn_type
-        return self._costs.estimate(mpnn_type, work, steps * epochs, width, own)
+        work = replace(
+            work,
+            # Every micro-batch starts all operations anew.
+            launches=work.launches * network.Training.accumulation_steps,
+            activation_bytes=work.activation_bytes * larger / micro_batches,
+        )
+        return self.costs.estimate(
+            network.Architecture.mpnn_type,
+            work,
+            steps * epochs,
+            width,
+            own,
+            epochs=epochs,
+            evaluated=self._evaluated(steps),
+        )
 
     def _largest_batch(self, network: NetworkConfig, steps: int, micro_batches: int) -> float:
         """Size of the largest micro-batch over that of the mean one."""
         limits = Budget.of(network).limits
-        totals = self._store.manifest.splits["trainset"]
+        totals = self._store.manifest.splits[TRAIN]
         larger = 1.0
         for name, sizes in self._sizes.items():
             most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
@@ -181,7 +233,7 @@ class Estimator:
 
         ``steps`` is the number of steps in an epoch.
         """
-        sizes = self._store.manifest.splits["trainset"]
+        sizes = self._store.manifest.splits[TRAIN]
         batch = {
             "atoms": -(-sizes.atoms // steps),
             "edges": -(-sizes.edges // steps),
@@ -199,7 +251,7 @@ class Estimator:
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,
                 launches=cost.launches,
-                activation_bytes=cost.saved_bytes * wide,
+                activation_bytes=cost.peak_bytes * wide,
                 parameter_bytes=4 * cost.parameters * wide,
             )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -43,23 +43,25 @@ class NetworkCost:
         Read and written by all kernels, as if nothing stayed in a cache.
     launches
         Kernels started.
-    saved_bytes
-        Largest memory held for the backward pass, without parameters and the batch itself.
+    peak_bytes
+        Most memory that the step holds at a time: what is saved for the backward pass, what that
+        pass makes in between, and gradients; without parameters and the batch itself.
     """
 
     parameters: int
     flops: int
     bytes: int
     launches: int
-    saved_bytes: int
+    peak_bytes: int
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
-    """Counts kernels, their products' operations and the bytes they touch."""
+    """Counts kernels, their products' operations, the bytes they touch and those they keep."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.launches = self.bytes = self.flops = 0
+        self.memory = _Memory()
         self.known: dict[Any, tuple[Any, ...]] = {}
 
     def __torch_dispatch__(
@@ -71,6 +73,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         result = self._result(func, args, kwargs or {})
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for tensor in written:
+            self.memory.hold(tensor)
         n_written = sum(map(_size, written))
         self.launches += 1
         # A gather reads only the rows that it returns.
@@ -107,20 +111,25 @@ def _signature(values: Any) -> Any:
     return type(values), values
 
 
-class _Saved:
-    """Adds up the storages autograd holds on to."""
+class _Memory:
+    """Adds up storages as long as they are alive; torch frees them as it would real ones."""
 
-    def __init__(self, free: list[Tensor]) -> None:
-        # Storages are kept, so that no address is used twice.
-        self.storages = {tensor.untyped_storage()._cdata: tensor for tensor in free}
-        self.bytes = 0
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def hold(self, tensor: Tensor) -> Tensor:
-        key = tensor.untyped_storage()._cdata
-        if key not in self.storages:
-            self.storages[key] = tensor
-            self.bytes += tensor.untyped_storage().nbytes()
-        return tensor
+    def hold(self, tensor: Tensor) -> None:
+        """Count a tensor's storage, unless it is counted already."""
+        storage = tensor.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key not in self._alive:
+            self._alive[key] = weakref.ref(storage, lambda _: self._free(key, size))
+            self.now += size
+            self.peak = max(self.peak, self.now)
+
+    def _free(self, key: int, size: int) -> None:
+        del self._alive[key]
+        self.now -= size
 
 
 @dataclass
@@ -140,9 +149,6 @@ class _MetaBatch:
     dataset_name: Tensor
     num_graphs: int
     largest_graph: int
-
-    def tensors(self) -> list[Tensor]:
-        return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
 
 def _meta_batch(
@@ -205,14 +211,12 @@ def network_cost(
     }
     was_training = model.training
     model.train()
-    saved = _Saved([*batch.tensors(), *parameters.values(), *buffers.values()])
     counter = _Counter()
     try:
         with counter:
-            with saved_tensors_hooks(saved.hold, lambda tensor: tensor):
-                outputs = functional_call(model, {**parameters, **buffers}, (batch,))
-                squares = [value.float().square().mean() for value in outputs.values()]
-                loss = torch.stack(squares).sum()
+            outputs = functional_call(model, {**parameters, **buffers}, (batch,))
+            squares = [value.float().square().mean() for value in outputs.values()]
+            loss = torch.stack(squares).sum()
             trained = [value for value in parameters.values() if value.requires_grad]
             torch.autograd.backward(loss, inputs=trained)
     finally:
@@ -224,7 +228,7 @@ def network_cost(
         flops=counter.flops + _ADAM_FLOPS * n,
         bytes=counter.bytes + _ADAM_PASSES * n * element,
         launches=counter.launches + _ADAM_LAUNCHES,
-        saved_bytes=saved.bytes,
+        peak_bytes=counter.memory.peak,
     )
 
 

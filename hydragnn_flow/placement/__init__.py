@@ -1,6 +1,14 @@
 """Cost model and placer: the expected cost of segments, and the GCDs they run on."""
 
-from hydragnn_flow.placement.cost_model import CostModel, Estimate, Gcd, Sizes, Taken, Work
+from hydragnn_flow.placement.cost_model import (
+    CostModel,
+    Estimate,
+    Experience,
+    Gcd,
+    Sizes,
+    Taken,
+    Work,
+)
 from hydragnn_flow.placement.fleet import Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
@@ -10,6 +18,7 @@ from hydragnn_flow.placement.waves import Wave, plan_members
 __all__ = [
     "CostModel",
     "Estimate",
+    "Experience",
     "Fleet",
     "Gcd",
     "Host",

@@ -1,34 +1,51 @@
 """Cost model: seconds and memory of a segment, from its network and then from experience.
 
-The first estimate is a roofline: a step lasts as long as its arithmetic, its memory traffic or the
-launching of its operations, whichever is longest (Williams, Waterman & Patterson, Commun. ACM 52,
-65 (2009)). Whole segments then correct it; see :class:`~hydragnn_flow.placement.ratios.Ratios`.
+The first estimate adds up what a step computes, moves, launches and exchanges, at the guessed rates
+of the site's GCDs; an accelerator computes while it launches, so that the longer of the two counts
+(Williams, Waterman & Patterson, Commun. ACM 52, 65 (2009)). Whole segments then correct the rates;
+see :mod:`~hydragnn_flow.placement.regression`. Every estimate is an interval.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.placement.ratios import Ratios
+from hydragnn_flow.placement.regression import Case, Prior, Regression, quantile
 
+T = TypeVar("T")
 GIB = 2**30
-# Weights, gradients, two moments, their running average and the best copy, in units of the weights.
-COPIES_OF_WEIGHTS = 6
-# Factors on estimates of memory: for types that were never measured, for others, and for a trial
-# that has run. Of 104 networks of 13 types 12 % took more than 1.5 times the counted memory.
-MARGINS = (1.5, 1.25, 1.1)
-# Segments of a message-passing type at which its own mean counts half, beside that of all. Step
-# times of types differ less than those of networks of one type; memory differs more.
-_STEPS_SHRINKAGE, _MEMORY_SHRINKAGE = 8.0, 0.5
+# Weights, two moments, their running average and the best copy, in units of the weights.
+COPIES_OF_WEIGHTS = 5
+# The last segments of a message-passing type that count, so that a change of the machine is
+# followed.
+WINDOW = 16
+# A fit is made again once so many more segments were seen, as a fraction of those that count.
+_AGAIN_AFTER = 0.05
+
+# Chosen on tests/placement/steps.csv. What is wrong with a machine's rates is mostly wrong with all
+# of them; start-up and checkpoints have little to do with the rest.
+_STEPS = Prior(noise=0.12, counts=4, common=0.8, terms=(0.2,) * 5, kinds=0.1)
+_REST = Prior(noise=0.3, counts=4, common=0.1, terms=(2.0, 1.5, 0.4, 1.5), kinds=0.05)
+_MEMORY = Prior(noise=0.05, counts=4, common=0.05, terms=(0.01,), kinds=0.05)
+# Deviation of the logarithm of a step's time from that of an earlier segment of the same trial,
+# and how many observations this guess is worth.
+_REPEATED, _REPEATED_COUNTS = 0.1, 4.0
+_REPEATS = 64
+
+# Steps that the first one lasts longer than another: what it compiles and allocates.
+_WARM_UP_STEPS = 1.0
+# Of the time of a training step: prediction alone of as many graphs.
+_PREDICTION = 0.4
 # Standard deviations to the largest of some thousand sums.
 _FAR = 3.5
-# Segments whose time beside their training steps is averaged.
-_RESTS = 64
+# Of a segment's time, where its steps as timed leave less.
+_LEAST_REST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,16 @@ class Gcd:
     launches: bool = False
     """Whether it starts operations itself, as a CPU core does: it is always busy then, and the
     times to start and to compute add up."""
+    step_seconds: float = 1e-3
+    """Time of a step beside its operations: reading the batch, bookkeeping [s]."""
+    start_seconds: float = 0.1
+    """Time a segment takes to open its store and checkpoint and to build its network [s]."""
+    epoch_seconds: float = 0.005
+    """Time at the end of an epoch beside its validation: the checkpoint [s]."""
+    node_bandwidth: float = 5e10
+    """Rate at which a GCD exchanges gradients within its node [B/s]."""
+    network_bandwidth: float = 1e10
+    """The same, between nodes [B/s]."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +85,10 @@ class Work:
 
     flops: float
     bytes: float
-    launches: int
+    launches: float
+    """Operations that each GCD starts, however many there are."""
     activation_bytes: float
+    """Most memory of a GCD at a time, beyond weights and their copies."""
     parameter_bytes: float
 
 
@@ -68,34 +97,76 @@ class Estimate:
     """Expected cost of a segment."""
 
     seconds: float
-    """Time on its GCDs, added up over them [s]."""
+    """Time on its GCDs, added up over them [s]; as likely too low as too high."""
     memory_gib: float
-    """Peak memory of each, process and margin included [GiB]."""
+    """Peak memory of each, process included [GiB], exceeded by one segment of a hundred."""
     uncorrected_seconds: float
     """Time of its training steps as the network alone says, before experience corrected it [s]."""
     busy: float
     """Fraction of the time the GCD computes rather than waits for the next launch, 0 to 1."""
     uncorrected_memory_gib: float = 0.0
     """Peak memory as the network alone says, without a margin [GiB]."""
+    low: float = 0.0
+    """5th percentile of ``seconds`` [s]."""
+    high: float = math.inf
+    """95th percentile of ``seconds`` [s]."""
+    step_work: tuple[float, ...] = ()
+    """Fields of the :class:`Work` of one of its steps."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Measured cost of a whole segment, as ratios to the estimate from its network alone."""
+    """Measured cost of a whole segment, beside its network's."""
 
-    steps: float
-    """Time of its training steps, added up over its GCDs."""
-    rest: float = 1.0
-    """All of its time over that of its training steps."""
+    work: Work
+    """One of its steps, as counted."""
+    steps: int
+    step_seconds: float
+    """Mean time of a step, without the first [s]."""
+    seconds: float
+    """Time from its start to its end [s]."""
+    epochs: int
+    evaluated: float
+    """Graphs of the validation split over those of a step."""
     memory: float | None = None
-    """Peak memory, without the process; None if the process is most of it."""
+    """As :meth:`CostModel.observe_memory` takes it; None if the process is most of the memory."""
     together: float = 1.0
     """Mean number of segments on the GCD while it was there, itself included."""
     width: int = 1
     """GCDs it had."""
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether these are measurements."""
+        work, memory = self.work, 1.0 if self.memory is None else self.memory
+        positive = (self.steps, self.step_seconds, self.seconds, self.together, self.width, memory)
+        others = (work.flops, work.bytes, work.launches, work.parameter_bytes)
+        return all(0 < value < math.inf for value in positive) and all(
+            0 <= value < math.inf for value in (*others, self.epochs, self.evaluated)
+        )
 
-@dataclass
+
+@dataclass(frozen=True)
+class Experience:
+    """What a cost model has seen, to be kept in a file."""
+
+    segments: dict[str, list[Taken]]
+    """The last segments of each message-passing type, the newest at the end."""
+    memory: dict[str, list[float]]
+    """Their peak memory over the counted one."""
+    repeats: list[float]
+    """Logarithms of measured over expected times of steps, where a trial's own were known."""
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """What is known of steps, of the time beside them, and of memory."""
+
+    steps: Regression
+    rest: Regression
+    memory: Regression
+
+
 class CostModel:
     """Predicts seconds and memory of segments; learns from those that ran.
 
@@ -103,15 +174,30 @@ class CostModel:
     ----------
     gcd
         The GCDs of the site.
+    gcds_per_node
+        Number of GCDs that exchange gradients without the network.
     """
 
-    gcd: Gcd
-    _steps: Ratios = field(default_factory=lambda: Ratios(_STEPS_SHRINKAGE))
-    _memory: Ratios = field(default_factory=lambda: Ratios(_MEMORY_SHRINKAGE))
-    _rests: deque[float] = field(default_factory=lambda: deque(maxlen=_RESTS))
+    def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
+        self.gcd, self._gcds_per_node = gcd, gcds_per_node
+        # An accelerator computes while the next operations are started.
+        self._hidden = () if gcd.launches else ((0, 1), (2, 3))
+        self._seen: dict[str, deque[Taken]] = {}
+        self._memory: dict[str, deque[float]] = {}
+        self._repeats: deque[float] = deque(maxlen=_REPEATS)
+        self._guess = self._fitted = self._fit()
+        self._new = 0
 
     def estimate(
-        self, kind: str, work: Work, steps: int, width: int = 1, own: Taken | None = None
+        self,
+        kind: str,
+        work: Work,
+        steps: int,
+        width: int = 1,
+        own: Taken | None = None,
+        *,
+        epochs: int = 0,
+        evaluated: float = 0.0,
     ) -> Estimate:
         """Predict a segment.
 
@@ -126,63 +212,191 @@ class CostModel:
         width
             GCDs it is to have.
         own
-            Ratios of an earlier segment of the same trial; they take precedence.
+            An earlier segment of the same trial, whose times and memory take precedence.
+        epochs
+            Number of epochs, each of which ends with a validation.
+        evaluated
+            Graphs of the validation split over those of a step.
         """
-        gcd = self.gcd
-        computing = max(work.flops / gcd.flops, work.bytes / gcd.bandwidth)
-        launching = work.launches * gcd.launch_seconds
-        step = computing + launching if gcd.launches else max(computing, launching)
-        net = (work.activation_bytes + COPIES_OF_WEIGHTS * work.parameter_bytes) / GIB
-        rest = math.fsum(self._rests) / len(self._rests) if self._rests else 0.0
-        log_ratio = self._log_ratio(kind, width, own)
+        fits, case = self._fits(), self._step_case(kind, work, width)
+        step = fits.steps.expect(case)
+        log, deviation, freedom = step.log, step.deviation, step.freedom
+        if own is not None and own.is_sound:
+            before = self._step_case(kind, own.work, own.width, own.together)
+            log += math.log(own.step_seconds) - fits.steps.expect(before).log
+            deviation, freedom = self._repeated()
+        seconds = math.exp(log)
+        rest = fits.rest.expect(self._rest_case(seconds, epochs, evaluated))
+        training, beside = steps * seconds, math.exp(rest.log)
+        total = training + beside
+        off = math.hypot(
+            quantile(95, freedom) * deviation * training,
+            quantile(95, rest.freedom) * rest.deviation * beside,
+        )
+        factor = math.exp(off / total)
+        guess = self._guess.steps.expect(self._step_case(kind, work, width))
+        net = _net_bytes(work, width) / GIB
         return Estimate(
-            seconds=step * steps * math.exp(log_ratio + rest),
-            uncorrected_seconds=step * steps,
-            memory_gib=gcd.process_gib + net * self._memory_factor(kind, own),
-            uncorrected_memory_gib=gcd.process_gib + net,
-            busy=1.0 if gcd.launches or step == 0 else computing / step,
+            seconds=width * total,
+            low=width * total / factor,
+            high=width * total * factor,
+            uncorrected_seconds=width * steps * math.exp(guess.log),
+            memory_gib=self.gcd.process_gib + net * self._memory_factor(kind, own),
+            uncorrected_memory_gib=self.gcd.process_gib + net,
+            step_work=astuple(work),
+            busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
         )
 
-    def observe(self, kind: str, taken: Taken) -> None:
+    def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
         """Learn from a segment that did all of its work.
-
-        Many segments are in flight at a time; were each compared with its corrected estimate, all
-        of them would add the same correction again. So the ratios are to the estimate from the
-        network alone.
 
         Parameters
         ----------
         kind
             As given to :meth:`estimate`.
         taken
-            Its ratios.
+            What it took.
+        own
+            The segment of the same trial before it, if there was one.
         """
-        if not (0 < taken.steps < math.inf and 0 < taken.rest < math.inf):
+        if not taken.is_sound:
             return
-        self._steps.add(kind, math.log(taken.steps), _conditions(taken.together, taken.width))
-        self._rests.append(math.log(taken.rest))
-        if taken.memory is not None:
-            self._memory.add(kind, math.log(taken.memory))
+        if own is not None and own.is_sound:
+            cases = [self._step_case(kind, t.work, t.width, t.together) for t in (taken, own)]
+            expected, before = (self._fits().steps.expect(case).log for case in cases)
+            ratio = math.log(taken.step_seconds / own.step_seconds)
+            self._repeats.append(ratio - (expected - before))
+        self._seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
+        self._new += 1
 
-    def _log_ratio(self, kind: str, width: int, own: Taken | None) -> float:
-        """Correction of the time of training steps, on a GCD that is not shared."""
-        expected = self._steps.expected(kind, _conditions(1, width))
-        if own is None or own.steps <= 0:
-            return expected
-        before = self._steps.expected(kind, _conditions(own.together, own.width))
-        return math.log(own.steps) + expected - before
+    def observe_memory(self, kind: str, ratio: float) -> None:
+        """Learn from a measured peak, or from the memory that was not enough.
+
+        Parameters
+        ----------
+        kind
+            As given to :meth:`estimate`.
+        ratio
+            Peak memory over the counted one, both without the process.
+        """
+        if 0 < ratio < math.inf:
+            self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
+            self._new += 1
+
+    def experience(self) -> Experience:
+        """All that was seen and still counts."""
+        return Experience(
+            {kind: list(several) for kind, several in self._seen.items()},
+            {kind: list(several) for kind, several in self._memory.items()},
+            list(self._repeats),
+        )
+
+    def recall(self, earlier: Experience) -> None:
+        """Learn from what was seen before all that was observed here, as far as it is not the same.
+
+        Parameters
+        ----------
+        earlier
+            Of another model for the same GCDs, which may have seen some of the same segments.
+        """
+        segments = {
+            kind: [taken for taken in several if taken.is_sound]
+            for kind, several in earlier.segments.items()
+        }
+        memory = {
+            kind: [ratio for ratio in several if 0 < ratio < math.inf]
+            for kind, several in earlier.memory.items()
+        }
+        self._new += _put_before(self._seen, segments) + _put_before(self._memory, memory)
+        if not self._repeats:
+            self._repeats.extend(filter(math.isfinite, earlier.repeats))
+
+    def _fits(self) -> _Fits:
+        """The fits, made again once enough has been seen since."""
+        seen = sum(map(len, self._seen.values())) + sum(map(len, self._memory.values()))
+        if self._new > _AGAIN_AFTER * seen:
+            self._fitted, self._new = self._fit(), 0
+        return self._fitted
+
+    def _fit(self) -> _Fits:
+        steps: list[tuple[Case, float]] = []
+        rest: list[tuple[Case, float]] = []
+        for kind, several in self._seen.items():
+            for t in several:
+                steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
+                beside = t.seconds - t.steps * t.step_seconds
+                least = _LEAST_REST * t.seconds
+                rest_case = self._rest_case(t.step_seconds, t.epochs, t.evaluated, t.together)
+                rest.append((rest_case, max(beside, least)))
+        memory = [
+            (Case(kind, (1.0,)), ratio) for kind, ratios in self._memory.items() for ratio in ratios
+        ]
+        return _Fits(
+            Regression(_STEPS, 2, steps, self._hidden),
+            Regression(_REST, 1, rest),
+            Regression(_MEMORY, 0, memory),
+        )
+
+    def _step_case(self, kind: str, work: Work, width: int, together: float = 1.0) -> Case:
+        """The wall time of one step."""
+        gcd = self.gcd
+        is_within = width <= self._gcds_per_node
+        bandwidth = gcd.node_bandwidth if is_within else gcd.network_bandwidth
+        # Around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117 (2009)).
+        exchanged = 2 * (width - 1) / width * work.parameter_bytes
+        terms = (
+            work.flops / width / gcd.flops,
+            work.bytes / width / gcd.bandwidth,
+            work.launches * gcd.launch_seconds,
+            gcd.step_seconds,
+            exchanged / bandwidth,
+        )
+        return Case(kind, terms, (math.log(together), math.log(width)))
+
+    def _rest_case(
+        self, step_seconds: float, epochs: int, evaluated: float, together: float = 1.0
+    ) -> Case:
+        """The wall time of a segment beside its steps."""
+        terms = (
+            self.gcd.start_seconds,
+            _WARM_UP_STEPS * step_seconds,
+            _PREDICTION * step_seconds * epochs * evaluated,
+            self.gcd.epoch_seconds * epochs,
+        )
+        return Case("", terms, (math.log(together),))
+
+    def _repeated(self) -> tuple[float, float]:
+        """Deviation of a step's time from the trial's own, and its degrees of freedom."""
+        freedom = _REPEATED_COUNTS + len(self._repeats)
+        squares = _REPEATED_COUNTS * _REPEATED**2 + math.fsum(x * x for x in self._repeats)
+        return math.sqrt(squares / freedom), freedom
 
     def _memory_factor(self, kind: str, own: Taken | None) -> float:
-        unknown, known, measured = MARGINS
+        expected = self._fits().memory.expect(Case(kind, (1.0,)))
+        log, deviation = expected.log, expected.deviation
         if own is not None and own.memory is not None:
-            return own.memory * measured
-        margin = known if self._memory.knows(kind) else unknown
-        return math.exp(self._memory.expected(kind)) * margin
+            log, deviation = math.log(own.memory), _MEMORY.noise
+        return math.exp(log + quantile(99, expected.freedom) * deviation)
 
 
-def _conditions(together: float, width: int) -> tuple[float, ...]:
-    """Logarithms on which a segment's time depends linearly, beside its network."""
-    return math.log(together), math.log(width)
+def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
+    """Put what was seen earlier before the rest, as far as it is not there; returns how much."""
+    new = 0
+    for kind, several in earlier.items():
+        mine = seen.get(kind, ())
+        before = [one for one in several if one not in mine]
+        seen[kind] = deque([*before, *mine], maxlen=WINDOW)
+        new += len(before)
+    return new
+
+
+def _net_bytes(work: Work, width: int) -> float:
+    """Memory of a GCD, as counted, without the process [B].
+
+    Several GCDs exchange gradients from buckets, which are a copy of them.
+    """
+    copies = COPIES_OF_WEIGHTS + (1 if width > 1 else 0)
+    return work.activation_bytes + copies * work.parameter_bytes
 
 
 @dataclass(frozen=True)

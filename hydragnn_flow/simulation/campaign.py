@@ -192,7 +192,7 @@ def _expected(context: Context, run: RecordedRun, seed: int) -> Truth:
     """What the cost model expects that has learned from a recorded run."""
     estimator = context.another_estimator()
     estimator.learn(run.results)
-    return EstimatedTruth(estimator, 0, seed)
+    return EstimatedTruth(estimator, seed)
 
 
 def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:

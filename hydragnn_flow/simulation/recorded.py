@@ -104,7 +104,9 @@ class RecordedTruth:
         recurring = [result for result in mine if result.status in _RECURRING]
         trained = [result for result in mine or known if _epochs(result) > 0]
         if not trained:
-            cost = replace(self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec))
+            cost = replace(
+                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec)
+            )
             return replace(cost, status=recurring[-1].status) if recurring else cost
         # Of one that was widened since, or was not alone on its GCD, what it would take alone.
         width = len(trained[-1].gcds) or 1
@@ -176,7 +178,7 @@ def _gaps(results: list[SegmentResult]) -> dict[tuple[str, int, int], float]:
     for result in results:
         for place in result.places[:1]:
             of_gcds[place].append(result)
-    gaps = {}
+    gaps: dict[tuple[str, int, int], float] = {}
     for of_gcd in of_gcds.values():
         free = begun
         for one in sorted(of_gcd, key=lambda result: result.started):

@@ -147,22 +147,23 @@ class DrawnTruth:
 
 
 class EstimatedTruth:
-    """A machine that is as the cost model expects it, but for a draw of what that does not know.
+    """A machine that is as a cost model expects it, or off by as much as that says it may be.
 
     Parameters
     ----------
     estimator
         Its estimates; it is not to learn meanwhile.
-    draw
-        Number of the draw; in draw 0 everything is as it is expected.
     seed
         Of the random numbers.
+    off
+        By how many standard deviations all trials together take longer than expected; those of a
+        message-passing type, and each trial, are off by numbers that are drawn. None is off if not
+        given.
     """
 
-    def __init__(self, estimator: Estimator, draw: int, seed: int) -> None:
-        self._estimator, self._seed, self._draw = estimator, seed, draw
+    def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
+        self._estimator, self._seed, self._off = estimator, seed, off
         self._known: dict[tuple[int, int, int], Cost] = {}
-        self._common = draws(seed, "common", draw).standard_normal()
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
@@ -172,12 +173,11 @@ class EstimatedTruth:
             one, two = (
                 self._estimator.divide(spec.network, epochs, width, [])[1] for epochs in (1, 2)
             )
-            factor = self._factor(spec, one)
+            factor = self._factor(spec, two)
             steps = self._estimator.steps_per_epoch(spec.network)
             epoch = max(0.0, two.seconds - one.seconds) / width * factor
-            start = max(0.0, one.seconds / width * factor - epoch)
             self._known[key] = Cost(
-                start_seconds=start,
+                start_seconds=max(0.0, one.seconds / width * factor - epoch),
                 epoch_seconds=epoch,
                 step_seconds=epoch / steps,
                 steps=steps,
@@ -187,21 +187,22 @@ class EstimatedTruth:
         return self._known[key]
 
     def _factor(self, spec: SegmentSpec, estimate: Estimate) -> float:
-        """Time of a trial over the expected one: part of it is all trials', part its type's."""
-        if self._draw == 0:
+        """Time of a trial over the expected one."""
+        if self._off is None:
             return 1.0
-        name = spec.network.Architecture.mpnn_type
-        of_type = draws(self._seed, "type", self._draw, name).standard_normal()
-        own = draws(self._seed, "trial", self._draw, spec.seed).standard_normal()
-        together = _SHARES[0] * self._common + _SHARES[1] * of_type + _SHARES[2] * own
-        return math.exp(deviation(estimate) * together)
+        of_type = draws(self._seed, "type", spec.network.Architecture.mpnn_type).standard_normal()
+        own = draws(self._seed, "trial", spec.seed).standard_normal()
+        shares = zip(_SHARES, (self._off, of_type, own), strict=True)
+        return math.exp(deviation(estimate) * sum(share * off for share, off in shares))
 
 
-# Of the variance of a trial's logarithmic error: what all trials have in common, what those of one
-# message-passing type have, and what is its own.
-_SHARES = tuple(math.sqrt(share) for share in (0.5, 0.25, 0.25))
+# Parts of a trial's error that all trials have in common, those of its type, and that is its own;
+# the squares add up to one. A site that was never measured is off as a whole.
+_SHARES = (math.sqrt(0.5), math.sqrt(0.25), math.sqrt(0.25))
+# 95th percentile of the standard normal distribution.
+_Z95 = 1.645
 
 
 def deviation(estimate: Estimate) -> float:
-    """Standard deviation of the logarithm of a segment's time, of which a tenth is beyond."""
-    return 0.4
+    """Standard deviation of the logarithm of a segment's time."""
+    return math.log(estimate.high / estimate.seconds) / _Z95

@@ -20,16 +20,19 @@ from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.placement.cost_model import MARGINS
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Place, SegmentResult, TrainingOutcome
 
-GCD = Gcd(64.0, 1e10, 1e10, 1e-5, 0.5, 4)
+GCD = Gcd(
+    *(64.0, 1e10, 1e10, 1e-5, 0.5, 4), step_seconds=1e-5, start_seconds=1e-4, epoch_seconds=1e-5
+)
 SITE = Site("fake", 1, Node(("0", "1"), GCD, 1, "cuda"), lambda directory: None)
 SCHNET = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": 4}
 EGNN = {"Architecture.mpnn_type": "EGNN", "Training.batch_size": 4}
+STEPS_PER_EPOCH = 9
+"""Of 36 graphs, with those batches."""
 
 Start = Callable[[], Context]
 
@@ -57,34 +60,37 @@ def task(context: Context, number: int, parameters: dict[str, Any], **changes: A
 def ended(task: Task, slower: float, together: float = 1.0, **changes: Any) -> SegmentResult:
     """A segment whose steps took so many times as long as its network says, and a quarter more."""
     training = slower * task.estimate.uncorrected_seconds / task.width
+    steps = STEPS_PER_EPOCH * task.epochs
     outcome = TrainingOutcome(
         status="ok",
         from_epoch=task.spec.after_epoch,
         to_epoch=task.spec.until_epoch,
-        steps=10,
-        step_seconds=training / 10,
+        steps=steps,
+        step_seconds=training / steps,
         seconds=1.25 * training,
     )
     result = SegmentResult.of(task.spec, outcome, Place(gcds=["0"] * task.width))
     return replace(result.expected(task.forecast(together)), **changes)
 
 
-def ratio(context: Context, parameters: dict[str, Any]) -> float:
+def ratio(context: Context, parameters: dict[str, Any], **changes: Any) -> float:
     """How much longer than its network alone says a new trial is expected to take."""
-    estimate = task(context, 99, parameters).estimate
+    estimate = task(context, 99, parameters, **changes).estimate
     return estimate.seconds / estimate.uncorrected_seconds
 
 
 def test_every_whole_segment_teaches(start: Start) -> None:
     """Packed ones and gangs too; and the next driver knows what the last one learned."""
     context = start()
-    assert ratio(context, SCHNET) == ratio(context, EGNN) == 1.0
-    packed = [ended(task(context, n, SCHNET), 3.0, 2.0) for n in range(2)]
-    gang = ended(task(context, 2, SCHNET, width=2), 3.0)
-    context.record([*packed, gang])
+    assert ratio(context, SCHNET) > 1.0, "it starts and validates too"
+    for _ in range(4):
+        packed = [ended(task(context, n, SCHNET), 3.0, 2.0) for n in range(2)]
+        gang = ended(task(context, 2, SCHNET, width=2), 3.0)
+        alone = ended(task(context, 3, SCHNET), 3.0)
+        context.record([*packed, gang, alone])
     learned = ratio(context, SCHNET)
     assert learned == pytest.approx(3.0 * 1.25, rel=0.3)
-    assert ratio(context, EGNN) == pytest.approx(learned, rel=0.05)
+    assert ratio(context, EGNN) == pytest.approx(learned, rel=0.3)
     again = start()
     assert ratio(again, SCHNET) == pytest.approx(learned)
     assert ratio(again, EGNN) == pytest.approx(ratio(context, EGNN))
@@ -97,20 +103,42 @@ def test_every_whole_segment_teaches(start: Start) -> None:
         {"to_epoch": 1},  # early stopping, or its time was up
         {"from_step": 3},
         {"step_seconds": 0.0, "seconds": 0.0},
+        {"steps": 0},
+        {"step_work": []},  # a line of an earlier version
     ],
 )
 def test_what_did_not_do_all_of_its_work_teaches_nothing(
     start: Start, changes: dict[str, Any]
 ) -> None:
     context = start()
+    before = ratio(context, SCHNET)
     context.record([ended(task(context, 0, SCHNET), 3.0, **changes)])
-    assert ratio(context, SCHNET) == 1.0
+    assert ratio(context, SCHNET) == before
 
 
-def test_lines_without_steps_teach_by_all_of_their_time(start: Start) -> None:
+def test_the_forecast_is_an_interval(start: Start) -> None:
+    """Of the time of each GCD, beside what was counted."""
     context = start()
-    context.record([ended(task(context, 0, SCHNET), 3.0, steps=0, step_seconds=0.0)])
-    assert ratio(context, SCHNET) == pytest.approx(3.75)
+    gang = task(context, 0, SCHNET, width=2)
+    forecast, estimate = gang.forecast(1.0), gang.estimate
+    assert forecast.predicted_low == estimate.low / 2 < gang.seconds
+    assert gang.seconds < estimate.high / 2 == forecast.predicted_high
+    assert forecast.busy == estimate.busy
+    assert 0 < estimate.busy <= 1
+    flops, moved, launches, activations, weights = forecast.step_work
+    assert min(flops, moved, activations, weights) > 1000 and launches > 10
+
+
+def test_start_and_validation_are_learned_beside_the_steps(start: Start) -> None:
+    """A long segment starts once; it was a constant share of the steps before."""
+    context = start()
+    for n in range(12):
+        short = task(context, n, SCHNET, until_epoch=1)
+        training = ended(short, 3.0).seconds / 1.25
+        context.record([ended(short, 3.0, seconds=10.0 + training)])
+    long = task(context, 99, SCHNET, until_epoch=1000).estimate
+    assert long.seconds / (3.0 * long.uncorrected_seconds) < 3.0
+    assert task(context, 99, SCHNET, until_epoch=1).estimate.seconds == pytest.approx(10.0, rel=0.2)
 
 
 def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
@@ -119,11 +147,32 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
         context.record([ended(task(context, n, SCHNET), 3.0)])
     own = ended(task(context, 8, SCHNET), 12.0)
     context.record([own])
-    following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
-    estimate = task(context, 8, SCHNET, **following, results=[own]).estimate
-    assert estimate.seconds == pytest.approx(12.0 * 1.25 * estimate.uncorrected_seconds)
+    following = {"rung": 1, "until_epoch": 400, "done_epochs": 2}
+    mine = task(context, 8, SCHNET, **following, results=[own]).estimate
     other = task(context, 9, SCHNET, **following).estimate
-    assert other.seconds == pytest.approx(3.0 * 1.25 * other.uncorrected_seconds, rel=0.3)
+    assert mine.seconds / other.seconds == pytest.approx(12.0 / 3.0, rel=0.3)
+    assert mine.high / mine.low < other.high / other.low
+
+
+def test_how_well_a_trial_repeats_itself_is_learned(start: Start) -> None:
+    """From the segments of each trial one after the other, by this driver and by the next."""
+
+    def spread(context: Context, own: SegmentResult) -> float:
+        following = {"rung": 1, "until_epoch": 400, "done_epochs": 2, "results": [own]}
+        estimate = task(context, 8, SCHNET, **following).estimate
+        return estimate.high / estimate.low
+
+    context = start()
+    first = ended(task(context, 8, SCHNET), 3.0)
+    before = spread(context, first)
+    for n in range(12):
+        context.record([ended(task(context, n, SCHNET), 3.0)])
+        context.record([ended(task(context, n, SCHNET, rung=1), 3.0)])
+    assert spread(context, first) < before
+    assert spread(start(), first) == pytest.approx(spread(context, first))
+    for n in range(12):
+        context.record([ended(task(context, n, SCHNET, rung=2), 9.0)])
+    assert spread(context, first) > 2 * before
 
 
 def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start) -> None:
@@ -142,26 +191,56 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start
         assert seconds[0] == pytest.approx(seconds[1], rel=0.12), "not 1.5 times"
 
 
+def test_micro_batches_start_all_operations_anew(start: Start) -> None:
+    """So that four of them take longer than one, on the same graphs."""
+    context = start()
+
+    def counted(steps: int) -> list[float]:
+        network = copy.deepcopy(context.config.network)
+        network["Training"] |= {"batch_size": 16, "accumulation_steps": steps}
+        _, estimate = context.estimator.divide(load_network(network), 1, 1, ())
+        return list(estimate.step_work)
+
+    whole, parts = counted(1), counted(4)
+    assert parts[:2] == whole[:2] and parts[2] == 4 * whole[2]
+
+
+def margin(context: Context, parameters: dict[str, Any], **changes: Any) -> float:
+    """Predicted over counted memory, without the process."""
+    estimate = task(context, 1, parameters, **changes).estimate
+    net = estimate.uncorrected_memory_gib - GCD.process_gib
+    return (estimate.memory_gib - GCD.process_gib) / net
+
+
 def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
     """Of an accelerator torch counts what it has allocated, not what its libraries take."""
     context = start()
     first = task(context, 0, SCHNET).estimate
-    net = first.uncorrected_memory_gib - GCD.process_gib
-    assert first.memory_gib == pytest.approx(GCD.process_gib + MARGINS[0] * net)
+    before = margin(context, SCHNET)
+    assert 1.2 < before < 1.6
     large = replace(first, uncorrected_memory_gib=GCD.process_gib + 2.0)  # as of a large network
     begun = replace(task(context, 0, SCHNET), estimate=large)
-    known = ended(begun, 1.0, peak_memory_gib=6.0)
-    context.record([known])
+    known = ended(begun, 1.0, peak_memory_gib=2.6)
+    context.record([known] * 8)
     assert known.predicted_memory_gib == first.memory_gib
-    for parameters, margin in ((SCHNET, MARGINS[1]), (EGNN, MARGINS[0])):
-        estimate = task(context, 1, parameters).estimate
-        net = estimate.uncorrected_memory_gib - GCD.process_gib
-        assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * margin * net)
+    assert 1.3 < margin(context, SCHNET) < 1.3 * before
     again = task(start(), 1, SCHNET).estimate
     assert again.memory_gib == task(context, 1, SCHNET).estimate.memory_gib
-    own = task(context, 0, SCHNET, rung=1, results=[known]).estimate
-    net = own.uncorrected_memory_gib - GCD.process_gib
-    assert own.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[2] * net)
+    larger = replace(known, peak_memory_gib=6.0)
+    assert 3.0 < margin(context, SCHNET, rung=1, results=[larger]) < 3.6
+
+
+def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
+    """Of its type more than of others; unless it was not alone on its GCD."""
+    context = start()
+    before = margin(context, SCHNET)
+    failed = ended(task(context, 0, SCHNET), 1.0, status="out_of_memory")
+    half = GCD.process_gib + (GCD.memory_gib - GCD.process_gib) / 2  # counted, and it took more
+    context.record([replace(failed, uncorrected_memory_gib=half, together=1.5)])
+    assert margin(context, SCHNET) == before
+    context.record([replace(failed, uncorrected_memory_gib=half)])
+    assert margin(context, SCHNET) > margin(context, EGNN) > before
+    assert margin(start(), SCHNET) == margin(context, SCHNET)
 
 
 def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
@@ -172,14 +251,15 @@ def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
 
 
 def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore) -> None:
-    context = start()
-    context.estimator = Estimator(context.config, store, GCD, "cpu")
-    large = replace(task(context, 0, SCHNET).estimate, uncorrected_memory_gib=2.5)
-    begun = replace(task(context, 0, SCHNET), estimate=large)
-    context.record([ended(begun, 1.0, peak_memory_gib=GCD.process_gib + 6.0)])
-    estimate = task(context, 1, SCHNET).estimate
-    net = estimate.uncorrected_memory_gib - GCD.process_gib
-    assert estimate.memory_gib == pytest.approx(GCD.process_gib + 3.0 * MARGINS[1] * net)
+    found = {}
+    for device, process in (("cpu", GCD.process_gib), ("cuda", 0.0)):
+        context = start()
+        context.estimator = Estimator(context.config, store, GCD, device)
+        large = replace(task(context, 0, SCHNET).estimate, uncorrected_memory_gib=2.5)
+        begun = replace(task(context, 0, SCHNET), estimate=large)
+        context.estimator.learn([ended(begun, 1.0, peak_memory_gib=process + 3.0)] * 4)
+        found[device] = margin(context, SCHNET)
+    assert found["cpu"] == found["cuda"] > 1.5
 
 
 def activations(context: Context, steps: int = 1, width: int = 1, **training: Any) -> float:
@@ -187,7 +267,7 @@ def activations(context: Context, steps: int = 1, width: int = 1, **training: An
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"batch_size": 16, "accumulation_steps": steps, **training}
     _, estimate = context.estimator.divide(load_network(network), 1, width, ())
-    weights = 6 * 4 * 1.0e3 / 2**30  # some thousand numbers
+    weights = 5 * 4 * 1.0e3 / 2**30  # some thousand numbers
     return estimate.uncorrected_memory_gib - GCD.process_gib - weights
 
 
@@ -200,7 +280,9 @@ def test_memory_is_for_the_largest_batch(start: Start, store: GraphStore) -> Non
     # In micro-batches, or on several GCDs, no less than the largest of them takes.
     whole = activations(context)
     assert whole / 4 < activations(context, steps=4) < whole / 4 * sizes.max() / sizes.mean()
-    assert activations(context, width=4) == pytest.approx(activations(context, steps=4))
+    # Besides, several GCDs exchange gradients from buckets.
+    parts = activations(context, steps=4)
+    assert parts < activations(context, width=4) < 1.05 * parts
 
 
 def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> None:
@@ -213,7 +295,7 @@ def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> 
     estimator, checked = context.estimator, load_network(network)
     limited = estimator.divide(checked, 1, 1, ())[1].uncorrected_memory_gib
     mean = estimator._step_work(checked, steps)
-    net = (limited - GCD.process_gib) * 2**30 - 6 * mean.parameter_bytes
+    net = (limited - GCD.process_gib) * 2**30 - 5 * mean.parameter_bytes
     full = max(steps * limits[key] / values.sum() for key, values in sizes.items())
     assert net == pytest.approx(full * mean.activation_bytes)
     assert full < 1.2 < estimator._sizes["atoms"].largest_batch(4)

@@ -79,7 +79,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
 ) -> None:
     """What computes all the time fills a GCD; of what waits for its launches four share one."""
     context = campaign(trials=10)
-    change_gcd(context, most_segments=4, launch_seconds=launch_seconds)
+    change_gcd(context, most_segments=4, launch_seconds=launch_seconds, step_seconds=0.0)
     before: list[int] = []
 
     class Counting(FakePool):

@@ -66,16 +66,16 @@ def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None
     model = make(potential_type)
     small, more_edges = (network_cost(model, 100, edges, 4) for edges in (2000, 4000))
     assert more_edges.launches == small.launches
-    assert small.saved_bytes < more_edges.saved_bytes < 2.1 * small.saved_bytes
+    assert small.peak_bytes < more_edges.peak_bytes < 2.1 * small.peak_bytes
     # Where all that is multiplied for an edge comes from a spline, no product grows with them.
     assert small.flops <= more_edges.flops and small.bytes < more_edges.bytes
     deeper = network_cost(make(potential_type, num_conv_layers=3), 100, 2000, 4)
     assert deeper.launches > 1.2 * small.launches and deeper.parameters > small.parameters
     plain = network_cost(make(potential_type, potential=False), 100, 2000, 4)
-    assert plain.launches < small.launches and plain.saved_bytes < small.saved_bytes
+    assert plain.launches < small.launches and plain.peak_bytes < small.peak_bytes
 
 
 def test_double_precision_costs_twice_the_memory(make: Make) -> None:
     single = network_cost(make("SchNet"), 100, 2000, 4)
     double = network_cost(make("SchNet").double(), 100, 2000, 4)
-    assert double.saved_bytes == pytest.approx(2 * single.saved_bytes, rel=0.05)
+    assert double.peak_bytes == pytest.approx(2 * single.peak_bytes, rel=0.1)

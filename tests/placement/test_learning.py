@@ -1,9 +1,10 @@
 """Learning from some segments against the recorded steps of 104 networks.
 
 `steps.csv` has what was counted of 13 message-passing types with 16 to 128 features and one to
-four layers, on batches of 16 alloys of 8 to 16 atoms, and what was measured on one core: CPU
-seconds of a training step (the least of two runs of several rounds, which differ by 1 %), and the
-bytes that torch had allocated at a time, for a batch that was `atoms` times the mean one.
+four layers, on batches of 14 or 15 alloys of 8 to 16 atoms, and what was measured on one core by
+`benchmarks/placement_race/networks.py`: CPU seconds of a training step (the least of two
+measurements, which differ by 2.6 %), and the bytes that torch had allocated at a time, for a batch
+that was `atoms` times the mean one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.placement import CostModel, Taken, Work
+from hydragnn_flow.placement import CostModel, Estimate, Taken, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS
 
 Array = NDArray[np.float64]
 
 GCD = guessed_gcd("cpu", 8.0)
-# Times as slow as the core that the rates were guessed from.
-SLOWER = 2.64
+STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ def read() -> list[Network]:
     networks = []
     with Path(__file__).with_name("steps.csv").open() as file:
         for row in csv.DictReader(file):
-            saved = float(row["saved_bytes"]) * float(row["atoms"])
+            counted = float(row["counted_bytes"]) * float(row["atoms"])
             weights = float(row["parameter_bytes"])
             # The weights themselves, their moments and copies were there before.
-            measured = float(row["peak_bytes"]) + (COPIES_OF_WEIGHTS - 1) * weights
+            measured = float(row["peak_bytes"]) + COPIES_OF_WEIGHTS * weights
             networks.append(
                 Network(
                     row["type"],
@@ -56,11 +56,11 @@ def read() -> list[Network]:
                         float(row["flops"]),
                         float(row["bytes"]),
                         int(row["launches"]),
-                        saved,
+                        counted,
                         weights,
                     ),
-                    SLOWER * float(row["seconds"]),
-                    measured / (saved + COPIES_OF_WEIGHTS * weights),
+                    float(row["seconds"]),
+                    measured / (counted + COPIES_OF_WEIGHTS * weights),
                 )
             )
     return networks
@@ -71,21 +71,31 @@ KINDS = sorted({network.kind for network in NETWORKS})
 SECONDS = np.array([network.seconds for network in NETWORKS])
 
 
+def estimates(model: CostModel) -> list[Estimate]:
+    return [model.estimate(n.kind, n.work, STEPS) for n in NETWORKS]
+
+
 def predicted(model: CostModel) -> Array:
-    return np.array([model.estimate(n.kind, n.work, 1).seconds for n in NETWORKS])
+    return np.array([estimate.seconds for estimate in estimates(model)]) / STEPS
 
 
 BEFORE = predicted(CostModel(GCD))
 
 
+def taken(i: int, together: int = 1) -> Taken:
+    """A segment; those that share a GCD take the root of their number as long."""
+    network = NETWORKS[i]
+    step = SECONDS[i] * together**0.5
+    return Taken(
+        *(network.work, 100, step, 101 * step, 1, 0.0), memory=network.memory, together=together
+    )
+
+
 def learned_from(chosen: list[int], together: Callable[[], int] = lambda: 1) -> CostModel:
-    """After segments of which so many shared a GCD, where each took the root of that as long."""
     model = CostModel(GCD)
     for i in chosen:
-        n = together()
-        steps = SECONDS[i] / BEFORE[i] * n**0.5
-        taken = Taken(steps=steps, memory=NETWORKS[i].memory, together=n)
-        model.observe(NETWORKS[i].kind, taken)
+        model.observe(NETWORKS[i].kind, taken(i, together()))
+        model.observe_memory(NETWORKS[i].kind, NETWORKS[i].memory)
     return model
 
 
@@ -116,47 +126,49 @@ def test_learning_from_some_types_spoils_no_order(of_each: int, most_together: i
         changes.append(order(after) - order(BEFORE))
     # How much sharing takes is not known after one segment of one type.
     assert (max(errors) if most_together == 1 else np.mean(errors)) < error(BEFORE)
-    # Two measurements of all of them agree to 0.9993.
+    # Two measurements of all of them agree to 0.9988.
     assert min(changes) > -0.002
     assert np.mean(changes) > -0.0002
 
 
 def test_twenty_trials_are_enough_to_know_the_others() -> None:
-    orders, before, errors = [], [], []
+    """Their times, and how far these may be off."""
+    orders, before, errors, held = [], [], [], []
     for seed in range(20):
         shuffled = random.Random(seed).sample(range(len(NETWORKS)), len(NETWORKS))
         chosen, others = shuffled[:20], shuffled[20:]
-        after = predicted(learned_from(chosen))
-        orders.append(order(after, others))
+        after = estimates(learned_from(chosen))
+        prediction = np.array([estimate.seconds for estimate in after]) / STEPS
+        orders.append(order(prediction, others))
         before.append(order(BEFORE, others))
-        errors.append(error(after, others))
-    assert np.mean(errors) < 0.16
-    assert np.mean(orders) >= np.mean(before) > 0.98
+        errors.append(error(prediction, others))
+        held += [after[i].low <= STEPS * SECONDS[i] <= after[i].high for i in others]
+    assert np.mean(errors) < 0.09
+    assert np.mean(orders) >= np.mean(before) > 0.99
+    assert 0.88 < np.mean(held) < 0.97
 
 
-def test_few_networks_need_more_memory_than_predicted() -> None:
+def test_hardly_a_network_needs_more_memory_than_predicted() -> None:
     """Of types nobody has measured, of those that were, and of trials that have run."""
 
-    def above(model: CostModel, among: list[int], own: bool = False) -> float:
-        count = 0
+    def over(model: CostModel, among: list[int], own: bool = False) -> list[float]:
+        """Predicted over measured."""
+        found = []
         for i in among:
             n = NETWORKS[i]
-            taken = Taken(steps=1.0, memory=n.memory) if own else None
-            estimate = model.estimate(n.kind, n.work, 1, own=taken)
+            estimate = model.estimate(n.kind, n.work, 1, own=taken(i) if own else None)
             net = (estimate.uncorrected_memory_gib - GCD.process_gib) * n.memory
-            count += GCD.process_gib + net > estimate.memory_gib
-        return count / len(among)
+            found.append((estimate.memory_gib - GCD.process_gib) / net)
+        return found
 
     everyone = list(range(len(NETWORKS)))
-    assert above(CostModel(GCD), everyone) < 0.15
-    shares, seen_shares = [], []
+    unknown = over(CostModel(GCD), everyone)
+    assert min(unknown) > 1 and np.median(unknown) < 1.5
+    ratios: list[float] = []
     for seed in range(20):
         shuffled = random.Random(seed).sample(everyone, len(everyone))
-        model = learned_from(shuffled[:20])
-        seen = {NETWORKS[i].kind for i in shuffled[:20]}
-        others = shuffled[20:]
-        shares.append(above(model, others))
-        seen_shares.append(above(model, [i for i in others if NETWORKS[i].kind in seen]))
-        assert above(model, others, own=True) == 0.0
-    assert np.mean(shares) < 0.08
-    assert np.mean(seen_shares) < 0.08
+        model, others = learned_from(shuffled[:20]), shuffled[20:]
+        ratios += over(model, others)
+        assert 1.0 < min(over(model, others, own=True)) < 1.2
+    assert np.mean(np.array(ratios) < 1) < 0.01
+    assert np.median(ratios) < 1.25

@@ -1,0 +1,122 @@
+"""Cost files: what segments took on a site, kept so that the next campaign starts calibrated.
+
+There are two: that of the site in the user's cache, and that of the run in its directory. They have
+observations, not what was fitted to them, so that a better fit makes use of old ones.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hydragnn_flow.execution import Site
+from hydragnn_flow.files import write_json
+from hydragnn_flow.log import tell
+from hydragnn_flow.placement import Experience
+
+VERSION = 1
+"""Version of a cost file."""
+FILE = "cost.json"
+"""Name of the file in a run directory."""
+_logger = logging.getLogger(__name__)
+
+
+class CostFiles:
+    """Cost files of a site, and of a run on it.
+
+    Parameters
+    ----------
+    site
+        Where the segments run. Observations are those of its name, the kind of its devices, the
+        threads of each and the version of torch; others are ignored.
+    run_directory
+        The run; without one the site's file alone is read and written.
+    """
+
+    def __init__(self, site: Site, run_directory: Path | None = None) -> None:
+        node = site.node
+        self._key = {
+            "site": site.name,
+            "device": node.device,
+            "threads": node.cores_per_gcd,
+            "torch": version("torch"),
+        }
+        name = re.sub(r"[^\w.-]", "-", f"{site.name}-{node.device}")
+        self._paths: list[Path] = []
+        if cache := _cache():
+            self._paths.append(cache / "hydragnn_flow" / "cost" / f"{name}.json")
+        if run_directory is not None:
+            self._paths.append(run_directory / FILE)
+        self._failed: set[Path] = set()
+
+    def read(self) -> Iterator[Experience]:
+        """What the files that are of use have; the user is told of any other."""
+        for path in self._paths:
+            try:
+                values = json.loads(path.read_text(encoding="utf-8"))
+                found = self._experience(values)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                reason = f"cannot be read ({error.strerror})"
+            except ValueError as error:
+                reason = f"is damaged ({error})"
+            else:
+                if isinstance(found, Experience):
+                    yield found
+                    continue
+                reason = found
+            tell(_logger, "%s: %s; it is ignored, and costs are learned anew", path, reason)
+
+    def write(self, experience: Experience) -> None:
+        """Replace the files; the user is told once of a disk that does not take one."""
+        values = {"version": VERSION, **self._key, **asdict(experience)}
+        for path in self._paths:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, values)
+            except OSError as error:
+                if path not in self._failed:
+                    tell(
+                        _logger,
+                        "%s: cannot be written (%s), so that the next campaign learns costs anew",
+                        *(path, error.strerror),
+                    )
+                self._failed.add(path)
+
+    def _experience(self, values: Any) -> Experience | str:
+        """Content of a file, or why it is of no use.
+
+        Raises
+        ------
+        ValueError
+            If it is damaged.
+        """
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+        if values.get("version") != VERSION:
+            return f"is of version {values.get('version')}, this package reads {VERSION}"
+        for name, mine in self._key.items():
+            if values.get(name) != mine:
+                return f"is of {name} {values.get(name)}, here it is {mine}"
+        return msgspec.convert(values, Experience)
+
+
+def _cache() -> Path | None:
+    """The user's cache (XDG Base Directory Specification 0.8); None for a user without a home."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():
+        return given
+    with suppress(RuntimeError):
+        return Path.home() / ".cache"
+    return None

@@ -1,0 +1,188 @@
+"""Bayesian regression of times: sums of terms, each at a rate that is guessed and then learned.
+
+The logarithm of a time is that of a sum of terms, plus a constant of all, constants of the kinds,
+and powers of conditions, none of which shortens it. All of these are drawn towards the guess, so
+that few observations move what they all say and little else: a kind that was never seen gets the
+common part of the others, and rates of its own would spoil the order that the guesses had.
+
+Gauss's and Newton's steps lead to the most probable values. About them the posterior is that of a
+linear regression with an unknown noise, whose predictions follow Student's distribution (Gelman et
+al., Bayesian Data Analysis, 3rd ed., section 14.8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_MOST_ITERATIONS = 20
+_CONVERGED = 1e-4
+# Longest step of a logarithm in one iteration.
+_LONGEST_STEP = 1.0
+# Quantiles of the normal distribution, by their per cent.
+_NORMAL = {95: 1.6448536269514722, 99: 2.3263478740408408}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Beliefs before anything was observed.
+
+    Deviations are standard deviations of logarithms.
+    """
+
+    noise: float
+    """Deviation of one observation from what its kind and terms say."""
+    counts: float
+    """Observations that this belief about the noise is worth."""
+    common: float
+    """Deviation of the constant of all."""
+    terms: tuple[float, ...]
+    """Deviation of each term from the constant of all."""
+    kinds: float
+    """Deviation of each kind's constant."""
+    powers: float = 1.0
+    """Deviation of the powers of the conditions."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a time depends on."""
+
+    kind: str
+    terms: tuple[float, ...]
+    """Guessed times, which add up [s]."""
+    conditions: tuple[float, ...] = ()
+    """Logarithms of further factors, 0 where they are usual; as many for all cases."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A predicted time."""
+
+    log: float
+    """Logarithm of the time [s], in the median."""
+    deviation: float
+    """Scale of Student's distribution of the logarithm."""
+    freedom: float
+    """Its degrees of freedom."""
+    parts: Array
+    """Times of the terms over that of their sum, hidden ones included."""
+
+
+class Regression:
+    """Posterior of times after some observations.
+
+    Parameters
+    ----------
+    prior
+        Beliefs before.
+    powers
+        Number of conditions.
+    seen
+        Cases, and the times that they took [s].
+    hidden
+        Terms behind which others are hidden: of these sets of terms only the longest counts.
+    """
+
+    def __init__(
+        self,
+        prior: Prior,
+        powers: int,
+        seen: Sequence[tuple[Case, float]],
+        hidden: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self._prior, self._hidden = prior, hidden
+        kinds, terms = dict.fromkeys(case.kind for case, _ in seen), len(prior.terms)
+        self._kinds = {kind: 1 + terms + number for number, kind in enumerate(kinds)}
+        self._factors = slice(1, 1 + terms)
+        self._powers = slice(1 + terms + len(kinds), 1 + terms + len(kinds) + powers)
+        deviations = [
+            prior.common,
+            *prior.terms,
+            *[prior.kinds] * len(kinds),
+            *[prior.powers] * powers,
+        ]
+        # In units of the noise, which scales with it in the posterior.
+        self._precision = (prior.noise / np.array(deviations)) ** 2
+        self._values = np.zeros(len(deviations))
+        self._fit(seen)
+
+    def expect(self, case: Case) -> Expected:
+        """Predict the time of a case."""
+        row, log, parts = self._rows([case])
+        spread = 1 + float(row[0] @ self._covariance @ row[0])
+        unseen = 0.0 if case.kind in self._kinds else (self._prior.kinds / self._prior.noise) ** 2
+        return Expected(
+            log=float(log[0]),
+            deviation=math.sqrt(self._variance * (spread + unseen)),
+            freedom=self._freedom,
+            parts=parts[0],
+        )
+
+    def _fit(self, seen: Sequence[tuple[Case, float]]) -> None:
+        prior = self._prior
+        cases = [case for case, _ in seen]
+        logs = np.log([time for _, time in seen]) if seen else np.zeros(0)
+        inverse = np.diag(self._precision)
+        for _ in range(_MOST_ITERATIONS if seen else 0):
+            rows, expected, _ = self._rows(cases)
+            inverse = rows.T @ rows + np.diag(self._precision)
+            towards = rows.T @ (logs - expected) - self._precision * self._values
+            step = np.linalg.solve(inverse, towards)
+            longest = float(np.abs(step).max())
+            self._values += step * min(1.0, _LONGEST_STEP / max(longest, _CONVERGED))
+            np.maximum(self._values[self._powers], 0.0, out=self._values[self._powers])
+            if longest < _CONVERGED:
+                break
+        residuals = logs - self._rows(cases)[1] if seen else logs
+        drawn = float(self._precision @ self._values**2)
+        squares = prior.counts * prior.noise**2 + float(residuals @ residuals) + drawn
+        self._freedom = prior.counts + len(seen)
+        self._variance = squares / self._freedom
+        self._covariance = np.linalg.inv(inverse)
+
+    def _rows(self, cases: Sequence[Case]) -> tuple[Array, Array, Array]:
+        """Derivatives of the logarithms by all values, the logarithms, terms over their sums."""
+        sizes = np.array([case.terms for case in cases]) * np.exp(self._values[self._factors])
+        counted = sizes
+        if self._hidden:
+            counted = sizes.copy()
+            sums = np.array([sizes[:, group].sum(axis=1) for group in self._hidden])
+            for group, is_hidden in zip(self._hidden, sums < sums.max(axis=0), strict=True):
+                counted[np.ix_(is_hidden, group)] = 0.0
+        total = np.maximum(counted.sum(axis=1), np.finfo(float).tiny)
+        rows = np.zeros((len(cases), len(self._values)))
+        rows[:, 0] = 1.0
+        for row, case in zip(rows, cases, strict=True):
+            if case.kind in self._kinds:
+                row[self._kinds[case.kind]] = 1.0
+        rows[:, self._powers] = [case.conditions for case in cases]
+        logs = np.log(total) + rows @ self._values
+        rows[:, self._factors] = counted / total[:, None]
+        return rows, logs, sizes / total[:, None]
+
+
+def quantile(percent: Literal[95, 99], freedom: float) -> float:
+    """A quantile of Student's distribution (Abramowitz and Stegun, equation 26.7.5).
+
+    Parameters
+    ----------
+    percent
+        Which quantile.
+    freedom
+        Degrees of freedom, 4 at least.
+    """
+    z, n = _NORMAL[percent], freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )

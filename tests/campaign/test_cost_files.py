@@ -1,0 +1,185 @@
+"""What segments took is kept for the next campaign on the site."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from phase_cases import NODE, SITE, Campaign, FakePool, well
+
+from hydragnn_flow.campaign import context as context_module
+from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.placement import CostModel, Experience, Taken, Work
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+
+TAKEN = Taken(Work(1e9, 1e9, 100, 1e6, 1e5), 10, 3.0, 35.0, 2, 0.4, memory=1.1, width=2)
+SEEN = Experience({"PNA": [TAKEN, replace(TAKEN, step_seconds=4.0)]}, {"PNA": [1.1]}, [0.1, -0.2])
+
+
+@pytest.fixture(autouse=True)
+def _hear_what_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def site_file() -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost", "fake-cpu.json")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+
+
+def seconds(model: CostModel, kind: str = "PNA") -> float:
+    return model.estimate(kind, TAKEN.work, 10).seconds
+
+
+def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    CostFiles(SITE, tmp_path).write(SEEN)
+    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN, SEEN]
+    assert list(CostFiles(SITE).read()) == [SEEN]
+    assert json.loads((tmp_path / "cost.json").read_text()) == json.loads(site_file().read_text())
+    assert not told(caplog)
+
+
+def test_a_name_is_no_path() -> None:
+    CostFiles(replace(SITE, name="../a b/c")).write(SEEN)
+    assert [path.name for path in site_file().parent.iterdir()] == ["..-a-b-c-cpu.json"]
+
+
+def test_nothing_is_there_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(CostFiles(SITE, tmp_path).read()) == []
+    assert not told(caplog)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: text[:-20], "is damaged (Expecting"),
+        (lambda text: "\x00", "is damaged ("),
+        (lambda text: "[1]", "is damaged (it is no JSON object)"),
+        (lambda text: text.replace('"version": 1', '"version": 2'), "is of version 2, this"),
+        (lambda text: text.replace('"steps": 10', '"steps": "x"'), "is damaged (Expected `int`"),
+        (lambda text: text.replace('"segments"', '"others"'), "is damaged (Object missing"),
+        (lambda text: text.replace('"torch": "', '"torch": "1.'), "is of torch 1."),
+        (lambda text: text.replace('"threads": 1', '"threads": 7'), "is of threads 7, here it is"),
+    ],
+)
+def test_a_file_of_no_use_is_ignored_in_a_sentence(
+    damage: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the next one written is sound again."""
+    files = CostFiles(SITE, tmp_path)
+    files.write(SEEN)
+    site_file().write_text(damage(site_file().read_text()))
+    assert list(files.read()) == [SEEN], "that of the run alone"
+    (sentence,) = told(caplog)
+    assert sentence.startswith(f"{site_file()}: {reason}")
+    assert sentence.endswith("; it is ignored, and costs are learned anew")
+    files.write(SEEN)
+    assert list(files.read()) == [SEEN, SEEN]
+
+
+def test_a_cache_that_cannot_be_written_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    files = CostFiles(SITE, tmp_path)
+    for _ in range(2):
+        files.write(SEEN)
+    (sentence,) = told(caplog)
+    assert "cannot be written (Not a directory)" in sentence
+    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
+
+
+def test_a_user_without_a_home_has_the_runs_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    CostFiles(SITE, tmp_path).write(SEEN)
+    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
+
+
+def test_the_users_cache_is_where_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path(os.environ["XDG_CACHE_HOME"], "home")
+    monkeypatch.setattr(Path, "home", lambda: home)
+    for value in (None, "", "relative"):
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        if value is not None:
+            monkeypatch.setenv("XDG_CACHE_HOME", value)
+        CostFiles(SITE).write(SEEN)
+        assert (home / ".cache" / "hydragnn_flow" / "cost" / "fake-cpu.json").exists()
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
+def test_a_segment_that_is_recalled_twice_counts_once(old: list[int], new: list[int]) -> None:
+    """Those observed here are the newest, and no type has more than before."""
+
+    def segment(number: int) -> Taken:
+        return replace(TAKEN, step_seconds=1.0 + number)
+
+    model = CostModel(NODE.gcd)
+    for number in new:
+        model.observe("PNA", segment(number))
+    earlier = Experience({"PNA": [segment(number) for number in old]}, {}, [])
+    for _ in range(2):
+        model.recall(earlier)
+    kept = model.experience().segments.get("PNA", [])
+    both = [*(n for n in old if n not in new[-16:]), *new]
+    assert kept == [segment(number) for number in both][-16:]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"together": -1.0}, {"width": 0}, {"seconds": float("nan")}, {"memory": 0.0}]
+)
+def test_values_that_are_no_measurements_are_left_out(changes: dict[str, Any]) -> None:
+    model = CostModel(NODE.gcd)
+    before = model.estimate("PNA", TAKEN.work, 10)
+    unsound = {"PNA": [float("nan"), 0.0, -1.0]}
+    model.recall(Experience({"PNA": [replace(TAKEN, **changes)]}, unsound, [float("nan")]))
+    assert model.estimate("PNA", TAKEN.work, 10) == before
+
+
+def timed(spec: SegmentSpec) -> SegmentResult:
+    """Steps of two seconds each."""
+    steps = 9 * (spec.until_epoch - spec.after_epoch)
+    times = {"steps": steps, "step_seconds": 2.0 + spec.number / 100, "seconds": 2.1 * steps}
+    return replace(well(spec), **times)
+
+
+def test_the_next_campaign_starts_calibrated(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this one has seen is kept now and then, and at its end."""
+    context = campaign()
+    context.cost_files = CostFiles(SITE, context.directory.path)
+    before = seconds(context.estimator.costs)
+    TrialPhase(context).run(FakePool(timed))
+    learned = seconds(context.estimator.costs)
+    assert learned > 2 * before
+    (first,) = CostFiles(SITE).read()
+    counts = [
+        sum(map(len, experience.segments.values()))
+        for experience in (first, context.estimator.costs.experience())
+    ]
+    assert 0 < counts[0] < counts[1], "it is written when something new ended, and minutes later"
+    monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)
+    context.record([])
+    following = replace(campaign(), cost_files=CostFiles(SITE))
+    assert seconds(following.estimator.costs) == pytest.approx(learned)
+    # Another run, which has no ledger yet.
+    context.directory.segments.unlink()
+    other = replace(campaign(), cost_files=CostFiles(SITE))
+    assert seconds(other.estimator.costs) == pytest.approx(learned, rel=0.02)
