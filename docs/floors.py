@@ -21,6 +21,7 @@ PICTURE = Path(__file__).with_name("images") / "floors.svg"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli", "testing"),
     ("commands",),
+    ("simulation",),
     ("campaign",),
     ("report",),
     ("run_directory",),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import evaluate, export, init, predict, search, select, sites
+from hydragnn_flow.commands import evaluate, export, init, planning, predict, search, select, sites
 from hydragnn_flow.commands.console import (
     RunDir,
     console,
@@ -35,6 +35,7 @@ app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
 app.add_typer(export.app)
 app.add_typer(init.app)
+app.add_typer(planning.app)
 app.add_typer(predict.app)
 app.add_typer(search.app)
 app.add_typer(select.app)

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,27 @@ PASSING = (
     errno.EHOSTDOWN,
 )
 SECONDS_BETWEEN_TRIES = 1.0
+
+
+_is_synced = ContextVar("is_synced", default=True)
+
+
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """Leave it to the system when what this thread writes in a ``with`` block is on disk.
+
+    For files that can be made again, such as those of a simulation.
+    """
+    token = _is_synced.set(False)
+    try:
+        yield
+    finally:
+        _is_synced.reset(token)
+
+
+def _sync(descriptor: int) -> None:
+    if _is_synced.get():
+        os.fsync(descriptor)
 
 
 @contextmanager
@@ -94,7 +116,7 @@ def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        _sync(file.fileno())
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -112,7 +134,7 @@ def copy_file(source: Path, target: Path) -> None:
     with replacing(target) as temporary:
         shutil.copyfile(source, temporary)
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+            _sync(file.fileno())
 
 
 def modified(path: Path) -> float:
@@ -182,7 +204,7 @@ class AppendOnly:
                 rest = memoryview(content)
                 while rest:
                     rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
+                _sync(file.fileno())
                 if self._is_new:
                     _sync_folder(self._path.parent)
             except OSError:
@@ -199,7 +221,7 @@ class AppendOnly:
 def _sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        _sync(folder)
     finally:
         os.close(folder)
 
@@ -276,5 +298,5 @@ def drop_torn_record(path: Path) -> int:
             keep = start
         if keep < end:
             file.truncate(keep)
-            os.fsync(file.fileno())
+            _sync(file.fileno())
     return end - keep

@@ -26,6 +26,8 @@ from hydragnn_flow.versions import versions
 CONFIG = "run.yaml"
 STARTED = "started"
 COMMANDS = "commands"
+SIMULATED = "simulated.json"
+"""File of a run directory whose campaign is a simulated one."""
 # The criterion judges trials too, so it may not change with the ensemble.
 _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
     "ensemble.criterion"
@@ -52,6 +54,7 @@ class RunDirectory:
         self.ensemble = self.path / FOLDER
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
+        self.simulated = self.path / SIMULATED
         self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
     @property
@@ -80,6 +83,10 @@ class RunDirectory:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
+        if self.simulated.exists():
+            raise InputError(
+                f"{self.path}: holds a simulated campaign; choose another directory with --run-dir"
+            )
         if not self.has_begun:
             check_earlier(config.search.warm_start)
         before = self._recorded()

@@ -18,7 +18,13 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.execution import Site
-from hydragnn_flow.placement import Estimate, Gcd, too_large, useful_widths
+from hydragnn_flow.placement import (
+    Estimate,
+    Gcd,
+    WorkInterpolation,
+    too_large,
+    useful_widths,
+)
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
@@ -50,6 +56,8 @@ class Context:
     clock: Clock = field(default_factory=WallClock)
     cost_files: CostFiles | None = None
     """Where costs are kept for later campaigns; nowhere if not given."""
+    works: WorkInterpolation = field(default_factory=WorkInterpolation)
+    """The work of networks, which another campaign on the same data may have counted already."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
@@ -58,14 +66,20 @@ class Context:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
-        gcd = gcd_for_segments(self.site, self.config, self.store)
-        node = self.site.node
-        self.estimator = Estimator(self.config, self.store, gcd, node.device, len(node.gcds))
+        self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
+
+    def another_estimator(self) -> Estimator:
+        """An estimator for the same campaign that has learned nothing of it."""
+        gcd = gcd_for_segments(self.site, self.config, self.store)
+        node = self.site.node
+        return Estimator(
+            self.config, self.store, gcd, node.device, len(node.gcds), works=self.works
+        )
 
     @property
     def gcd(self) -> Gcd:

@@ -12,33 +12,24 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
-import torch
-
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
-from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
-from hydragnn_flow.campaign.selecting import select_trials
-from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
-from hydragnn_flow.config import NetworkConfig, RunConfig
-from hydragnn_flow.config.network import unused_keys
-from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.data.splits import CALIBRATION
-from hydragnn_flow.ensemble import Member, finish_ensemble, needed_for_coverage
-from hydragnn_flow.ensemble.folds import calibration_split
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import Member, finish_ensemble
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
-from hydragnn_flow.models import build_model
 from hydragnn_flow.report.cost import cost_of
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
-from hydragnn_flow.training.batching import Budget, graphs_kept
 
 _logger = logging.getLogger(__name__)
 
@@ -56,13 +47,24 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
             store = _prepare(config, site, directory, view, pool)
             files = CostFiles(site, directory.path)
             context = Context(config, site, directory, store, token, view, cost_files=files)
-            trials = TrialPhase(context)
-            workers = pool()
-            workers.bring(directory.store)
-            records = trials.run(workers)
-            selection = select_trials(context, records)
-            members = MemberPhase(context, selection, records).run(workers)
+            members = run_phases(context, lambda: _with_store(pool(), directory))
         return _finish(context, members)
+
+
+def _with_store(pool: Pool, directory: RunDirectory) -> Pool:
+    pool.bring(directory.store)
+    return pool
+
+
+def _prepare(
+    config: RunConfig,
+    site: Site,
+    directory: RunDirectory,
+    view: View,
+    pool: Callable[[], Pool],
+) -> GraphStore:
+    tasks = PoolWorkers(site, pool, "hydragnn_flow.data:run_task")
+    return checked_store(config, directory.store, view, tasks)
 
 
 @contextmanager
@@ -107,70 +109,6 @@ def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
-
-
-def _prepare(
-    config: RunConfig,
-    site: Site,
-    directory: RunDirectory,
-    view: View,
-    pool: Callable[[], Pool],
-) -> GraphStore:
-    base = config.network_with({})
-    architecture = base.Architecture
-    assert architecture.radius is not None  # load_config has seen to it
-    if unused := unused_keys(config.network):
-        tell(_logger, "network: keys that change nothing here: %s", ", ".join(unused))
-    store = prepare_store(
-        config.data,
-        architecture.radius,
-        architecture.max_neighbours,
-        config.seed,
-        directory.store,
-        view.step,
-        PoolWorkers(site, pool, "hydragnn_flow.data:run_task"),
-        whole_lists=architecture.enable_interatomic_potential
-        and architecture.truncated_neighbours == "refuse",
-    )
-    for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
-        tell(_logger, "%s", sentence)
-    _check_calibration(config, store)
-    _check_budget(base, store)
-    with torch.device("meta"):
-        build_model(base, store)  # what does not fit the data is refused before anything starts
-    return store
-
-
-def _check_calibration(config: RunConfig, store: GraphStore) -> None:
-    """Refuse too few structures for the coverage that is asked for."""
-    split, coverage = calibration_split(store), config.ensemble.coverage
-    if len(split) >= (needed := needed_for_coverage(coverage)):
-        return
-    drawn = config.data.split
-    if split.name == CALIBRATION:
-        is_drawn, remedy = drawn.calibration is not None, "give more of them"
-    else:
-        is_drawn, remedy = drawn.val is not None, "draw some by data.split.calibration"
-    raise InputError(
-        f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures to "
-        f"calibrate on, and {split.name} has {len(split)}; "
-        f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
-    )
-
-
-def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse, or name, graphs larger than a step may be, before anything trains."""
-    budget, train = Budget.of(network), store["trainset"]
-    if set(budget.limits) == {"graphs"}:  # one graph always fits
-        return
-    too_large = int((~graphs_kept(train, budget)).sum())
-    if too_large:
-        tell(
-            _logger,
-            "%d of %d structures to train on are larger than Training.Batching allows and are left "
-            "out",
-            *(too_large, len(train)),
-        )
 
 
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:

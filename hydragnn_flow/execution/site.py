@@ -65,6 +65,9 @@ class Site:
     ends: float = math.inf
     """Time by the monotonic clock at which all nodes are gone [s], where no scheduler says it."""
 
+    walltime: float = math.inf
+    """Longest time of each batch job [s]."""
+
     @property
     def gcds_of_a_block(self) -> int:
         """GCDs of all nodes of a block."""

@@ -22,9 +22,10 @@ from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.target_values import TargetValues, targets_of
-from hydragnn_flow.report.text import cell, number, objective_label
+from hydragnn_flow.report.text import SIMULATED_RUN, cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
 from hydragnn_flow.report.worst import flagged_sentence, worst_structures
+from hydragnn_flow.run_directory import SIMULATED
 
 REPORT = "report.html"
 _TEMPLATE, _STYLE, _SCRIPT = "template.html.j2", "page.css", "page.js"
@@ -178,7 +179,7 @@ def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
     planned = run.config.search.trials
     states = _own(run)["state"]
     ended = (~states.isin(["running", "waiting"])).sum()
-    sentences = []
+    sentences = [SIMULATED_RUN] if (run.directory / SIMULATED).exists() else []
     if states.empty:
         sentences.append("The search has not begun: there is no trial yet.")
     elif ended < planned and run.ensemble is None:

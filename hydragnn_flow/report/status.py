@@ -18,8 +18,8 @@ from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_wor
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
-from hydragnn_flow.report.text import objective_label, told_state
-from hydragnn_flow.run_directory import objectives_of
+from hydragnn_flow.report.text import SIMULATED_RUN, objective_label, told_state
+from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult
 
@@ -38,13 +38,15 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
         How many trials to list.
     """
     stage = stage_of(run_directory)
-    shown: list[RenderableType] = [Text(f"phase: {stage}"), _trials(run_directory, stage, best)]
+    is_simulated = RunDirectory(run_directory).simulated.exists()
+    shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []
+    shown += [Text(f"phase: {stage}"), _trials(run_directory, stage, best)]
     if found := best_errors(run_directory, stage.results):
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
     shown += map(Text, _failures(stage.results))
     if stage.phase == "finished":
         shown.append(closing_table(read_summary(run_directory)))
-    else:
+    elif not is_simulated:
         shown += map(Text, _driver(run_directory, stage))
     return Group(*shown)
 

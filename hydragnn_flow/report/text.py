@@ -15,6 +15,8 @@ SPLITS = {
     "testset": "test",
 }
 """Splits of a store in words."""
+SIMULATED_RUN = "Simulated: nothing was trained; times and errors are made up."
+"""What is said of a simulated run."""
 
 
 def number(value: float) -> str:

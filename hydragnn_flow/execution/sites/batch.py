@@ -362,6 +362,7 @@ def batch_site(
         blocks=run.blocks or 1,
         scheduler=scheduler,
         sends_store=sends,
+        walltime=run.walltime_seconds or math.inf,
         # A scheduler says it of each job.
         ends=time.monotonic() + run.walltime_seconds
         if scheduler is None and run.walltime_seconds

@@ -1,0 +1,102 @@
+"""The store of a campaign, and what is refused before anything trains on it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from hydragnn_flow.campaign.view import View
+from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import unused_keys
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
+from hydragnn_flow.data.splits import CALIBRATION
+from hydragnn_flow.ensemble import needed_for_coverage
+from hydragnn_flow.ensemble.folds import calibration_split
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.log import tell
+from hydragnn_flow.models import build_model
+from hydragnn_flow.tasks import Workers
+from hydragnn_flow.training.batching import Budget, graphs_kept
+
+_logger = logging.getLogger(__name__)
+
+
+def checked_store(
+    config: RunConfig, path: Path, view: View, workers: Workers | None = None
+) -> GraphStore:
+    """The store of a campaign, prepared unless it is there, and found to fit its configuration.
+
+    Parameters
+    ----------
+    config
+        The campaign.
+    path
+        Of the store.
+    view
+        Shows the progress.
+    workers
+        Who prepares it; by default this process.
+
+    Raises
+    ------
+    InputError
+        If the data cannot be read, or do not fit the network or what is asked of the ensemble.
+    """
+    base = config.network_with({})
+    architecture = base.Architecture
+    assert architecture.radius is not None  # load_config has seen to it
+    if unused := unused_keys(config.network):
+        tell(_logger, "network: keys that change nothing here: %s", ", ".join(unused))
+    store = prepare_store(
+        config.data,
+        architecture.radius,
+        architecture.max_neighbours,
+        config.seed,
+        path,
+        view.step,
+        workers,
+        whole_lists=architecture.enable_interatomic_potential
+        and architecture.truncated_neighbours == "refuse",
+    )
+    for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
+        tell(_logger, "%s", sentence)
+    _check_calibration(config, store)
+    _check_budget(base, store)
+    with torch.device("meta"):
+        build_model(base, store)  # what does not fit the data is refused before anything starts
+    return store
+
+
+def _check_calibration(config: RunConfig, store: GraphStore) -> None:
+    """Refuse too few structures for the coverage that is asked for."""
+    split, coverage = calibration_split(store), config.ensemble.coverage
+    if len(split) >= (needed := needed_for_coverage(coverage)):
+        return
+    drawn = config.data.split
+    if split.name == CALIBRATION:
+        is_drawn, remedy = drawn.calibration is not None, "give more of them"
+    else:
+        is_drawn, remedy = drawn.val is not None, "draw some by data.split.calibration"
+    raise InputError(
+        f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures to "
+        f"calibrate on, and {split.name} has {len(split)}; "
+        f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
+    )
+
+
+def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
+    """Refuse, or name, graphs larger than a step may be, before anything trains."""
+    budget, train = Budget.of(network), store["trainset"]
+    if set(budget.limits) == {"graphs"}:  # one graph always fits
+        return
+    too_large = int((~graphs_kept(train, budget)).sum())
+    if too_large:
+        tell(
+            _logger,
+            "%d of %d structures to train on are larger than Training.Batching allows and are left "
+            "out",
+            *(too_large, len(train)),
+        )

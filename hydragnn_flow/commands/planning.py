@@ -1,0 +1,160 @@
+"""Commands that look ahead: what a campaign would take of a machine, without using it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hydragnn_flow.commands import sites
+from hydragnn_flow.commands.console import console, say, short, using
+from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.config import RunConfig
+    from hydragnn_flow.execution import Site
+    from hydragnn_flow.simulation import Simulated
+
+app = typer.Typer()
+
+Config = Annotated[
+    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
+]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="GraphStore of the data, where one is prepared. By default that of runs/NAME, or else "
+        "one is prepared here.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of all that is drawn.", min=0)]
+QueueWait = Annotated[
+    float,
+    typer.Option("--queue-wait", help="Mean wait of a batch job in the queue, in minutes.", min=0),
+]
+Losses = Annotated[
+    float,
+    typer.Option(
+        "--losses", help="Nodes lost in an hour, of each node: 1e-5 is one of 100,000.", min=0
+    ),
+]
+
+
+@app.command()
+@sites.with_options
+def simulate(
+    config: Config,
+    site: sites.SiteOption = "local",
+    data: Data = None,
+    store: Store = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir", help=r"Where to keep the simulated run. \[default: runs/NAME-simulated]"
+        ),
+    ] = None,
+    recorded: Annotated[
+        Path | None,
+        typer.Option(
+            "--recorded",
+            help="Directory of a run of the same configuration: trials take as long, and err as "
+            "much, as they did there.",
+            show_default=False,
+        ),
+    ] = None,
+    queue_wait: QueueWait = 0.0,
+    losses: Losses = 0.0,
+    seed: Seed = 0,
+    **options: Any,
+) -> None:
+    """Run a campaign on simulated nodes, in virtual time: the whole loop of search, placement and
+    ensemble, without training anything.
+
+    Nothing is submitted: it runs here, also for a machine of thousands of nodes. How long trials
+    take, and how well they learn, is drawn by the seed, or taken from a recorded run. `status`,
+    `trials` and `report` read the run directory that comes out. To ask how many node-hours to apply
+    for, use `plan`.
+    """
+    from hydragnn_flow.report.progress import CampaignView
+    from hydragnn_flow.simulation import Conditions
+    from hydragnn_flow.simulation import simulate as run
+
+    loaded, machine = _loaded(config, site, data, options)
+    path = run_dir or Path("runs") / f"{loaded.name}-simulated"
+    with using(path, data, store, recorded), CampaignView(console) as view:
+        found = run(
+            loaded,
+            machine,
+            path,
+            view,
+            conditions=Conditions(queue_seconds=60 * queue_wait, losses=losses),
+            seed=seed,
+            store=_store(store, loaded),
+            recorded=recorded,
+        )
+    console.print(_simulated_table(found, machine))
+    say(f"simulated run  {short(path)}; nothing was trained")
+
+
+def _loaded(
+    config: Path, site: str, data: Path | None, options: dict[str, Any]
+) -> tuple[RunConfig, Site]:
+    """The campaign, and the machine: an account, which nothing is paid with, need not be given."""
+    from hydragnn_flow.config import load_config
+    from hydragnn_flow.execution.site import about_site
+
+    loaded = load_config(config, data=data)
+    loaded.data.source.check_files(loaded.data.folder)
+    if options["account"] is None and Path(site).suffix not in (".yaml", ".yml"):
+        options["account"] = about_site(site)[1].account
+    return loaded, sites.load(site, options)
+
+
+def _store(given: Path | None, config: RunConfig) -> Path | None:
+    """The store that is there already; None if there is none."""
+    if given is not None:
+        if not (given / "manifest.json").is_file():
+            raise InputError(f"--store {given}: is no GraphStore; prepare one or leave it out")
+        return given
+    prepared = Path("runs") / config.name / "store.gs"
+    return prepared if prepared.exists() else None
+
+
+def _simulated_table(found: Simulated, site: Site) -> Table:
+    """What a simulated campaign took."""
+    from hydragnn_flow.report.text import number
+
+    table = Table(title=f"Simulated on {site.name}, {site.nodes:,} nodes", show_header=False)
+    states = ", ".join(f"{n:,} {state}" for state, n in sorted(found.trials.items()))
+    for name, value in (
+        ("makespan", duration(found.makespan)),
+        ("of it the search", duration(found.search_seconds)),
+        ("node-hours", number(found.node_hours)),
+        ("batch jobs", f"{found.batch_jobs:,}"),
+        ("GCDs occupied", f"{found.occupied:.1%} of their time"),
+        ("GCDs busy", f"{found.busy:.1%} of their time"),
+        ("trials", states),
+        ("members", f"{found.members:,}"),
+        ("failed segments", f"{found.failed_segments:,}"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes} min"

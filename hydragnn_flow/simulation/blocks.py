@@ -1,0 +1,203 @@
+"""Simulated batch jobs: they wait in the queue, their nodes start, are lost, and end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Host
+from hydragnn_flow.simulation.clock import VirtualClock
+
+# Time after which a batch job that has nothing to do is given back [s], as it really is.
+_SECONDS_IDLE = 20.0
+# Deviation of the logarithm of the time that nodes take to start.
+_OF_STARTS = 0.3
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a simulated machine is like, beside its speed."""
+
+    queue_seconds: float = 0.0
+    """Mean time that a batch job waits in the queue [s]; times are exponential."""
+    node_seconds: float = 30.0
+    """Median time until a node of a job takes work [s]."""
+    losses: float = 0.0
+    """Nodes that are lost in an hour, for each node [1/h]."""
+    noise: float = 0.05
+    """Deviation of the logarithm of a segment's time."""
+    interference: float = 0.03
+    """How much longer a segment takes beside each other one on its GCD, as a fraction."""
+
+
+@dataclass(eq=False)
+class _Block:
+    """A batch job."""
+
+    name: str
+    to_come: int
+    """Nodes that have not started yet."""
+    begun: float = math.inf
+    ends: float = math.inf
+    hosts: dict[str, Host] = field(default_factory=dict)
+    at_work: int = 0
+    """Segments on its nodes."""
+    idle_since: float = math.inf
+
+
+class Blocks:
+    """The batch jobs of a campaign.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    clock
+        Whose time it is.
+    conditions
+        What else the machine is like.
+    drawn
+        Random numbers.
+    lost
+        Told the name of each node that is gone.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        clock: VirtualClock,
+        conditions: Conditions,
+        drawn: np.random.Generator,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._site, self._clock, self._conditions = site, clock, conditions
+        self._drawn, self._lost = drawn, lost
+        self._blocks: list[_Block] = []
+        self._block_of: dict[str, _Block] = {}
+        self._hosts: list[Host] | None = None
+        self._over = 0.0
+        self.asked = 0
+        """Batch jobs that were asked for."""
+
+    @property
+    def node_seconds(self) -> float:
+        """Time of the nodes of all batch jobs until now [s]."""
+        now = self._clock.monotonic()
+        running = sum(max(0.0, now - block.begun) for block in self._blocks)
+        return self._over + running * self._nodes
+
+    @property
+    def _nodes(self) -> int:
+        """Nodes of a batch job."""
+        return self._site.nodes // self._site.blocks
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no node takes work yet."""
+        return not self._block_of
+
+    def hosts(self) -> list[Host]:
+        """The nodes that take work."""
+        if self._hosts is None:
+            self._hosts = [host for block in self._blocks for host in block.hosts.values()]
+        return self._hosts
+
+    def update(self, demand: int) -> None:
+        """Have as many batch jobs as the work needs.
+
+        Raises
+        ------
+        CampaignStopped
+            If all nodes are lost, and no others can be asked for.
+        """
+        if self._site.scheduler is None and self.asked and not self._blocks:
+            raise CampaignStopped("all simulated nodes are lost; simulate fewer losses")
+        each = self._site.gcds_of_a_block
+        wanted = min(self._site.blocks, max(1, math.ceil(demand / each)))
+        for block in [*self._blocks]:
+            idle = self._clock.monotonic() - block.idle_since
+            if len(self._blocks) > wanted and idle >= _SECONDS_IDLE:
+                self._end(block)
+        while len(self._blocks) < wanted:
+            self._ask()
+
+    def begin_work(self, node: str) -> bool:
+        """Take note of a segment on a node; returns whether the node is there."""
+        block = self._block_of.get(node)
+        if block is None:
+            return False
+        block.at_work += 1
+        block.idle_since = math.inf
+        return True
+
+    def end_work(self, node: str) -> None:
+        """Take note of the end of a segment on a node."""
+        block = self._block_of.get(node)
+        if block is not None:
+            block.at_work -= 1
+            self._see_whether_idle(block)
+
+    def _see_whether_idle(self, block: _Block) -> None:
+        if not block.at_work:
+            block.idle_since = self._clock.monotonic()
+            if self._site.blocks > 1:  # the campaign is to look again then
+                self._clock.at(block.idle_since + _SECONDS_IDLE, lambda: None)
+
+    def _ask(self) -> None:
+        block = _Block(f"job{self.asked}", self._nodes)
+        self.asked += 1
+        self._blocks.append(block)
+        wait = 0.0
+        if self._site.scheduler is not None:
+            wait = self._conditions.queue_seconds * self._drawn.standard_exponential()
+        self._clock.at(self._clock.monotonic() + wait, partial(self._begin, block))
+
+    def _begin(self, block: _Block) -> None:
+        now = block.begun = self._clock.monotonic()
+        spread = np.exp(_OF_STARTS * self._drawn.standard_normal(self._nodes))
+        for number, factor in enumerate(spread.tolist()):
+            node = f"{block.name}-node{number}"
+            start = now + self._conditions.node_seconds * factor
+            self._clock.at(start, partial(self._join, block, node))
+        if self._site.walltime < math.inf:
+            block.ends = now + self._site.walltime
+            self._clock.at(block.ends, partial(self._end, block))
+
+    def _join(self, block: _Block, node: str) -> None:
+        block.to_come -= 1
+        if block not in self._blocks:
+            return
+        block.hosts[node] = Host(node, block.name, block.ends)
+        self._block_of[node] = block
+        self._hosts = None
+        if self._conditions.losses > 0:
+            hours = self._drawn.exponential(1 / self._conditions.losses)
+            self._clock.at(self._clock.monotonic() + 3600 * hours, partial(self._lose, block, node))
+        if block.at_work == 0:
+            self._see_whether_idle(block)
+
+    def _lose(self, block: _Block, node: str) -> None:
+        if node not in block.hosts:
+            return
+        self._gone(block, node)
+        if not block.hosts and not block.to_come:
+            self._end(block)
+
+    def _end(self, block: _Block) -> None:
+        if block not in self._blocks:
+            return
+        self._over += (self._clock.monotonic() - block.begun) * self._nodes
+        self._blocks.remove(block)
+        for node in [*block.hosts]:
+            self._gone(block, node)
+
+    def _gone(self, block: _Block, node: str) -> None:
+        del block.hosts[node], self._block_of[node]
+        self._hosts = None
+        self._lost(node)

@@ -1,0 +1,251 @@
+"""Simulated campaigns: the real loop, on simulated GCDs and in virtual time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.phases import run_phases
+from hydragnn_flow.campaign.stores import checked_store
+from hydragnn_flow.campaign.view import View
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble.failed_members import SELECTION
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.files import unsynced, write_json
+from hydragnn_flow.log import driver_log
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.simulation.blocks import Conditions
+from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.curves import Curves, DrawnCurves
+from hydragnn_flow.simulation.recorded import RecordedCurves, RecordedRun, RecordedTruth
+from hydragnn_flow.simulation.truth import DrawnTruth, EstimatedTruth, Truth
+from hydragnn_flow.simulation.workers import SimulatedWorkers
+
+_ON_VALIDATION = "val."
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What came of a simulated campaign."""
+
+    makespan: float
+    """Time from its beginning to the end of its last segment [s]."""
+    search_seconds: float
+    """The same, to the end of the search's last segment [s]."""
+    node_hours: float
+    """Of the batch jobs, while they ran."""
+    gcd_hours: float
+    """Hours in which GCDs had something to do, added up."""
+    occupied: float
+    """Fraction of the GCDs' time in which they had something to do."""
+    busy: float
+    """Fraction of it in which they computed."""
+    trials: dict[str, int]
+    """Number of trials in each state at the end."""
+    members: int
+    failed_segments: int
+    batch_jobs: int
+
+
+def simulate(
+    config: RunConfig,
+    site: Site,
+    path: Path,
+    view: View,
+    *,
+    conditions: Conditions,
+    seed: int = 0,
+    store: Path | None = None,
+    recorded: Path | None = None,
+) -> Simulated:
+    """Run a campaign on simulated GCDs; its run directory is as that of a real one.
+
+    What segments take is drawn by a seed, apart from the cost model, which has to find it out.
+    Members are chosen by their criterion alone, since simulated trials predict nothing; and the
+    sampler `auto`, which works beside the driver in real time, gives way to `batched_tpe`.
+
+    Parameters
+    ----------
+    config
+        The campaign.
+    site
+        The machine.
+    path
+        The run directory. An earlier simulation there is replaced; its store stays.
+    view
+        Shows the progress.
+    conditions
+        What the machine is like, beside its speed.
+    seed
+        Of all that is drawn.
+    store
+        A GraphStore of the same data, of which only the sizes matter. If not given, it is prepared
+        in the run directory.
+    recorded
+        Directory of a run of the same campaign, whose times and errors are taken instead.
+
+    Raises
+    ------
+    InputError
+        If the run directory holds something else than a simulation, or the data or the recorded run
+        cannot be read.
+    """
+    directory = _cleared(path, keeps_store=store is None)
+    with _owned(directory, view) as token:
+        if store is not None:
+            directory.store.symlink_to(store.absolute())
+        run = None if recorded is None else RecordedRun(recorded)
+        with checked_store(config, directory.store, view) as data:
+            if run is None:
+                return play(
+                    Stage(config, site, directory, data, view, token),
+                    lambda context: DrawnTruth(context.estimator, site, data, seed),
+                    conditions=conditions,
+                    seed=seed,
+                )
+            if (selection := run.selection) is not None:
+                directory.ensemble.mkdir()
+                write_json(directory.ensemble / SELECTION, selection)
+            return play(
+                Stage(run.configured(config), site, directory, data, view, token),
+                lambda context: RecordedTruth(run, _expected(context, run, seed)),
+                # What was recorded has its noise already.
+                conditions=replace(conditions, noise=0.0),
+                seed=seed,
+                curves=lambda drawn: RecordedCurves(run, drawn),
+            )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a campaign is simulated, and for whom."""
+
+    config: RunConfig
+    site: Site
+    directory: RunDirectory
+    store: GraphStore
+    view: View
+    token: str = ""
+
+
+def play(
+    stage: Stage,
+    truth: Callable[[Context], Truth],
+    *,
+    conditions: Conditions,
+    seed: int,
+    curves: Callable[[Curves], Curves] = lambda drawn: drawn,
+) -> Simulated:
+    """Simulate a campaign whose run directory is there.
+
+    Parameters
+    ----------
+    stage
+        Where.
+    truth
+        Makes the truth for a context whose campaign has not begun.
+    conditions, seed
+        As :func:`simulate` takes them.
+    curves
+        Makes the learning curves of those that are drawn.
+    """
+    directory = stage.directory
+    config = _simulable(stage.config, keeps_selection=(directory.ensemble / SELECTION).exists())
+    with unsynced():
+        directory.record_start(config)
+        clock = VirtualClock()
+        context = Context(
+            config, stage.site, directory, stage.store, stage.token, stage.view, clock
+        )
+        judged = [*config.search.objectives, *config.search.constraints]
+        workers = SimulatedWorkers(
+            stage.site,
+            clock,
+            truth(context),
+            curves(DrawnCurves(config.search.space, seed)),
+            conditions,
+            seed,
+            time.time(),
+            [
+                name.removeprefix(_ON_VALIDATION)
+                for name in judged
+                if name.startswith(_ON_VALIDATION)
+            ],
+        )
+        members = run_phases(context, lambda: workers)
+        summary = _summary(context, workers, len(members))
+        about = {"seed": seed, "conditions": asdict(conditions)}
+        write_json(directory.simulated, {**about, **asdict(summary)})
+    return summary
+
+
+def _expected(context: Context, run: RecordedRun, seed: int) -> Truth:
+    """What the cost model expects that has learned from a recorded run."""
+    estimator = context.another_estimator()
+    estimator.learn(run.results)
+    return EstimatedTruth(estimator, seed)
+
+
+def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
+    """The campaign without what does not go in virtual time, or needs predictions."""
+    search, ensemble = config.search, config.ensemble
+    if search.sampler == "auto":
+        search = search.model_copy(update={"sampler": "batched_tpe"})
+    if ensemble.strategy == "greedy" and not keeps_selection:
+        ensemble = ensemble.model_copy(update={"strategy": "top"})
+    return config.model_copy(update={"search": search, "ensemble": ensemble})
+
+
+def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
+    """A run directory without an earlier simulation; its store, even in part, may stay."""
+    directory = RunDirectory(path)
+    there = [*directory.path.iterdir()] if directory.path.exists() else []
+    if there and not directory.simulated.exists():
+        raise InputError(
+            f"{directory.path}: is not empty and holds no simulation; choose another directory "
+            f"with --run-dir"
+        )
+    for entry in there:
+        if entry.is_symlink() or entry.is_file():
+            if entry != directory.simulated:  # which goes by being replaced
+                entry.unlink()
+        elif not (keeps_store and directory.store.name in entry.name):
+            shutil.rmtree(entry)
+    return directory
+
+
+@contextmanager
+def _owned(directory: RunDirectory, view: View) -> Iterator[str]:
+    """Own a run directory that says from the start that it is a simulation's."""
+    directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_json(directory.simulated, {})
+    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
+        yield token
+
+
+def _summary(context: Context, workers: SimulatedWorkers, members: int) -> Simulated:
+    gcds, held = workers.gcds, workers.blocks.node_seconds
+    gcd_seconds = held * len(context.site.node.gcds)
+    results = list(context.directory.results())
+    states = Counter[str](trial.state for trial in read_trials(context.directory.path))
+    return Simulated(
+        makespan=workers.ended,
+        search_seconds=workers.search_ended,
+        node_hours=held / 3600,
+        gcd_hours=gcds.occupied / 3600,
+        occupied=gcds.occupied / gcd_seconds,
+        busy=gcds.busy / gcd_seconds,
+        trials=dict(states),
+        members=members,
+        failed_segments=sum(r.status not in ("ok", "interrupted") for r in results),
+        batch_jobs=workers.blocks.asked,
+    )

@@ -1,0 +1,91 @@
+"""Virtual time: a clock that jumps from event to event."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeVar
+
+from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
+from hydragnn_flow.errors import CampaignStopped
+
+Event = TypeVar("Event")
+# Looks of a campaign in vain, one after the other with nothing to come, until it is given up.
+_MOST_LOOKS = 1_000
+
+
+@dataclass(order=True)
+class Appointment:
+    """Something that is to happen at a time, unless it is called off."""
+
+    when: float
+    _order: int
+    action: Callable[[], None] | None = field(compare=False)
+
+    def call_off(self) -> None:
+        """Have it not happen."""
+        self.action = None
+
+
+class VirtualClock:
+    """The clock of a simulated campaign: time passes while the campaign waits, and then at once."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._order = itertools.count()
+        self._coming: list[Appointment] = []
+        self._in_vain = 0
+
+    def monotonic(self) -> float:
+        """Time since the simulation began [s]."""
+        return self._now
+
+    def at(self, when: float, action: Callable[[], None]) -> Appointment:
+        """Have something happen at a time [s], after what is to happen then already."""
+        appointment = Appointment(max(when, self._now), next(self._order), action)
+        heapq.heappush(self._coming, appointment)
+        return appointment
+
+    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
+        """The next event; None if none comes in that time.
+
+        Where the campaign only looks again and again for what has ended, the time until something
+        happens passes at once.
+
+        Raises
+        ------
+        CampaignStopped
+            If the campaign waits, and nothing is to come.
+        """
+        until = self._now + seconds
+        if seconds >= SECONDS_BETWEEN_CHECKS and events.empty():
+            if (coming := self._first()) < math.inf:
+                until = max(until, coming)
+            self._in_vain = self._in_vain + 1 if coming == math.inf else 0
+            if self._in_vain > _MOST_LOOKS:
+                raise CampaignStopped(
+                    "the simulated campaign waits for something that does not come; nothing runs, "
+                    "and no node is on its way"
+                )
+        while events.empty() and self._first() <= until:
+            self._happen()
+        if events.empty():
+            self._now = until
+            return None
+        return events.get()
+
+    def _happen(self) -> None:
+        appointment = heapq.heappop(self._coming)
+        self._now = appointment.when
+        if appointment.action is not None:
+            appointment.action()
+
+    def _first(self) -> float:
+        """Time of the next thing to happen [s]; infinite if there is none."""
+        while self._coming and self._coming[0].action is None:
+            heapq.heappop(self._coming)
+        return self._coming[0].when if self._coming else math.inf

@@ -1,0 +1,95 @@
+"""Learning curves of simulated trials: smooth in the hyper-parameters, so that a search may learn.
+
+Errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness et al.,
+arXiv:1712.00409). The floor is a bowl over the search space, whose place is drawn by a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.config.domain import Parameter
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.simulation.truth import draws
+
+# Error of a trivial predictor, the smallest floor, and how much worse the corner of a space is.
+_FIRST, _FLOOR, _DEPTH = 1.0, 0.05, 3.0
+# Epochs in which errors begin to fall, and the power by which they do.
+_EPOCHS, _POWER = 0.5, 0.8
+# Deviations of logarithms: of floors between trials, and of errors between epochs.
+_OF_FLOORS, _OF_EPOCHS = 0.1, 0.03
+
+
+class Curves(Protocol):
+    """Validation errors of trials and members."""
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        """The criterion after each epoch, from the first on, up to the segment's last."""
+        ...
+
+
+class DrawnCurves:
+    """Errors that fall towards a floor, which a bowl over the search space decides.
+
+    Parameters
+    ----------
+    space
+        Dotted path → domain.
+    seed
+        Of the random numbers.
+    """
+
+    def __init__(self, space: Mapping[str, Parameter], seed: int) -> None:
+        self._space, self._seed = space, seed
+        drawn = draws(seed, "bowl")
+        self._best = {name: drawn.uniform(0.2, 0.8) for name in space}
+        weights = drawn.dirichlet(np.ones(len(space)))
+        self._weights = dict(zip(space, weights.tolist(), strict=True))
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        """The criterion after each epoch, from the first on, up to the segment's last."""
+        drawn = draws(self._seed, "curve", spec.seed)
+        floor = self._floor(spec.network) * math.exp(_OF_FLOORS * drawn.standard_normal())
+        epochs = np.arange(1, spec.until_epoch + 1)
+        falling = floor + (_FIRST - floor) * (1 + epochs / _EPOCHS) ** -_POWER
+        noise = np.exp(_OF_EPOCHS * drawn.standard_normal(len(epochs)))
+        errors: list[float] = (falling * noise).tolist()
+        return errors
+
+    def _floor(self, network: NetworkConfig) -> float:
+        bowl = sum(
+            self._weights[name] * ((place - self._best[name]) / 0.8) ** 2
+            for name, domain in self._space.items()
+            if (place := _place(domain, value_at(network, name))) is not None
+        )
+        return _FLOOR * math.exp(_DEPTH * bowl)
+
+
+def value_at(network: NetworkConfig, path: str) -> Any:
+    """The value at a dotted path of a network; None where there is nothing."""
+    found: Any = network
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
+    # One width may be given for all layers.
+    return found[0] if isinstance(found, list | tuple) and found else found
+
+
+def _place(domain: Parameter, value: Any) -> float | None:
+    """Where a value is in its domain, 0 to 1; None if it is not in it."""
+    if domain.choices is not None:
+        if value not in domain.choices:
+            return None
+        return (domain.choices.index(value) + 0.5) / len(domain.choices)
+    if domain.bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    low, high = domain.bounds
+    if high <= low:
+        return None
+    if domain.log:
+        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return (value - low) / (high - low)

@@ -1,0 +1,188 @@
+"""Recorded runs: what their segments took and came to, for a simulation of the same campaign."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.search_checks import RESOURCES
+from hydragnn_flow.ensemble.failed_members import SELECTION
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.simulation.curves import Curves, value_at
+from hydragnn_flow.simulation.truth import Cost, Truth
+
+# Gaps between segments of a GCD that are longer had another cause than the sending of the next [s].
+_LONGEST_GAP = 5.0
+# Ends that are the network's own doing, and come again.
+_RECURRING = ("diverged", "error")
+
+
+class RecordedRun:
+    """Times and learning curves of a run that was recorded.
+
+    A trial, or a member, is that of the record where number and parameters are the same.
+
+    Parameters
+    ----------
+    path
+        The run directory.
+
+    Raises
+    ------
+    InputError
+        If it holds no segments.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.directory = RunDirectory(path)
+        self.trials = read_trials(path)
+        self.results = list(self.directory.results())
+        if not self.results:
+            raise InputError(
+                f"--recorded {path}: has no segments that have ended; name the directory of a run"
+            )
+        self._gaps = _gaps(self.results)
+        self._gap = statistics.median(self._gaps.values()) if self._gaps else 0.0
+        self._of: defaultdict[tuple[str, int], list[SegmentResult]] = defaultdict(list)
+        for result in self.results:
+            self._of[result.kind, result.number].append(result)
+
+    def configured(self, config: RunConfig) -> RunConfig:
+        """A configuration whose trials have the recorded parameters, in the recorded order."""
+        space = config.search.space
+        enqueued = tuple(
+            {name: value for name, value in trial.parameters.items() if name in space}
+            for trial in self.trials
+        )
+        search = config.search.model_copy(update={"enqueue": enqueued})
+        return config.model_copy(update={"search": search})
+
+    @property
+    def selection(self) -> dict[str, Any] | None:
+        """The recorded choice of members; None if there is none."""
+        file = self.directory.ensemble / SELECTION
+        return read_json(file) if file.exists() else None
+
+    def launch_seconds(self, spec: SegmentSpec) -> float:
+        """Time between the sending of a segment and its start [s]; in the median if not known."""
+        return self._gaps.get((spec.kind, spec.number, spec.rung), self._gap)
+
+    def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
+        """The recorded segments of the same trial or member."""
+        found = self._of.get((spec.kind, spec.number), [])
+        return found if found and _are_of(found[0].parameters, spec.network) else []
+
+
+class RecordedTruth:
+    """Segments take what they took in a recorded run.
+
+    Parameters
+    ----------
+    run
+        The recorded run.
+    other
+        The truth about segments that it does not know.
+    """
+
+    def __init__(self, run: RecordedRun, other: Truth) -> None:
+        self._run, self._other = run, other
+
+    def cost(self, rank: Rank) -> Cost:
+        """The cost of a segment, of which this is a rank."""
+        known = [result for result in self._run.segments(rank.spec) if result.seconds > 0]
+        mine = [result for result in known if result.rung == rank.spec.rung]
+        recurring = [result for result in mine if result.status in _RECURRING]
+        trained = [result for result in mine or known if _epochs(result) > 0]
+        if not trained:
+            cost = replace(
+                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec)
+            )
+            return replace(cost, status=recurring[-1].status) if recurring else cost
+        # Of one that was widened since, or was not alone on its GCD, what it would take alone.
+        width = len(trained[-1].gcds) or 1
+        alone = statistics.fmean(1 / max(1.0, result.together) for result in trained)
+        epochs = sum(map(_epochs, trained))
+        seconds = sum(result.seconds for result in trained) * alone * width / rank.world
+        steps = sum(result.steps for result in trained)
+        return Cost(
+            start_seconds=0.0,
+            epoch_seconds=seconds / epochs,
+            step_seconds=statistics.fmean(r.step_seconds for r in trained) * width / rank.world,
+            steps=max(1, round(steps / epochs)),
+            busy=1.0,
+            memory_gib=max(result.peak_memory_gib for result in trained),
+            launch_seconds=self._run.launch_seconds(rank.spec),
+            status=recurring[-1].status if recurring else "ok",
+        )
+
+
+class RecordedCurves:
+    """Errors are those of a recorded run.
+
+    Parameters
+    ----------
+    run
+        The recorded run.
+    other
+        Errors of trials that it does not know, or of epochs that it has not come to.
+    """
+
+    def __init__(self, run: RecordedRun, other: Curves) -> None:
+        self._run, self._other = run, other
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        """The criterion after each epoch, from the first on, up to the segment's last."""
+        errors = self._other.errors(spec)
+        seen: dict[int, float] = {}
+        for result in self._run.segments(spec):
+            seen |= {int(row[0]): row[3] for row in result.history}
+        if not seen:
+            return errors
+        # Beyond what was recorded they fall as others do.
+        last = max(seen)
+        scale = seen[last] / errors[last - 1] if last <= len(errors) else 1.0
+        return [seen.get(epoch, scale * error) for epoch, error in enumerate(errors, start=1)]
+
+
+def _epochs(result: SegmentResult) -> float:
+    """Epochs that a segment has trained, and parts of one."""
+    return result.to_epoch - result.from_epoch if result.status == "ok" else 0
+
+
+def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
+    """Whether a network is that of some parameters."""
+    return all(
+        (value_at(network, name) or None) == (value or None)
+        for name, value in parameters.items()
+        if not name.startswith(RESOURCES)
+    )
+
+
+def _gaps(results: list[SegmentResult]) -> dict[tuple[str, int, int], float]:
+    """Time between each segment and the one before it on its GCD [s], where that was its sending.
+
+    Before the first on a GCD it is the time that its worker took to start after the first of all.
+    """
+    begun = min(result.started for result in results)
+    of_gcds: defaultdict[tuple[str, str], list[SegmentResult]] = defaultdict(list)
+    for result in results:
+        for place in result.places[:1]:
+            of_gcds[place].append(result)
+    gaps: dict[tuple[str, int, int], float] = {}
+    for of_gcd in of_gcds.values():
+        free = begun
+        for one in sorted(of_gcd, key=lambda result: result.started):
+            if 0 <= one.started - free < _LONGEST_GAP:
+                gaps[one.kind, one.number, one.rung] = one.started - free
+            free = one.ended
+    return gaps

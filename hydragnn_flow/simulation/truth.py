@@ -1,0 +1,208 @@
+"""What segments really take on a simulated machine, which the campaign has to find out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.splits import TRAIN, VALIDATION
+from hydragnn_flow.execution import Rank, Site
+from hydragnn_flow.placement import Estimate, Work
+from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
+from hydragnn_flow.segment import SegmentSpec, Status
+
+# Deviations of logarithms: of the rates of a GCD, of the constants of message-passing types and of
+# trials, and of memory. Step times of types differ by up to a factor of two.
+_OF_RATES, _OF_TYPES, _OF_TRIALS, _OF_MEMORY = 0.4, 0.3, 0.12, 0.15
+# Rates at which a GCD exchanges gradients, within its node and beyond it [B/s], and the time that
+# an exchange takes whatever its size [s].
+_WITHIN, _BEYOND, _LATENCY = 5e10, 1e10, 5e-5
+# Prediction takes a part of the time of training on as many graphs.
+_PREDICTION = 0.4
+_SECONDS_OF_A_CHECKPOINT = 0.1
+# Time in which a trainer process opens the store and builds its network [s].
+_SECONDS_TO_START = {"cpu": 1.0}
+_SECONDS_TO_START_A_GPU = 8.0
+# Ranks wait for the slowest in every step; deviation of the logarithm of one rank's time.
+_OF_RANKS = 0.03
+# The largest batch over the mean one.
+_LARGEST_BATCH = 1.25
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a segment takes of the GCDs that it has to itself."""
+
+    start_seconds: float
+    """Time before its first step [s]."""
+    epoch_seconds: float
+    """Time of an epoch, with its validation and checkpoint [s]."""
+    step_seconds: float
+    steps: int
+    """Steps of an epoch."""
+    busy: float
+    """Fraction of its time in which it keeps a GCD busy."""
+    memory_gib: float
+    """Peak memory of each GCD [GiB]."""
+    launch_seconds: float = 0.0
+    """Time between its sending and its start [s]."""
+    status: Status = "ok"
+    """How it ends, if nothing around it goes wrong."""
+
+
+class Truth(Protocol):
+    """What segments really take."""
+
+    def cost(self, rank: Rank) -> Cost:
+        """The cost of a segment, of which this is a rank."""
+        ...
+
+
+def draws(seed: int, *of: int | str) -> np.random.Generator:
+    """Random numbers that depend on a seed and on what they are of, and on nothing else."""
+    words = [int.from_bytes(str(word).encode()[:16].ljust(16, b"\0"), "little") for word in of]
+    return np.random.default_rng([seed, *words])
+
+
+class DrawnTruth:
+    """A machine whose rates and constants were drawn by a seed, apart from the cost model.
+
+    The work of a step is the network's, as the campaign counts it. What the machine makes of it has
+    rates of its own, a constant of each message-passing type and one of each trial. Over several
+    GCDs the arithmetic is divided, and the launches of operations are not; ranks exchange gradients
+    and wait for the slowest.
+
+    Parameters
+    ----------
+    estimator
+        Counts the work of networks; what it learns is not looked at.
+    site
+        The machine whose guessed rates the true ones are drawn around.
+    store
+        The data.
+    seed
+        Of the random numbers.
+    """
+
+    def __init__(self, estimator: Estimator, site: Site, store: GraphStore, seed: int) -> None:
+        self._estimator, self._site, self._seed = estimator, site, seed
+        splits = store.manifest.splits
+        self._evaluated = splits[VALIDATION].graphs / splits[TRAIN].graphs
+        self._rates = np.exp(_OF_RATES * draws(seed, "rates").standard_normal(3)).tolist()
+        self._known: dict[int, tuple[Work, int, float, float]] = {}
+        self._types: dict[str, float] = {}
+
+    def cost(self, rank: Rank) -> Cost:
+        """The cost of a segment, of which this is a rank."""
+        work, steps, slower, larger = self._of_trial(rank.spec)
+        gcd, width = self._site.node.gcd, rank.world
+        micro_batches = rank.spec.network.Training.accumulation_steps
+        arithmetic, traffic, launch = self._rates
+        computing = (
+            max(work.flops / gcd.flops / arithmetic, work.bytes / gcd.bandwidth / traffic) / width
+        )
+        launching = work.launches * gcd.launch_seconds * launch * micro_batches
+        alone = computing + launching if gcd.launches else max(computing, launching)
+        exchange = 0.0
+        if width > 1:
+            rate = _WITHIN if rank.nodes == 1 else _BEYOND
+            exchange = 2 * (width - 1) / width * work.parameter_bytes / rate
+            exchange += _LATENCY * math.log2(width)
+        slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
+        step = slower * (alone * slowest + exchange)
+        net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
+        net += COPIES_OF_WEIGHTS * work.parameter_bytes
+        return Cost(
+            start_seconds=_SECONDS_TO_START.get(self._site.node.device, _SECONDS_TO_START_A_GPU),
+            epoch_seconds=step * steps * (1 + _PREDICTION * self._evaluated)
+            + _SECONDS_OF_A_CHECKPOINT,
+            step_seconds=step,
+            steps=steps,
+            busy=1.0 if gcd.launches else min(1.0, computing / alone),
+            memory_gib=gcd.process_gib + larger * net / GIB,
+        )
+
+    def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
+        """Work of a step, steps of an epoch, and factors of time and memory."""
+        if spec.seed not in self._known:
+            network = spec.network
+            steps = self._estimator.steps_per_epoch(network)
+            name = network.Architecture.mpnn_type
+            if name not in self._types:
+                drawn = draws(self._seed, "type", name).standard_normal()
+                self._types[name] = math.exp(_OF_TYPES * drawn)
+            time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
+            self._known[spec.seed] = (
+                self._estimator.step_work(network),
+                steps,
+                self._types[name] * math.exp(_OF_TRIALS * time),
+                math.exp(_OF_MEMORY * memory),
+            )
+        return self._known[spec.seed]
+
+
+class EstimatedTruth:
+    """A machine that is as a cost model expects it, or off by as much as that says it may be.
+
+    Parameters
+    ----------
+    estimator
+        Its estimates; it is not to learn meanwhile.
+    seed
+        Of the random numbers.
+    off
+        By how many standard deviations all trials together take longer than expected; those of a
+        message-passing type, and each trial, are off by numbers that are drawn. None is off if not
+        given.
+    """
+
+    def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
+        self._estimator, self._seed, self._off = estimator, seed, off
+        self._known: dict[tuple[int, int, int], Cost] = {}
+
+    def cost(self, rank: Rank) -> Cost:
+        """The cost of a segment, of which this is a rank."""
+        spec, width = rank.spec, rank.world
+        key = spec.seed, spec.network.Training.accumulation_steps, width
+        if key not in self._known:
+            one, two = (
+                self._estimator.divide(spec.network, epochs, width, [])[1] for epochs in (1, 2)
+            )
+            factor = self._factor(spec, two)
+            steps = self._estimator.steps_per_epoch(spec.network)
+            epoch = max(0.0, two.seconds - one.seconds) / width * factor
+            self._known[key] = Cost(
+                start_seconds=max(0.0, one.seconds / width * factor - epoch),
+                epoch_seconds=epoch,
+                step_seconds=epoch / steps,
+                steps=steps,
+                busy=one.busy,
+                memory_gib=one.uncorrected_memory_gib,
+            )
+        return self._known[key]
+
+    def _factor(self, spec: SegmentSpec, estimate: Estimate) -> float:
+        """Time of a trial over the expected one."""
+        if self._off is None:
+            return 1.0
+        of_type = draws(self._seed, "type", spec.network.Architecture.mpnn_type).standard_normal()
+        own = draws(self._seed, "trial", spec.seed).standard_normal()
+        shares = zip(_SHARES, (self._off, of_type, own), strict=True)
+        return math.exp(deviation(estimate) * sum(share * off for share, off in shares))
+
+
+# Parts of a trial's error that all trials have in common, those of its type, and that is its own;
+# the squares add up to one. A site that was never measured is off as a whole.
+_SHARES = (math.sqrt(0.5), math.sqrt(0.25), math.sqrt(0.25))
+# 95th percentile of the standard normal distribution.
+_Z95 = 1.645
+
+
+def deviation(estimate: Estimate) -> float:
+    """Standard deviation of the logarithm of a segment's time."""
+    return math.log(estimate.high / estimate.seconds) / _Z95

@@ -1,0 +1,283 @@
+"""Simulated workers: segments take what a truth says, and come to what a curve says."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hydragnn_flow.execution import Rank, Site
+from hydragnn_flow.execution.workers.gang import ANOTHER_RANK
+from hydragnn_flow.placement import Host, Spot
+from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.simulation.blocks import Blocks, Conditions
+from hydragnn_flow.simulation.checkpoints import leave_checkpoint
+from hydragnn_flow.simulation.clock import Appointment, VirtualClock
+from hydragnn_flow.simulation.curves import Curves
+from hydragnn_flow.simulation.sharing import Gcds, Job
+from hydragnn_flow.simulation.truth import Cost, Truth, draws
+
+# Time before the end of its batch job in which a segment has stopped with a checkpoint [s].
+_SECONDS_TO_STOP = 10.0
+
+
+@dataclass(eq=False)
+class _Sending:
+    """A segment on its way: the ranks of each node, and how far it has got."""
+
+    spec: SegmentSpec
+    parts: dict[str, tuple[Sequence[Rank], Future[list[SegmentResult]]]] = field(
+        default_factory=dict
+    )
+    cost: Cost | None = None
+    job: Job | None = None
+    began: float = 0.0
+    from_epoch: float = 0.0
+    stretch: float = 1.0
+    """Its time over what the truth says, which no two segments share."""
+    stop: Appointment | None = None
+
+    @property
+    def ranks(self) -> list[tuple[str, Rank]]:
+        """Its ranks and their nodes."""
+        return [(node, rank) for node, (ranks, _) in self.parts.items() for rank in ranks]
+
+
+class SimulatedWorkers:
+    """Workers of a site in virtual time.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    clock
+        Whose time it is.
+    truth, curves
+        What segments take, and what comes of them.
+    conditions
+        What else the machine is like.
+    seed
+        Of the random numbers.
+    unix_time
+        At which the clock begins [s].
+    targets
+        Whose errors segments report.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        clock: VirtualClock,
+        truth: Truth,
+        curves: Curves,
+        conditions: Conditions,
+        seed: int,
+        unix_time: float,
+        targets: Sequence[str] = (),
+    ) -> None:
+        self._site, self._clock, self._truth, self._curves = site, clock, truth, curves
+        self._conditions, self._unix_time = conditions, unix_time
+        self._targets = targets
+        self._drawn = draws(seed, "segments")
+        self.gcds = Gcds(clock, conditions.interference)
+        self.blocks = Blocks(site, clock, conditions, draws(seed, "nodes"), self._lose)
+        self._sendings: dict[str, _Sending] = {}
+        self._on: defaultdict[str, dict[str, _Sending]] = defaultdict(dict)
+        self._reached: dict[tuple[str, int], float] = {}
+        self._since: dict[tuple[str, int], int] = {}
+        self.ended = self.search_ended = 0.0
+        """Times at which the last segment has ended, and the last one of a trial [s]."""
+
+    def update(self, demand: int) -> None:
+        """Have as many batch jobs as the work needs."""
+        self.blocks.update(demand)
+
+    def hosts(self) -> list[Host]:
+        """The nodes that take work."""
+        return self.blocks.hosts()
+
+    def waiting(self) -> str:
+        """Nothing: what a simulated campaign waits for takes no time."""
+        return ""
+
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Nothing: simulated nodes do not err."""
+
+    def avoid(self, node: str, reason: str) -> None:
+        """Nothing: simulated nodes refuse no work."""
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        """Run a segment, or ranks of one, on a node; it begins when all its ranks are there."""
+        future: Future[list[SegmentResult]] = Future()
+        spec = ranks[0].spec
+        sending = self._sendings.setdefault(spec.attempt, _Sending(spec))
+        sending.parts[node] = ranks, future
+        if len(sending.ranks) == ranks[0].world:
+            self._begin(sending)
+        return future
+
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        """End the ranks of a gang on a node: in a simulation all of them have ended together."""
+
+    def release(self, node: str, attempt: str) -> None:
+        """Have a segment that is on a node end by itself, with a checkpoint."""
+        if (sending := self._sendings.get(attempt)) is not None:
+            self._stop(sending)
+
+    def _begin(self, sending: _Sending) -> None:
+        now, spec = self._clock.monotonic(), sending.spec
+        missing = [node for node in sending.parts if not self.blocks.begin_work(node)]
+        if missing:
+            self._answer(sending, "interrupted", f"{missing[0]} took it no more", gone=missing[0])
+            return
+        for node in sending.parts:
+            self._on[node][spec.attempt] = sending
+        _, rank = sending.ranks[0]
+        cost = sending.cost = self._truth.cost(rank)
+        sending.began = now + cost.launch_seconds
+        sending.from_epoch = max(spec.after_epoch, self._reached.get((spec.kind, spec.number), 0.0))
+        sending.stretch = math.exp(self._conditions.noise * self._drawn.standard_normal())
+        spots = [Spot(node, rank.gcd or 0) for node, rank in sending.ranks]
+        fits = all(
+            self.gcds.memory(spot) + cost.memory_gib <= self._site.node.gcd.memory_gib
+            for spot in spots
+        )
+        epochs = max(0.0, spec.until_epoch - sending.from_epoch)
+        training = epochs * cost.epoch_seconds if fits else cost.step_seconds
+        work = cost.launch_seconds + (cost.start_seconds + training) * sending.stretch
+        end = partial(self._finish, sending, fits)
+        sending.job = Job(spots, work, cost.busy, cost.memory_gib, end)
+        self.gcds.begin(sending.job)
+        left = min(
+            (rank.seconds for _, rank in sending.ranks if rank.seconds is not None),
+            default=math.inf,
+        )
+        if left < math.inf:
+            sending.stop = self._clock.at(
+                now + left - _SECONDS_TO_STOP, partial(self._stop, sending)
+            )
+
+    def _finish(self, sending: _Sending, fits: bool) -> None:
+        """End a segment that has done all it was to do."""
+        assert sending.cost is not None
+        if fits and sending.cost.status == "ok":
+            self._reached[sending.spec.kind, sending.spec.number] = sending.spec.until_epoch
+            self._answer(sending, "ok", "")
+        elif fits:
+            self._answer(sending, sending.cost.status, "as in the run that is simulated")
+        else:
+            memory = f"{sending.cost.memory_gib:.1f} GiB"
+            self._answer(sending, "out_of_memory", f"a step needs {memory} beside what is there")
+
+    def _stop(self, sending: _Sending) -> None:
+        """End a segment at a checkpoint, as far as it has got."""
+        assert sending.cost is not None and sending.job is not None
+        cost, spec, done = sending.cost, sending.spec, self.gcds.done(sending.job)
+        started = cost.launch_seconds + cost.start_seconds * sending.stretch
+        each = cost.epoch_seconds * sending.stretch
+        got = max(0.0, done - started) / each if each > 0 else 0.0
+        if steps := math.floor(got * cost.steps):
+            epoch = min(sending.from_epoch + steps / cost.steps, spec.until_epoch)
+            self._reached[spec.kind, spec.number] = epoch
+        self._answer(sending, "interrupted", "stopped before its end, with a checkpoint")
+
+    def _lose(self, node: str) -> None:
+        """End what runs on a node that is gone, with nothing to show for it."""
+        for sending in [*self._on[node].values()]:
+            self._answer(sending, "lost", f"its node {node} was lost", gone=node)
+        self._on.pop(node, None)
+
+    def _answer(self, sending: _Sending, status: Status, reason: str, gone: str = "") -> None:
+        """Take a segment off its GCDs and say how it ended.
+
+        Parameters
+        ----------
+        sending
+            The segment.
+        status, reason
+            How it ended.
+        gone
+            Node that is there no more; the ranks on others end because of it.
+        """
+        del self._sendings[sending.spec.attempt]
+        if sending.stop is not None:
+            sending.stop.call_off()
+        if sending.job is not None:
+            self.gcds.end(sending.job)
+        for node in sending.parts:
+            if self._on[node].pop(sending.spec.attempt, None) is not None:
+                self.blocks.end_work(node)
+        outcome = self._outcome(sending, status, reason)
+        self.ended = self._clock.monotonic()
+        if sending.spec.kind == "trial":
+            self.search_ended = self.ended
+        for node, (ranks, future) in sending.parts.items():
+            if gone and node != gone:
+                others = TrainingOutcome(status="interrupted", reason=f"{ANOTHER_RANK}: {reason}")
+            future.set_result(
+                [
+                    SegmentResult.of(
+                        rank.spec,
+                        outcome if not gone or node == gone else others,
+                        Place() if node == gone else self._place(node, rank),
+                    )
+                    for rank in ranks
+                ]
+            )
+
+    def _place(self, node: str, rank: Rank) -> Place:
+        return Place(node=node, gcds=[self._site.node.gcds[rank.gcd or 0]])
+
+    def _outcome(self, sending: _Sending, status: Status, reason: str) -> TrainingOutcome:
+        cost, now = sending.cost, self._clock.monotonic()
+        if cost is None:
+            return TrainingOutcome(status=status, reason=reason)
+        began = min(sending.began, now)
+        seconds = now - began
+        outcome = TrainingOutcome(
+            status=status,
+            reason=reason,
+            from_epoch=math.floor(sending.from_epoch),
+            to_epoch=math.floor(sending.from_epoch),
+            from_step=round(sending.from_epoch % 1 * cost.steps),
+            seconds=seconds,
+            cpu_seconds=seconds,
+            peak_memory_gib=cost.memory_gib,
+            started=self._unix_time + began,
+            ended=self._unix_time + now,
+        )
+        return outcome if status not in ("ok", "interrupted") else self._trained(sending, outcome)
+
+    def _trained(self, sending: _Sending, outcome: TrainingOutcome) -> TrainingOutcome:
+        """What a segment that has got somewhere has to show for it."""
+        spec, cost, job = sending.spec, sending.cost, sending.job
+        assert cost is not None and job is not None
+        name = spec.kind, spec.number
+        reached = self._reached.get(name, sending.from_epoch)
+        epochs = math.floor(reached)
+        errors = self._curves.errors(spec)[:epochs]
+        since = self._since.setdefault(name, math.floor(sending.from_epoch))
+        best = min(range(since, epochs), key=errors.__getitem__, default=None)
+        slower = outcome.seconds / max(job.done - cost.launch_seconds, 1e-9)
+        if reached > 0:
+            leave_checkpoint(spec)
+        return replace(
+            outcome,
+            to_epoch=epochs,
+            best_val_error=None if best is None else errors[best],
+            best_val_loss=None if best is None else errors[best],
+            best_epoch=None if best is None else best + 1,
+            history=[
+                [epoch, errors[epoch - 1], errors[epoch - 1], errors[epoch - 1]]
+                for epoch in range(spec.after_epoch + 1, epochs + 1)
+            ],
+            metrics={}
+            if best is None
+            else {f"{target}_mae": errors[best] for target in self._targets},
+            checkpoint=spec.checkpoint.name if reached > 0 else "",
+            steps=round((reached - sending.from_epoch) * cost.steps),
+            step_seconds=cost.step_seconds * sending.stretch * slower,
+        )

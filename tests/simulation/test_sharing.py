@@ -1,0 +1,104 @@
+"""Processor sharing: hand-made cases, and that work is neither lost nor made."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_flow.placement import Spot
+from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.sharing import Gcds, Job
+
+A, B = Spot("n", 0), Spot("n", 1)
+
+
+class Machine:
+    """GCDs, and when the jobs on them have ended."""
+
+    def __init__(self, interference: float = 0.0) -> None:
+        self.clock = VirtualClock()
+        self.gcds = Gcds(self.clock, interference)
+        self.ends: dict[str, float] = {}
+        self.jobs: list[Job] = []
+
+    def begin(self, name: str, when: float, seconds: float, busy: float, *spots: Spot) -> None:
+        def ended() -> None:
+            self.gcds.end(job)
+            self.ends[name] = self.clock.monotonic()
+
+        job = Job(spots or (A,), seconds, busy, 1.0, ended)
+        self.jobs.append(job)
+        self.clock.at(when, lambda: self.gcds.begin(job))
+
+    def run(self) -> dict[str, float]:
+        self.clock.next(SimpleQueue(), 1e9)
+        return {name: pytest.approx(end) for name, end in self.ends.items()}
+
+
+def test_a_job_alone_takes_its_time() -> None:
+    machine = Machine()
+    machine.begin("one", 5.0, 10.0, 1.0)
+    assert machine.run() == {"one": 15.0}
+
+
+def test_two_that_keep_a_gcd_busy_take_twice_as_long() -> None:
+    machine = Machine()
+    machine.begin("long", 0.0, 10.0, 1.0)
+    machine.begin("late", 4.0, 3.0, 1.0)
+    # The late one has half of the GCD from 4 to 10.
+    assert machine.run() == {"late": 10.0, "long": 13.0}
+
+
+def test_two_that_are_half_busy_do_not_feel_each_other() -> None:
+    machine = Machine()
+    machine.begin("one", 0.0, 10.0, 0.5)
+    machine.begin("two", 0.0, 6.0, 0.5)
+    assert machine.run() == {"two": 6.0, "one": 10.0}
+
+
+def test_interference_slows_what_is_together() -> None:
+    machine = Machine(interference=0.25)
+    machine.begin("one", 0.0, 8.0, 0.1)
+    machine.begin("two", 0.0, 4.0, 0.1)
+    assert machine.run() == {"two": 5.0, "one": 9.0}
+
+
+def test_a_gang_goes_at_the_pace_of_its_slowest_rank() -> None:
+    machine = Machine()
+    machine.begin("gang", 0.0, 10.0, 1.0, A, B)
+    machine.begin("guest", 2.0, 4.0, 1.0, B)
+    assert machine.run() == {"guest": 10.0, "gang": 14.0}
+
+
+_JOBS = st.lists(
+    st.tuples(
+        st.floats(0, 50),
+        st.floats(0.1, 50),
+        st.floats(0.05, 1.0),
+        st.sampled_from([(A,), (B,), (A, B)]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(_JOBS)
+def test_work_is_neither_lost_nor_made(jobs: list[tuple[float, float, float, tuple[Spot]]]) -> None:
+    machine = Machine()
+    for number, (when, seconds, busy, spots) in enumerate(jobs):
+        machine.begin(str(number), when, seconds, busy, *spots)
+    machine.run()
+    assert len(machine.ends) == len(jobs)
+    for number, (when, seconds, _, _) in enumerate(jobs):
+        assert machine.ends[str(number)] >= (when + seconds) * (1 - 1e-9)
+    work = sum(seconds * busy * len(spots) for _, seconds, busy, spots in jobs)
+    assert machine.gcds.busy == pytest.approx(work)
+    # A GCD does no more than one second of work in a second, and all of it while it is occupied.
+    assert work <= machine.gcds.occupied * (1 + 1e-9)
+    last, first = max(machine.ends.values()), min(when for when, *_ in jobs)
+    for spot in (A, B):
+        mine = sum(seconds * busy for _, seconds, busy, spots in jobs if spot in spots)
+        assert last - first >= mine * (1 - 1e-9)

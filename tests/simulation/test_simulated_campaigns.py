@@ -1,0 +1,190 @@
+"""Simulated campaigns: the real loop on machines that are not there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG, MEMBERS, TRIALS
+from phase_cases import NODE, SITE
+from rich.console import Console
+
+from hydragnn_flow.campaign import check_paths
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.report.html import write_report
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.report.status import status_table
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.simulation import Conditions, Simulated, simulate
+
+Simulate = Callable[..., Simulated]
+MOST = 3
+GPU = replace(NODE, gcd=Gcd(8, 1e8, 1e8, 1e-3, 0.5, MOST), device="cuda")
+BATCH = replace(SITE, node=GPU, nodes=4, blocks=2, scheduler="slurm", walltime=400.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: RunConfig, store: Path) -> Simulate:
+    """Simulate the small campaign; its directory is `run` below the test's."""
+
+    def simulated(site: Site = SITE, trials: int = TRIALS, **changes: Any) -> Simulated:
+        search = config.search.model_copy(update={"trials": trials})
+        return simulate(
+            config.model_copy(update={"search": search}),
+            site,
+            tmp_path / "run",
+            CampaignView(Console(quiet=True)),
+            store=store,
+            **{"conditions": Conditions(), **changes},
+        )
+
+    return simulated
+
+
+def results(path: Path) -> list[SegmentResult]:
+    return list(RunDirectory(path).results())
+
+
+def histories(path: Path) -> dict[tuple[str, int, int], list[list[float]]]:
+    return {(r.kind, r.number, r.rung): r.history for r in results(path)}
+
+
+def timeless(path: Path) -> list[Any]:
+    """Segments without what differs between two simulations of one seed: the real time."""
+    found = results(path)
+    begun = min(result.started for result in found)
+    return [
+        [
+            *(r.kind, r.number, r.rung, r.status, r.node, r.gcds, r.parameters, r.history),
+            *(round(r.started - begun, 3), round(r.ended - begun, 3)),
+        ]
+        for r in found
+    ]
+
+
+def test_a_simulated_campaign_comes_to_its_end(run: Simulate, tmp_path: Path) -> None:
+    found = run()
+    assert sum(found.trials.values()) == TRIALS and set(found.trials) <= {"complete", "pruned"}
+    assert found.members == MEMBERS
+    ends = [result.ended for result in results(tmp_path / "run")]
+    assert len(ends) >= TRIALS + MEMBERS
+    assert 0 < found.search_seconds < found.makespan
+    assert found.busy <= found.occupied * (1 + 1e-9) <= 1
+
+
+def test_one_seed_gives_one_result_and_another_one_another(run: Simulate, tmp_path: Path) -> None:
+    seen = []
+    for seed in (1, 1, 2):
+        seen.append((run(seed=seed, trials=12), timeless(tmp_path / "run")))
+    assert seen[0] == seen[1]
+    assert seen[0][0].makespan != seen[2][0].makespan
+
+
+def test_no_gcd_has_more_segments_than_it_may(run: Simulate, tmp_path: Path) -> None:
+    found = run(BATCH, 60, conditions=Conditions(queue_seconds=60.0, losses=2.0), seed=5)
+    spans: defaultdict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for result in results(tmp_path / "run"):
+        for place in result.places if result.seconds > 0 else ():
+            spans[place] += [(result.started, 1), (result.ended, -1)]
+    most = 0
+    for events in spans.values():
+        together = 0
+        for _, change in sorted(events):
+            together += change
+            most = max(most, together)
+    assert 1 < most <= MOST
+    assert found.batch_jobs >= 2
+
+
+def test_the_makespan_is_no_shorter_than_the_work_and_the_longest_trial(
+    run: Simulate, tmp_path: Path
+) -> None:
+    found = run(trials=30, conditions=Conditions(node_seconds=0.0))
+    seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for result in results(tmp_path / "run"):
+        seconds[result.kind, result.number] += result.seconds
+    gcds = len(SITE.node.gcds) * SITE.nodes
+    assert SITE.node.gcd.most_segments == 2
+    assert found.makespan >= max(seconds.values())
+    assert found.gcd_hours * 3600 <= gcds * found.makespan * (1 + 1e-9)
+    assert found.node_hours * 3600 == pytest.approx(found.makespan, rel=0.2)
+
+
+def test_what_a_batch_job_cuts_short_goes_on_in_the_next(run: Simulate, tmp_path: Path) -> None:
+    slow = replace(BATCH, node=replace(GPU, gcd=replace(GPU.gcd, flops=1e6, bandwidth=1e6)))
+    found = run(slow, 8)
+    ended = results(tmp_path / "run")
+    cut = [result for result in ended if result.status == "interrupted" and result.seconds > 0]
+    assert cut and found.batch_jobs > 2
+    assert sum(found.trials.values()) == 8 and "failed" not in found.trials
+    for one in cut:
+        following = [r for r in ended if (r.kind, r.number) == (one.kind, one.number)]
+        after = following[following.index(one) + 1]
+        if one.checkpoint:
+            assert (after.from_epoch, after.from_step) >= (one.from_epoch, one.from_step)
+            assert after.from_epoch == one.to_epoch
+
+
+def test_lost_nodes_cost_segments_and_not_the_campaign(run: Simulate, tmp_path: Path) -> None:
+    conditions = Conditions(losses=20.0)
+    found = run(replace(BATCH, walltime=3600.0), 40, conditions=conditions, seed=3)
+    lost = [result for result in results(tmp_path / "run") if result.status == "lost"]
+    assert lost and found.failed_segments >= len(lost)
+    assert sum(found.trials.values()) == 40 and found.members == MEMBERS
+
+
+def test_a_machine_that_loses_all_its_nodes_stops_the_campaign(run: Simulate) -> None:
+    with pytest.raises(CampaignStopped, match="all simulated nodes are lost"):
+        run(conditions=Conditions(losses=1e5))
+
+
+def test_a_simulated_run_says_so(run: Simulate, tmp_path: Path, config: RunConfig) -> None:
+    run()
+    path = tmp_path / "run"
+    about = json.loads((path / "simulated.json").read_text())
+    assert about["seed"] == 0 and about["makespan"] > 0
+    console = Console(record=True, width=200)
+    console.print(status_table(path))
+    said = console.export_text()
+    assert "nothing was trained" in said and "continues it" not in said
+    assert "nothing was trained" in write_report(path).read_text()
+    with pytest.raises(InputError, match="holds a simulated campaign"):
+        check_paths(config, path)
+
+
+def test_a_real_run_is_not_replaced(run: Simulate, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text("name: real\n")
+    with pytest.raises(InputError, match="holds no simulation"):
+        run()
+    assert (tmp_path / "run" / "run.yaml").read_text() == "name: real\n"
+
+
+def test_a_recorded_run_is_reproduced(run: Simulate, tmp_path: Path, config: RunConfig) -> None:
+    """Here the record is of a simulated run; tests/test_simulation.py has a real one."""
+    first = run(trials=20, seed=4)
+    record = (tmp_path / "run").rename(tmp_path / "record")
+    again = run(trials=20, seed=9, recorded=record)
+    made, wanted = (read_trials(path) for path in (tmp_path / "run", record))
+    assert [(t.number, t.state) for t in made] == [(t.number, t.state) for t in wanted]
+    assert again.makespan == pytest.approx(first.makespan, rel=0.1)
+    curves = ({(r.kind, r.number, r.rung): r.history for r in results(p)} for p in (record,))
+    assert {(r.kind, r.number, r.rung): r.history for r in results(tmp_path / "run")} == next(
+        curves
+    )
+
+
+def test_a_run_without_segments_is_no_record(run: Simulate, tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "record").record_start(RunConfig.model_validate(CONFIG))
+    with pytest.raises(InputError, match="has no segments that have ended"):
+        run(recorded=tmp_path / "record")

@@ -1,0 +1,43 @@
+"""A campaign that really ran on this machine, and the simulation of its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from campaign_cases import write_config
+from rich.console import Console
+
+from hydragnn_flow import load_config, load_site, run_campaign
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.simulation import Conditions, simulate
+
+
+def states(path: Path) -> list[tuple[int, str]]:
+    return [(trial.number, trial.state) for trial in read_trials(path)]
+
+
+def makespan(path: Path) -> float:
+    results = list(RunDirectory(path).results())
+    return max(r.ended for r in results) - min(r.started for r in results)
+
+
+@pytest.mark.slow
+def test_a_real_campaign_is_reproduced(tmp_path: Path) -> None:
+    config, site, run = load_config(write_config(tmp_path)), load_site("local"), tmp_path / "run"
+    view = CampaignView(Console(quiet=True))
+    run_campaign(config, site, run, view)
+    simulate(
+        config,
+        site,
+        tmp_path / "simulated",
+        view,
+        conditions=Conditions(node_seconds=0.0, interference=0.0),
+        store=run / "store.gs",
+        recorded=run,
+    )
+    assert "pruned" in dict(states(run)).values()
+    assert states(tmp_path / "simulated") == states(run)
+    assert makespan(tmp_path / "simulated") == pytest.approx(makespan(run), rel=0.1)
