@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,45 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.placement import Estimate, Gcd, Host
+from hydragnn_flow.execution import Node, Rank, Site
+from hydragnn_flow.files import unsynced
+from hydragnn_flow.placement import Estimate, Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from placement_race.machine import Machine, Truth
+from hydragnn_flow.simulation.blocks import Conditions
+from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.truth import Cost
+from hydragnn_flow.simulation.workers import SimulatedWorkers
 
-GCD_GIB, GCDS_OF_A_NODE, EPOCHS = 58.0, 8, 100
+GCD_GIB, GCDS_OF_A_NODE = 58.0, 8
+EPOCHS, STEPS = 100, 10
+SECONDS_TO_START = 2.0
+WIDEST = 32
 _SHORTEST, _LONGEST = 36.0, 3600.0
-_WIDEST = 32
 _WIDTHS = (1, 2, 4, 8, 16, 32)
+_ARCHITECTURE = {
+    "mpnn_type": "SchNet",
+    "hidden_dim": 8,
+    "num_conv_layers": 1,
+    "radius": 4.0,
+    "enable_interatomic_potential": True,
+    "energy_peratom_weight": 1.0,
+    "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [8]}},
+}
+CONFIG: dict[str, Any] = {
+    "name": "simulated",
+    "data": {
+        "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
+        "split": {"val": 0.2, "test": 0.2},
+    },
+    "network": {
+        "Architecture": _ARCHITECTURE,
+        "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
+        "Training": {"num_epoch": EPOCHS, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
+    },
+    "ensemble": {"size": 2, "epochs": EPOCHS},
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +97,10 @@ class Model:
 
 
 class Foreseen:
-    """Estimates of these models that are off by a part drawn for each."""
+    """Estimates of these models that are off by a part drawn for each; and what they really take.
+
+    A trial's own time rules once it has been at work.
+    """
 
     def __init__(self, gcd: Gcd, most_gib: float, noise: float) -> None:
         self.gcd, self._most, self._noise = gcd, most_gib, noise
@@ -96,17 +127,30 @@ class Foreseen:
         model = self.model(network)
         chance = random.Random(network.Training.Optimizer.learning_rate + 1)
         wrong, wrong_busy = (math.exp(chance.gauss(0, self._noise)) for _ in range(2))
+        if any(result.to_epoch > result.from_epoch for result in results):
+            wrong = 1.0
         seconds = model.on(width) * width * epochs / EPOCHS
-        if done := sum(r.to_epoch - r.from_epoch for r in results):
-            took = sum(r.seconds * len(r.gcds or [0]) for r in results)
-            del done, took  # TODO
-        estimate = Estimate(
+        return network, Estimate(
             seconds * wrong,
             model.memory_gib / width,
             uncorrected_seconds=seconds,
-            busy=min(1.0, model.busy * wrong_busy) if width == 1 else 1.0,
+            busy=min(1.0, model.busy * wrong_busy),
         )
-        return network, estimate
+
+    def cost(self, rank: Rank) -> Cost:
+        """What a segment really takes."""
+        model = self.model(rank.spec.network)
+        epoch = model.on(rank.world) / EPOCHS
+        memory = model.memory_gib / rank.world
+        return Cost(SECONDS_TO_START, epoch, epoch / STEPS, STEPS, model.busy, memory)
+
+
+class NoCurves:
+    """Errors that say nothing."""
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        """Of each epoch."""
+        return [1.0] * EPOCHS
 
 
 @dataclass(frozen=True)
@@ -151,56 +195,72 @@ class Ran:
     cpu_seconds: float
     busy: float
     """Part of all GCDs' time in which they computed."""
-    held: float
     segments: int
 
 
 def campaign(
-    folder: Path, store: GraphStore, config: dict[str, Any], trials: int, gcds: int, most_gib: float, noise: float = 0.2,
+    folder: Path,
+    store: GraphStore,
+    trials: int,
+    gcds: int,
+    most_gib: float,
+    *,
+    noise: float = 0.2,
     share: int = 4,
+    resources: dict[str, Any] | None = None,
 ) -> Ran:
-    """Run a search of these models to its end."""
+    """Run a search of these models to its end, in virtual time.
+
+    Parameters
+    ----------
+    folder
+        For the run directory.
+    store
+        Which nobody reads.
+    trials, gcds
+        Their numbers.
+    most_gib
+        Memory of the largest model [GiB].
+    noise
+        Deviation of the logarithms of estimated over true times, and of busy parts.
+    share
+        Segments that a GCD may have at a time.
+    resources
+        That section of the configuration.
+    """
     run = RunConfig.model_validate(
         {
-            **config,
+            **CONFIG,
             "search": {
                 "trials": trials,
                 "sampler": "random",
                 "rungs": "none",
                 "space": {"Training.Optimizer.learning_rate": {"float": [1e-5, 1e-2], "log": True}},
             },
-            "ensemble": {"size": 2, "epochs": EPOCHS},
+            "resources": resources or {},
         }
     )
     directory = RunDirectory(folder)
-    directory.record_start(run)
     gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, share)
     node = Node(tuple(map(str, range(GCDS_OF_A_NODE))), gcd, 1, "hip")
     site = Site("simulated", gcds // GCDS_OF_A_NODE, node, lambda directory: None)
-    context = Context(run, site, directory, store, "token", CampaignView(Console(quiet=True)))
-    foreseen = Foreseen(gcd, most_gib, noise)
-    context.estimator = foreseen  # type: ignore[assignment]
-    context.widest = lambda network: _WIDEST  # type: ignore[method-assign]
-
-    def truth(spec: SegmentSpec, width: int) -> Truth:
-        model = foreseen.model(spec.network)
-        return Truth(model.on(width), model.busy, width)
-
-    hosts = [Host(f"n{n}", "block") for n in range(site.nodes)]
-    machine = Machine(hosts, truth, overhead=2.0)
-    context.clock = machine
-    import os
-    machine.trace = [float(t) for t in range(250, 9000, 250)] if "TRACE" in os.environ else []
-    machine.gcds = gcds
-    machine.mem = lambda spec: foreseen.model(spec.network).memory_gib
     begin = time.process_time()
-    TrialPhase(context).run(machine)
+    with unsynced():
+        directory.record_start(run)
+        clock = VirtualClock()
+        view = CampaignView(Console(quiet=True))
+        context = Context(run, site, directory, store, "token", view, clock)
+        foreseen = Foreseen(gcd, most_gib, noise)
+        context.estimator = foreseen  # type: ignore[assignment]
+        context.widest = lambda network: WIDEST  # type: ignore[method-assign]
+        conditions = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
+        workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), conditions, 0, 1e9)
+        TrialPhase(context).run(workers)
     return Ran(
-        machine.now,
+        workers.search_ended,
         foreseen.models,
         gcds,
         time.process_time() - begin,
-        machine.busy_seconds / gcds / machine.now,
-        machine.held_seconds / gcds / machine.now,
+        workers.gcds.busy / gcds / workers.search_ended,
         sum(1 for _ in directory.results()),
     )

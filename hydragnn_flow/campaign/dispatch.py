@@ -32,7 +32,7 @@ SECONDS_BETWEEN_CHECKS = 0.5
 # end in a second, and each record makes some requests of the shared file system.
 SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
-# Time between two looks for segments that could go on over more GCDs [s].
+# Time between two looks for segments that could go on over more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
 # Time for all ranks of a gang to end when one has, before they are ended [s].
 SECONDS_TO_FOLLOW = 60.0
@@ -147,7 +147,7 @@ class Dispatch:
         that could use these GCDs.
         """
         now, fleet = self._clock.monotonic(), self.fleet
-        if now - self._looked < SECONDS_BETWEEN_LOOKS:
+        if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
         at_work = {
