@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ COPIES_OF_WEIGHTS = 5
 # followed.
 WINDOW = 16
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
-_AGAIN_AFTER = 0.05
+_AGAIN_AFTER = 0.2
 
 # Chosen on tests/placement/steps.csv. What is wrong with a machine's rates is mostly wrong with all
 # of them; start-up and checkpoints have little to do with the rest.
@@ -243,7 +243,7 @@ class CostModel:
             uncorrected_seconds=width * steps * math.exp(guess.log),
             memory_gib=self.gcd.process_gib + net * self._memory_factor(kind, own),
             uncorrected_memory_gib=self.gcd.process_gib + net,
-            step_work=astuple(work),
+            step_work=tuple(vars(work).values()),
             busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
         )
 
