@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from hydragnn_flow.campaign.failures import takes_more, times_too_large
+from hydragnn_flow.campaign.failures import fewest_micro_batches, takes_more
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
@@ -88,8 +88,8 @@ class Estimator:
     ) -> tuple[NetworkConfig, Estimate]:
         """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
-        Their number is the smallest with which a step is expected to fit, doubled for each time
-        that it did not fit.
+        Their number is the smallest with which a step is expected to fit, and at least twice that
+        with which it did not.
 
         Parameters
         ----------
@@ -113,9 +113,9 @@ class Estimator:
             steps *= 2
             network = network.with_accumulation(steps)
             estimate = self._estimate(network, epochs, width, own)
-        times = times_too_large(failures, results)
-        if times:
-            network = network.with_accumulation(steps * 2**times)
+        fewest = fewest_micro_batches(failures, results, width)
+        if steps < fewest:
+            network = network.with_accumulation(fewest)
             estimate = self._estimate(network, epochs, width, own)
         return network, estimate
 
