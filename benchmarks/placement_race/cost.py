@@ -64,8 +64,7 @@ def cost(folder: Path, settings: Settings, say: Callable[[str], None]) -> list[L
     say
         Told which network is next.
     """
-    networks = list(measured(folder, settings, say))
-    lines = lines_of(networks)
+    lines = lines_of(measured(folder, settings, say))
     for line in lines:
         spread = "" if line.spread is None else f" ({line.spread[0]:.3g} to {line.spread[1]:.3g})"
         print(f"{line.what}: {line.value:.3g} {line.unit}{spread}")

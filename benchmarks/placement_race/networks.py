@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.trainer import Trainer
 
+Work = list[tuple[Step, list[Batch]]]
+
 BATCH = 16
 """Graphs of a step."""
 _STRUCTURES = 120
@@ -41,7 +43,7 @@ class Settings:
     seconds: float = 0.25
     """CPU time of a round [s], of two different batches at least."""
     rounds: int = 3
-    """Rounds of each half; the least of each half is one measurement."""
+    """Rounds of each of two measurements, of which the least counts."""
     seed: int = 0
 
 
@@ -60,7 +62,7 @@ class Measured:
     seconds: float
     """CPU time of a training step [s]."""
     again: float
-    """The same, measured a second time [s]."""
+    """The same, measured a second time after all others [s]."""
     peak_bytes: int
     """Most that torch had allocated at a time, beyond what was there before the step."""
 
@@ -99,8 +101,10 @@ def network(kind: str, hidden: int, layers: int) -> NetworkConfig:
     return load_network(values, "benchmark")
 
 
-def measured(folder: Path, settings: Settings, say: Callable[[str], None]) -> Iterator[Measured]:
+def measured(folder: Path, settings: Settings, say: Callable[[str], None]) -> list[Measured]:
     """Measure networks of every type in turn, each with sizes drawn at random.
+
+    All are measured once, and then all a second time, as the machine changes in between.
 
     Parameters
     ----------
@@ -122,36 +126,44 @@ def measured(folder: Path, settings: Settings, say: Callable[[str], None]) -> It
     path = folder / "alloys.gs"
     prepare_store(data, 4.0, None, settings.seed, path)
     chance = random.Random(settings.seed)
+    found = []
     with GraphStore.open(path, "random") as store:
-        for _ in range(settings.each):
-            for kind in MPNN_TYPES:
-                hidden = round(16 * 8 ** chance.random() / 4) * 4
-                layers = chance.randint(1, 4)
-                say(f"{kind}, {hidden} features, {layers} layers")
-                yield _measure(store, kind, hidden, layers, settings)
+        for kind in list(MPNN_TYPES) * settings.each:
+            hidden = round(16 * 8 ** chance.random() / 4) * 4
+            layers = chance.randint(1, 4)
+            say(f"{kind}, {hidden} features, {layers} layers")
+            found.append(_measure(store, kind, hidden, layers, settings))
+        for number, one in enumerate(found):
+            say(f"{one.kind}, {one.hidden} features, {one.layers} layers, again")
+            trainer, work = _begin(store, network(one.kind, one.hidden, one.layers))
+            found[number] = replace(one, again=_seconds(trainer, work, settings))
+    return found
 
 
 def _measure(
     store: GraphStore, kind: str, hidden: int, layers: int, settings: Settings
 ) -> Measured:
     config = network(kind, hidden, layers)
-    trainer = _trainer(store, config)
-    steps = trainer.plan(0)
-    work = list(zip(steps, trainer.micro_batches(steps), strict=True))
+    trainer, work = _begin(store, config)
     largest = max(work, key=lambda one: one[0].atoms)
     peak = _peak(trainer, *largest)
-    halves = [_seconds(trainer, work, settings) for _ in range(2)]
-    cost = counted(store, config, work)
+    seconds = _seconds(trainer, work, settings)
     mean = sum(step.atoms for step, _ in work) / len(work)
-    del trainer
-    give_back_memory()
     return Measured(
-        *(kind, hidden, layers, cost, largest[0].atoms / mean, *halves),
+        kind,
+        hidden,
+        layers,
+        counted(store, config, work),
+        larger=largest[0].atoms / mean,
+        seconds=seconds,
+        again=seconds,
         peak_bytes=peak,
     )
 
 
-def _trainer(store: GraphStore, config: NetworkConfig) -> Trainer:
+def _begin(store: GraphStore, config: NetworkConfig) -> tuple[Trainer, Work]:
+    """A trainer, and the steps of an epoch with their batches."""
+    give_back_memory()
     spec = SegmentSpec(
         kind="trial",
         number=0,
@@ -164,12 +176,11 @@ def _trainer(store: GraphStore, config: NetworkConfig) -> Trainer:
     )
     trainer = Trainer(spec, store, torch.device("cpu"), World())
     trainer.model.train()
-    return trainer
+    steps = trainer.plan(0)
+    return trainer, list(zip(steps, trainer.micro_batches(steps), strict=True))
 
 
-def counted(
-    store: GraphStore, config: NetworkConfig, work: list[tuple[Step, list[Batch]]]
-) -> NetworkCost:
+def counted(store: GraphStore, config: NetworkConfig, work: Work) -> NetworkCost:
     """What placement counts of a step of mean size."""
     with torch.device("meta"):
         model = build_model(config, store)
@@ -180,7 +191,7 @@ def counted(
     return network_cost(model, -(-atoms // n), -(-edges // n), -(-graphs // n), largest)
 
 
-def _seconds(trainer: Trainer, work: list[tuple[Step, list[Batch]]], settings: Settings) -> float:
+def _seconds(trainer: Trainer, work: Work, settings: Settings) -> float:
     """CPU time of a step: the mean over batches, of the best of some rounds."""
     found = []
     for _ in range(settings.rounds):

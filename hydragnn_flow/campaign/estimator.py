@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from hydragnn_flow.campaign.failures import takes_more, times_too_large
+from hydragnn_flow.campaign.failures import fewest_micro_batches, takes_more
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
@@ -29,6 +29,8 @@ from hydragnn_flow.training.batching import Budget
 
 # Trials whose last segment is remembered.
 _REMEMBERED = 4096
+# Where memory was short that exceeds what was counted by more, something else took it.
+_MOST_OVER_COUNTED = 4.0
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
 _TOLD_BY_THE_BATCH = {
     "Batching",
@@ -55,8 +57,6 @@ class Estimator:
         What the GCDs are, which decides what is measured of their memory.
     gcds_per_node
         Number of GCDs of a node.
-    works
-        Counts networks; one of its own if not given.
     """
 
     def __init__(
@@ -66,8 +66,6 @@ class Estimator:
         gcd: Gcd,
         device: str,
         gcds_per_node: int = 1,
-        *,
-        works: WorkInterpolation | None = None,
     ) -> None:
         self.gcd = gcd
         self.costs = CostModel(gcd, gcds_per_node)
@@ -76,7 +74,7 @@ class Estimator:
         self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
-        self._works = works or WorkInterpolation()
+        self._works = WorkInterpolation()
         train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
@@ -90,8 +88,8 @@ class Estimator:
     ) -> tuple[NetworkConfig, Estimate]:
         """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
-        Their number is the smallest with which a step is expected to fit, doubled for each time
-        that it did not fit.
+        Their number is the smallest with which a step is expected to fit, and at least twice that
+        with which it did not.
 
         Parameters
         ----------
@@ -115,9 +113,9 @@ class Estimator:
             steps *= 2
             network = network.with_accumulation(steps)
             estimate = self._estimate(network, epochs, width, own)
-        times = times_too_large(failures, results)
-        if times:
-            network = network.with_accumulation(steps * 2**times)
+        fewest = fewest_micro_batches(failures, results, width)
+        if steps < fewest:
+            network = network.with_accumulation(fewest)
             estimate = self._estimate(network, epochs, width, own)
         return network, estimate
 
@@ -126,18 +124,25 @@ class Estimator:
         sizes = self._store.manifest.splits[TRAIN]
         return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
-    def step_work(self, network: NetworkConfig) -> Work:
-        """Work of one training step of a network on a batch of average size."""
-        return self._step_work(network, self.steps_per_epoch(network))
-
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
+            mpnn_type = self._mpnn_type(result)
+            if result.status == "out_of_memory" and result.together == 1.0:
+                # It took more than there was; how much more is not known.
+                there = self.gcd.memory_gib - self.costs.process_gib
+                ratio = self._over_counted(result, there)
+                if ratio < _MOST_OVER_COUNTED:
+                    self.costs.observe_memory(mpnn_type, ratio)
+            if self._device == "cpu" and result.is_whole:
+                self.costs.observe_process(result.peak_memory_gib)
             taken = self._taken(result)
             if taken is None:
                 continue
+            if taken.memory is not None:
+                self.costs.observe_memory(mpnn_type, taken.memory)
             name = result.kind, result.number
-            self.costs.observe(self._mpnn_type(result), taken, self._last.pop(name, None))
+            self.costs.observe(mpnn_type, taken, self._last.pop(name, None))
             self._last[name] = taken
             if len(self._last) > _REMEMBERED:
                 del self._last[next(iter(self._last))]
@@ -175,11 +180,16 @@ class Estimator:
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
-        process = self.gcd.process_gib
-        counted = (result.uncorrected_memory_gib or 0.0) - process
+        process = self.costs.process_gib
         # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
-        return measured / counted if counted > 0 and measured > process else None
+        ratio = self._over_counted(result, measured)
+        return ratio if measured > process and ratio > 0 else None
+
+    def _over_counted(self, result: SegmentResult, gib: float) -> float:
+        """Memory over what was counted of a segment, without the process; 0 if nothing was."""
+        counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
+        return gib / counted if counted > 0 else 0.0
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,3 +52,18 @@ def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int
     if failures.out_of_memory != "resize":
         return 0
     return sum(result.status == "out_of_memory" for result in results)
+
+
+def fewest_micro_batches(failures: Failures, results: Sequence[SegmentResult], width: int) -> int:
+    """Number of micro-batches of each of ``width`` GCDs after segments that ran out of memory.
+
+    With half as many graphs each as the smallest that did not fit; 1 if all did.
+    """
+    if not times_too_large(failures, results):
+        return 1
+    too_few = max(
+        result.accumulation_steps * max(1, len(result.gcds))
+        for result in results
+        if result.status == "out_of_memory"
+    )
+    return math.ceil(2 * too_few / width)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.placement.regression import Case, Prior, Regression, quantile
 
+T = TypeVar("T")
 GIB = 2**30
 # Weights, two moments, their running average and the best copy, in units of the weights.
 COPIES_OF_WEIGHTS = 5
@@ -24,7 +26,7 @@ COPIES_OF_WEIGHTS = 5
 # followed.
 WINDOW = 16
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
-_AGAIN_AFTER = 0.05
+_AGAIN_AFTER = 0.2
 
 # Chosen on tests/placement/steps.csv. What is wrong with a machine's rates is mostly wrong with all
 # of them; start-up and checkpoints have little to do with the rest.
@@ -40,6 +42,8 @@ _REPEATS = 64
 _WARM_UP_STEPS = 1.0
 # Of the time of a training step: prediction alone of as many graphs.
 _PREDICTION = 0.4
+# Processes differ by less than this factor before they have a model.
+_PROCESS_MARGIN = 1.1
 # Standard deviations to the largest of some thousand sums.
 _FAR = 3.5
 # Of a segment's time, where its steps as timed leave less.
@@ -127,8 +131,7 @@ class Taken:
     evaluated: float
     """Graphs of the validation split over those of a step."""
     memory: float | None = None
-    """Peak memory over the counted one, both without the process; None if the process is most of
-    it."""
+    """As :meth:`CostModel.observe_memory` takes it; None if the process is most of the memory."""
     together: float = 1.0
     """Mean number of segments on the GCD while it was there, itself included."""
     width: int = 1
@@ -151,8 +154,12 @@ class Experience:
 
     segments: dict[str, list[Taken]]
     """The last segments of each message-passing type, the newest at the end."""
+    memory: dict[str, list[float]]
+    """Their peak memory over the counted one."""
     repeats: list[float]
     """Logarithms of measured over expected times of steps, where a trial's own were known."""
+    process_gib: float
+    """Most memory that a process takes before it has a model [GiB]."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +180,20 @@ class CostModel:
         The GCDs of the site.
     gcds_per_node
         Number of GCDs that exchange gradients without the network.
+
+    Attributes
+    ----------
+    process_gib
+        Memory that a process takes before it has a model [GiB], as far as that is known.
     """
 
     def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
         self.gcd, self._gcds_per_node = gcd, gcds_per_node
+        self.process_gib = gcd.process_gib
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
         self._seen: dict[str, deque[Taken]] = {}
+        self._memory: dict[str, deque[float]] = {}
         self._repeats: deque[float] = deque(maxlen=_REPEATS)
         self._guess = self._fitted = self._fit()
         self._new = 0
@@ -237,9 +251,9 @@ class CostModel:
             low=width * total / factor,
             high=width * total * factor,
             uncorrected_seconds=width * steps * math.exp(guess.log),
-            memory_gib=self.gcd.process_gib + net * self._memory_factor(kind, own),
+            memory_gib=self.process_gib + net * self._memory_factor(kind, own),
             uncorrected_memory_gib=self.gcd.process_gib + net,
-            step_work=astuple(work),
+            step_work=tuple(vars(work).values()),
             busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
         )
 
@@ -265,10 +279,33 @@ class CostModel:
         self._seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
         self._new += 1
 
+    def observe_memory(self, kind: str, ratio: float) -> None:
+        """Learn from a measured peak, or from the memory that was not enough.
+
+        Parameters
+        ----------
+        kind
+            As given to :meth:`estimate`.
+        ratio
+            Peak memory over the counted one, both without the process.
+        """
+        if 0 < ratio < math.inf:
+            self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
+            self._new += 1
+
+    def observe_process(self, peak_gib: float) -> None:
+        """Learn from a measured peak that has the process in it, which took no more than that."""
+        if peak_gib > 0:
+            self.process_gib = min(self.process_gib, _PROCESS_MARGIN * peak_gib)
+
     def experience(self) -> Experience:
         """All that was seen and still counts."""
-        segments = {kind: list(several) for kind, several in self._seen.items()}
-        return Experience(segments, list(self._repeats))
+        return Experience(
+            {kind: list(several) for kind, several in self._seen.items()},
+            {kind: list(several) for kind, several in self._memory.items()},
+            list(self._repeats),
+            self.process_gib,
+        )
 
     def recall(self, earlier: Experience) -> None:
         """Learn from what was seen before all that was observed here, as far as it is not the same.
@@ -278,17 +315,22 @@ class CostModel:
         earlier
             Of another model for the same GCDs, which may have seen some of the same segments.
         """
-        for kind, several in earlier.segments.items():
-            mine = self._seen.get(kind, ())
-            before = [t for t in several if t.is_sound and t not in mine]
-            self._seen[kind] = deque([*before, *mine], maxlen=WINDOW)
-            self._new += len(before)
+        segments = {
+            kind: [taken for taken in several if taken.is_sound]
+            for kind, several in earlier.segments.items()
+        }
+        memory = {
+            kind: [ratio for ratio in several if 0 < ratio < math.inf]
+            for kind, several in earlier.memory.items()
+        }
+        self._new += _put_before(self._seen, segments) + _put_before(self._memory, memory)
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
+        self.observe_process(earlier.process_gib / _PROCESS_MARGIN)
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""
-        seen = sum(map(len, self._seen.values()))
+        seen = sum(map(len, self._seen.values())) + sum(map(len, self._memory.values()))
         if self._new > _AGAIN_AFTER * seen:
             self._fitted, self._new = self._fit(), 0
         return self._fitted
@@ -296,7 +338,6 @@ class CostModel:
     def _fit(self) -> _Fits:
         steps: list[tuple[Case, float]] = []
         rest: list[tuple[Case, float]] = []
-        memory: list[tuple[Case, float]] = []
         for kind, several in self._seen.items():
             for t in several:
                 steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
@@ -304,8 +345,9 @@ class CostModel:
                 least = _LEAST_REST * t.seconds
                 rest_case = self._rest_case(t.step_seconds, t.epochs, t.evaluated, t.together)
                 rest.append((rest_case, max(beside, least)))
-                if t.memory is not None:
-                    memory.append((Case(kind, (1.0,)), t.memory))
+        memory = [
+            (Case(kind, (1.0,)), ratio) for kind, ratios in self._memory.items() for ratio in ratios
+        ]
         return _Fits(
             Regression(_STEPS, 2, steps, self._hidden),
             Regression(_REST, 1, rest),
@@ -352,6 +394,17 @@ class CostModel:
         if own is not None and own.memory is not None:
             log, deviation = math.log(own.memory), _MEMORY.noise
         return math.exp(log + quantile(99, expected.freedom) * deviation)
+
+
+def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
+    """Put what was seen earlier before the rest, as far as it is not there; returns how much."""
+    new = 0
+    for kind, several in earlier.items():
+        mine = seen.get(kind, ())
+        before = [one for one in several if one not in mine]
+        seen[kind] = deque([*before, *mine], maxlen=WINDOW)
+        new += len(before)
+    return new
 
 
 def _net_bytes(work: Work, width: int) -> float:

@@ -272,7 +272,8 @@ def test_a_trials_own_steps_rule() -> None:
     """Whatever others of its type took; what lies beside the steps stays common."""
     model = CostModel(GCD)
     for _ in range(8):
-        model.observe("PNA", taken(2.0, memory=2.0))
+        model.observe("PNA", taken(2.0))
+        model.observe_memory("PNA", 2.0)
     own = taken(5.0, beside=9.0, memory=3.0)
     assert seconds(model, SECOND, own=own) == pytest.approx(5.0, rel=1e-3)
     corrected = model.estimate("PNA", SECOND, 1).memory_gib - 0.5

@@ -95,6 +95,7 @@ def learned_from(chosen: list[int], together: Callable[[], int] = lambda: 1) -> 
     model = CostModel(GCD)
     for i in chosen:
         model.observe(NETWORKS[i].kind, taken(i, together()))
+        model.observe_memory(NETWORKS[i].kind, NETWORKS[i].memory)
     return model
 
 
