@@ -29,6 +29,8 @@ from hydragnn_flow.training.batching import Budget
 
 # Trials whose last segment is remembered.
 _REMEMBERED = 4096
+# Where memory was short that exceeds what was counted by more, something else took it.
+_MOST_OVER_COUNTED = 4.0
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
 _TOLD_BY_THE_BATCH = {
     "Batching",
@@ -136,8 +138,12 @@ class Estimator:
             mpnn_type = self._mpnn_type(result)
             if result.status == "out_of_memory" and result.together == 1.0:
                 # It took more than there was; how much more is not known.
-                there = self.gcd.memory_gib - self.gcd.process_gib
-                self.costs.observe_memory(mpnn_type, self._over_counted(result, there))
+                there = self.gcd.memory_gib - self.costs.process_gib
+                ratio = self._over_counted(result, there)
+                if ratio < _MOST_OVER_COUNTED:
+                    self.costs.observe_memory(mpnn_type, ratio)
+            if self._device == "cpu" and result.is_whole:
+                self.costs.observe_process(result.peak_memory_gib)
             taken = self._taken(result)
             if taken is None:
                 continue
@@ -182,7 +188,7 @@ class Estimator:
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
-        process = self.gcd.process_gib
+        process = self.costs.process_gib
         # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
         ratio = self._over_counted(result, measured)

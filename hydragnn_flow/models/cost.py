@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -178,6 +178,19 @@ def _meta_batch(
     )
 
 
+class _Step(nn.Module):
+    """Forward and backward pass in one call, as layers that are checkpointed are called in both."""
+
+    def __init__(self, model: HydraModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: _MetaBatch) -> None:
+        squares = [value.float().square().mean() for value in self.model(batch).values()]
+        trained = [value for value in self.model.parameters() if value.requires_grad]
+        torch.autograd.backward(torch.stack(squares).sum(), inputs=trained)
+
+
 def network_cost(
     model: HydraModel, atoms: int, edges: int, graphs: int, largest: int | None = None
 ) -> NetworkCost:
@@ -203,22 +216,19 @@ def network_cost(
     """
     batch = _meta_batch(model.encoder, atoms, edges, graphs, largest)
     parameters = {
-        name: torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
+        f"model.{name}": torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
         for name, value in model.named_parameters()
     }
     buffers = {
-        name: torch.empty_like(value, device="meta") for name, value in model.named_buffers()
+        f"model.{name}": torch.empty_like(value, device="meta")
+        for name, value in model.named_buffers()
     }
     was_training = model.training
     model.train()
     counter = _Counter()
     try:
         with counter:
-            outputs = functional_call(model, {**parameters, **buffers}, (batch,))
-            squares = [value.float().square().mean() for value in outputs.values()]
-            loss = torch.stack(squares).sum()
-            trained = [value for value in parameters.values() if value.requires_grad]
-            torch.autograd.backward(loss, inputs=trained)
+            functional_call(_Step(model), {**parameters, **buffers}, (batch,))
     finally:
         model.train(was_training)
     n = sum(value.numel() for value in parameters.values() if value.requires_grad)

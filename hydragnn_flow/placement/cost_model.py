@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ COPIES_OF_WEIGHTS = 5
 # followed.
 WINDOW = 16
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
-_AGAIN_AFTER = 0.05
+_AGAIN_AFTER = 0.2
 
 # Chosen on tests/placement/steps.csv. What is wrong with a machine's rates is mostly wrong with all
 # of them; start-up and checkpoints have little to do with the rest.
@@ -42,6 +42,8 @@ _REPEATS = 64
 _WARM_UP_STEPS = 1.0
 # Of the time of a training step: prediction alone of as many graphs.
 _PREDICTION = 0.4
+# Processes differ by less than this factor before they have a model.
+_PROCESS_MARGIN = 1.1
 # Standard deviations to the largest of some thousand sums.
 _FAR = 3.5
 # Of a segment's time, where its steps as timed leave less.
@@ -156,6 +158,8 @@ class Experience:
     """Their peak memory over the counted one."""
     repeats: list[float]
     """Logarithms of measured over expected times of steps, where a trial's own were known."""
+    process_gib: float
+    """Most memory that a process takes before it has a model [GiB]."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +180,16 @@ class CostModel:
         The GCDs of the site.
     gcds_per_node
         Number of GCDs that exchange gradients without the network.
+
+    Attributes
+    ----------
+    process_gib
+        Memory that a process takes before it has a model [GiB], as far as that is known.
     """
 
     def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
         self.gcd, self._gcds_per_node = gcd, gcds_per_node
+        self.process_gib = gcd.process_gib
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
         self._seen: dict[str, deque[Taken]] = {}
@@ -241,9 +251,9 @@ class CostModel:
             low=width * total / factor,
             high=width * total * factor,
             uncorrected_seconds=width * steps * math.exp(guess.log),
-            memory_gib=self.gcd.process_gib + net * self._memory_factor(kind, own),
+            memory_gib=self.process_gib + net * self._memory_factor(kind, own),
             uncorrected_memory_gib=self.gcd.process_gib + net,
-            step_work=astuple(work),
+            step_work=tuple(vars(work).values()),
             busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
         )
 
@@ -283,12 +293,18 @@ class CostModel:
             self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
             self._new += 1
 
+    def observe_process(self, peak_gib: float) -> None:
+        """Learn from a measured peak that has the process in it, which took no more than that."""
+        if peak_gib > 0:
+            self.process_gib = min(self.process_gib, _PROCESS_MARGIN * peak_gib)
+
     def experience(self) -> Experience:
         """All that was seen and still counts."""
         return Experience(
             {kind: list(several) for kind, several in self._seen.items()},
             {kind: list(several) for kind, several in self._memory.items()},
             list(self._repeats),
+            self.process_gib,
         )
 
     def recall(self, earlier: Experience) -> None:
@@ -310,6 +326,7 @@ class CostModel:
         self._new += _put_before(self._seen, segments) + _put_before(self._memory, memory)
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
+        self.observe_process(earlier.process_gib / _PROCESS_MARGIN)
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""

@@ -116,8 +116,9 @@ class Regression:
 
     def expect(self, case: Case) -> Expected:
         """Predict the time of a case."""
-        row, log, parts = self._rows([case])
-        spread = 1 + float(row[0] @ self._covariance @ row[0])
+        table = self._table([case])
+        rows, log, parts = self._linear(*table)
+        spread = 1 + float(rows[0] @ self._covariance @ rows[0])
         unseen = 0.0 if case.kind in self._kinds else (self._prior.kinds / self._prior.noise) ** 2
         return Expected(
             log=float(log[0]),
@@ -127,46 +128,62 @@ class Regression:
         )
 
     def _fit(self, seen: Sequence[tuple[Case, float]]) -> None:
-        prior = self._prior
-        cases = [case for case, _ in seen]
-        logs = np.log([time for _, time in seen]) if seen else np.zeros(0)
+        prior, logs, residuals = self._prior, np.log([time for _, time in seen]), np.zeros(0)
         inverse = np.diag(self._precision)
-        for _ in range(_MOST_ITERATIONS if seen else 0):
-            rows, expected, _ = self._rows(cases)
-            inverse = rows.T @ rows + np.diag(self._precision)
-            towards = rows.T @ (logs - expected) - self._precision * self._values
-            step = np.linalg.solve(inverse, towards)
-            longest = float(np.abs(step).max())
-            self._values += step * min(1.0, _LONGEST_STEP / max(longest, _CONVERGED))
-            np.maximum(self._values[self._powers], 0.0, out=self._values[self._powers])
-            if longest < _CONVERGED:
-                break
-        residuals = logs - self._rows(cases)[1] if seen else logs
+        if seen:
+            table = self._table([case for case, _ in seen])
+            for _ in range(_MOST_ITERATIONS):
+                rows, expected, _ = self._linear(*table)
+                inverse = rows.T @ rows + np.diag(self._precision)
+                towards = rows.T @ (logs - expected) - self._precision * self._values
+                step = self._step(inverse, towards)
+                longest = float(np.abs(step).max())
+                self._values += step * min(1.0, _LONGEST_STEP / max(longest, _CONVERGED))
+                if longest < _CONVERGED:
+                    break
+            residuals = logs - self._linear(*table)[1]
         drawn = float(self._precision @ self._values**2)
         squares = prior.counts * prior.noise**2 + float(residuals @ residuals) + drawn
         self._freedom = prior.counts + len(seen)
         self._variance = squares / self._freedom
         self._covariance = np.linalg.inv(inverse)
 
-    def _rows(self, cases: Sequence[Case]) -> tuple[Array, Array, Array]:
-        """Derivatives of the logarithms by all values, the logarithms, terms over their sums."""
-        sizes = np.array([case.terms for case in cases]) * np.exp(self._values[self._factors])
-        counted = sizes
-        if self._hidden:
-            counted = sizes.copy()
-            sums = np.array([sizes[:, group].sum(axis=1) for group in self._hidden])
-            for group, is_hidden in zip(self._hidden, sums < sums.max(axis=0), strict=True):
-                counted[np.ix_(is_hidden, group)] = 0.0
-        total = np.maximum(counted.sum(axis=1), np.finfo(float).tiny)
+    def _step(self, matrix: Array, towards: Array) -> Array:
+        """To the best values of the linear problem, in which no power is negative."""
+        step = np.asarray(np.linalg.solve(matrix, towards), dtype=np.float64)
+        is_bound = np.zeros(len(step), dtype=bool)
+        is_bound[self._powers] = (self._values + step)[self._powers] < 0
+        if is_bound.any():
+            free = ~is_bound
+            step[is_bound] = -self._values[is_bound]
+            rest = towards[free] - matrix[np.ix_(free, is_bound)] @ step[is_bound]
+            step[free] = np.linalg.solve(matrix[np.ix_(free, free)], rest)
+        return step
+
+    def _table(self, cases: Sequence[Case]) -> tuple[Array, Array]:
+        """Terms of cases, and what their logarithms depend on linearly beside them."""
         rows = np.zeros((len(cases), len(self._values)))
         rows[:, 0] = 1.0
         for row, case in zip(rows, cases, strict=True):
             if case.kind in self._kinds:
                 row[self._kinds[case.kind]] = 1.0
         rows[:, self._powers] = [case.conditions for case in cases]
-        logs = np.log(total) + rows @ self._values
-        rows[:, self._factors] = counted / total[:, None]
-        return rows, logs, sizes / total[:, None]
+        return np.array([case.terms for case in cases]), rows
+
+    def _linear(self, terms: Array, rows: Array) -> tuple[Array, Array, Array]:
+        """Derivatives of the logarithms by all values, the logarithms, terms over their sums."""
+        sizes = terms * np.exp(self._values[self._factors])
+        counted = sizes
+        if self._hidden:
+            counted = sizes.copy()
+            sums = np.array([sizes[:, group].sum(axis=1) for group in self._hidden])
+            for group, is_hidden in zip(self._hidden, sums < sums.max(axis=0), strict=True):
+                counted[np.ix_(is_hidden, group)] = 0.0
+        total = np.maximum(counted.sum(axis=1), np.finfo(float).tiny)[:, None]
+        logs = np.log(total[:, 0]) + rows @ self._values
+        derivatives = rows.copy()
+        derivatives[:, self._factors] = counted / total
+        return derivatives, logs, sizes / total
 
 
 def quantile(percent: Literal[95, 99], freedom: float) -> float:

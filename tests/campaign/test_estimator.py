@@ -151,7 +151,6 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     mine = task(context, 8, SCHNET, **following, results=[own]).estimate
     other = task(context, 9, SCHNET, **following).estimate
     assert mine.seconds / other.seconds == pytest.approx(12.0 / 3.0, rel=0.3)
-    assert mine.high / mine.low < other.high / other.low
 
 
 def test_how_well_a_trial_repeats_itself_is_learned(start: Start) -> None:
@@ -231,12 +230,13 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
 
 
 def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
-    """Of its type more than of others; unless it was not alone on its GCD."""
+    """Of its type more than of others; unless it was not alone on its GCD, as far as one knows."""
     context = start()
     before = margin(context, SCHNET)
     failed = ended(task(context, 0, SCHNET), 1.0, status="out_of_memory")
     half = GCD.process_gib + (GCD.memory_gib - GCD.process_gib) / 2  # counted, and it took more
     context.record([replace(failed, uncorrected_memory_gib=half, together=1.5)])
+    context.record([failed])  # which seemed to need next to nothing
     assert margin(context, SCHNET) == before
     context.record([replace(failed, uncorrected_memory_gib=half)])
     assert margin(context, SCHNET) > margin(context, EGNN) > before
@@ -260,6 +260,20 @@ def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore
         context.estimator.learn([ended(begun, 1.0, peak_memory_gib=process + 3.0)] * 4)
         found[device] = margin(context, SCHNET)
     assert found["cpu"] == found["cuda"] > 1.5
+
+
+def test_a_process_takes_no_more_than_the_smallest_peak(start: Start, store: GraphStore) -> None:
+    """On a CPU, where that is measured; a tenth more, as processes differ."""
+    for device, expected in (("cpu", 0.22), ("cuda", GCD.process_gib)):
+        context = start()
+        context.estimator = Estimator(context.config, store, GCD, device)
+        before = task(context, 0, SCHNET).estimate
+        for peak in (0.3, 0.2, 0.25, 0.0):
+            context.estimator.learn([ended(task(context, 0, SCHNET), 1.0, peak_memory_gib=peak)])
+        after = task(context, 0, SCHNET).estimate
+        assert after.uncorrected_memory_gib == before.uncorrected_memory_gib
+        lower = GCD.process_gib - expected
+        assert after.memory_gib == pytest.approx(before.memory_gib - lower)
 
 
 def activations(context: Context, steps: int = 1, width: int = 1, **training: Any) -> float:

@@ -98,7 +98,8 @@ def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expect
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, pools = run(context, machine)
     tried = {n: [micro_batches(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
-    assert set(tried[0]) == {4}
+    # That others of its type needed more than was expected says something of this one too.
+    assert tried[0][0] == 4 and set(tried[0]) <= {4, 8}
     assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8}
     assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
     results = [r for r in context.directory.results() if r.number == 2]

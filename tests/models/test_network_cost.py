@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -73,6 +75,35 @@ def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None
     assert deeper.launches > 1.2 * small.launches and deeper.parameters > small.parameters
     plain = network_cost(make(potential_type, potential=False), 100, 2000, 4)
     assert plain.launches < small.launches and plain.peak_bytes < small.peak_bytes
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("some_type", ["SchNet", "PAINN", "GAT", "MACE"])
+def test_memory_is_what_torch_allocates_in_a_real_step(
+    some_type: str, make: Make, checkpointing: bool
+) -> None:
+    """As its profiler sees it: what is saved, what the backward pass makes, and gradients."""
+    model = make(some_type, hidden_dim=32)
+    model.encoder.layers.checkpointing = checkpointing
+    batch = as_batch(*(alloy(number) for number in range(8)))
+    counted = network_cost(model, batch.num_nodes, batch.num_edges, 8).peak_bytes
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        loss = sum(value.float().square().mean() for value in model(batch).values())
+        loss.backward(inputs=list(model.parameters()))
+        del loss
+    events = seen.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    peak = max(accumulate(change for _, change in changes))
+    assert 0.8 * counted < peak < 1.05 * counted
+
+
+def test_layers_that_are_computed_again_hold_less(make: Make) -> None:
+    model = make("SchNet", hidden_dim=32, num_conv_layers=4)
+    whole = network_cost(model, 100, 2000, 4)
+    model.encoder.layers.checkpointing = True
+    again = network_cost(model, 100, 2000, 4)
+    assert again.peak_bytes < 0.85 * whole.peak_bytes
+    assert again.launches > whole.launches
 
 
 def test_double_precision_costs_twice_the_memory(make: Make) -> None:
