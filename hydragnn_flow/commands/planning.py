@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import console, say, short, using
@@ -15,7 +14,7 @@ from hydragnn_flow.errors import InputError
 if TYPE_CHECKING:
     from hydragnn_flow.config import RunConfig
     from hydragnn_flow.execution import Site
-    from hydragnn_flow.simulation import Simulated
+    from hydragnn_flow.simulation import Conditions
 
 app = typer.Typer()
 
@@ -83,8 +82,8 @@ def simulate(
     `trials` and `report` read the run directory that comes out. To ask how many node-hours to apply
     for, use `plan`.
     """
+    from hydragnn_flow.commands.planned_tables import simulated_table
     from hydragnn_flow.report.progress import CampaignView
-    from hydragnn_flow.simulation import Conditions
     from hydragnn_flow.simulation import simulate as run
 
     loaded, machine = _loaded(config, site, data, options)
@@ -95,13 +94,95 @@ def simulate(
             machine,
             path,
             view,
-            conditions=Conditions(queue_seconds=60 * queue_wait, losses=losses),
+            conditions=_conditions(machine, queue_wait, losses),
             seed=seed,
             store=_store(store, loaded),
             recorded=recorded,
         )
-    console.print(_simulated_table(found, machine))
+    console.print(simulated_table(found, machine))
     say(f"simulated run  {short(path)}; nothing was trained")
+
+
+@app.command()
+@sites.with_options
+def plan(
+    config: Config,
+    site: sites.SiteOption = "local",
+    data: Data = None,
+    store: Store = None,
+    node_hours: Annotated[
+        float | None,
+        typer.Option(
+            "--node-hours",
+            help="Node-hours there are for it, to compare with.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", help="Simulations, in which trials take more or less.", min=3)
+    ] = 9,
+    queue_wait: QueueWait = 0.0,
+    losses: Losses = 0.0,
+    seed: Seed = 0,
+    **options: Any,
+) -> None:
+    """Say what a campaign will probably take of a machine: time, node-hours, memory, energy.
+
+    Submits nothing. Draws configurations from the search space, says which fit the machine how, and
+    which do not and why; then simulates the campaign several times, within what the cost model does
+    not know. A machine that has run segments before is known better. To see a single simulated
+    campaign from inside, use `simulate`.
+    """
+    import tempfile
+
+    from hydragnn_flow.campaign.stores import checked_store
+    from hydragnn_flow.commands.planned_tables import (
+        conclusions,
+        nodes_table,
+        plan_table,
+        survey_table,
+    )
+    from hydragnn_flow.report.progress import CampaignView
+    from hydragnn_flow.simulation import Planner, misfits
+
+    loaded, machine = _loaded(config, site, data, options)
+    with (
+        using(data, store),
+        tempfile.TemporaryDirectory() as folder,
+        CampaignView(console) as view,
+    ):
+        path = _store(store, loaded) or Path(folder) / "store.gs"
+        with checked_store(loaded, path, view) as opened:
+            planner = Planner(
+                loaded, machine, opened, _conditions(machine, queue_wait, losses), seed
+            )
+            found = planner.survey(view)
+            console.print(survey_table(found))
+            for sentence in misfits(loaded.search.space, found):
+                say(sentence)
+            drawn, on_nodes = planner.simulate(view, draws)
+    console.print(plan_table(drawn, machine, loaded))
+    console.print(nodes_table(on_nodes))
+    for sentence in conclusions(
+        drawn,
+        on_nodes,
+        machine,
+        is_calibrated=planner.is_calibrated,
+        node_hours=node_hours,
+    ):
+        say(sentence)
+
+
+def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
+    from hydragnn_flow.simulation import Conditions
+
+    # Without batch jobs a node is there, and only starts its processes.
+    return Conditions(
+        queue_seconds=60 * queue_wait,
+        losses=losses,
+        node_seconds=10.0 if site.scheduler is None else 30.0,
+    )
 
 
 def _loaded(
@@ -126,35 +207,3 @@ def _store(given: Path | None, config: RunConfig) -> Path | None:
         return given
     prepared = Path("runs") / config.name / "store.gs"
     return prepared if prepared.exists() else None
-
-
-def _simulated_table(found: Simulated, site: Site) -> Table:
-    """What a simulated campaign took."""
-    from hydragnn_flow.report.text import number
-
-    table = Table(title=f"Simulated on {site.name}, {site.nodes:,} nodes", show_header=False)
-    states = ", ".join(f"{n:,} {state}" for state, n in sorted(found.trials.items()))
-    for name, value in (
-        ("makespan", duration(found.makespan)),
-        ("of it the search", duration(found.search_seconds)),
-        ("node-hours", number(found.node_hours)),
-        ("batch jobs", f"{found.batch_jobs:,}"),
-        ("GCDs occupied", f"{found.occupied:.1%} of their time"),
-        ("GCDs busy", f"{found.busy:.1%} of their time"),
-        ("trials", states),
-        ("members", f"{found.members:,}"),
-        ("failed segments", f"{found.failed_segments:,}"),
-    ):
-        table.add_row(name, value)
-    return table
-
-
-def duration(seconds: float) -> str:
-    """A time in words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours:,} h {minutes} min"

@@ -64,6 +64,8 @@ class NodeOptions(Section):
     """Fast directory on the node's own disk, for copies of the store and the environment."""
     interface: str | None = None
     """Network interface of a node, if its name differs from the login node's."""
+    watts: float | None = Field(default=None, gt=0)
+    """Power of a node at work [W], for the energy that `hydragnn-flow plan` expects."""
 
     @model_validator(mode="after")
     def _has_cores_for_each(self) -> NodeOptions:

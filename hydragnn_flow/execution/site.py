@@ -44,6 +44,8 @@ class Node:
     """Cores of each GCD, GCD after GCD, as in "49-55"; empty if left to the system."""
     interface: str | None = None
     """Network interface on which the ranks of a gang meet; left to the system if not given."""
+    watts: float | None = None
+    """Power of the node at work [W]; not known if not given."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
         scratch=facts.scratch,
         cores=facts.cores,
         interface=facts.interface or interface,
+        watts=facts.watts,
     )
 
 

@@ -2,5 +2,7 @@
 
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, simulate
+from hydragnn_flow.simulation.plan import Planner
+from hydragnn_flow.simulation.survey import Configuration, misfits
 
-__all__ = ["Conditions", "Simulated", "simulate"]
+__all__ = ["Conditions", "Configuration", "Planner", "Simulated", "misfits", "simulate"]

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from hydragnn_flow.campaign.context import Context
@@ -21,6 +21,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.files import unsynced, write_json
 from hydragnn_flow.log import driver_log
+from hydragnn_flow.placement import WorkInterpolation
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions
@@ -135,6 +136,7 @@ class Stage:
     store: GraphStore
     view: View
     token: str = ""
+    works: WorkInterpolation = field(default_factory=WorkInterpolation)
 
 
 def play(
@@ -164,7 +166,8 @@ def play(
         directory.record_start(config)
         clock = VirtualClock()
         context = Context(
-            config, stage.site, directory, stage.store, stage.token, stage.view, clock
+            *(config, stage.site, directory, stage.store, stage.token, stage.view, clock),
+            works=stage.works,
         )
         judged = [*config.search.objectives, *config.search.constraints]
         workers = SimulatedWorkers(

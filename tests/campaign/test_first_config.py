@@ -10,7 +10,7 @@ import yaml
 from campaign_cases import CONFIG
 from source_cases import frames, write_extxyz
 
-from hydragnn_flow.campaign import driver
+from hydragnn_flow.campaign import stores
 from hydragnn_flow.campaign.first_config import FirstConfig, first_config
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
@@ -148,5 +148,5 @@ def test_too_few_to_calibrate_on_have_a_remedy_that_helps(
     store = prepare_store(data, 5.0, 20, 0, tmp_path / "store.gs")
     config = RunConfig.model_validate(CONFIG).model_copy(update={"data": data})
     with pytest.raises(InputError) as refused:
-        driver._check_calibration(config, store)
+        stores._check_calibration(config, store)
     assert f"{remedy} lower the coverage" in str(refused.value)

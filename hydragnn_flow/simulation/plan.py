@@ -1,0 +1,133 @@
+"""Plans: what a campaign will probably take of a machine, from simulations of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.view import View
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Experience, WorkInterpolation
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.simulation.blocks import Conditions
+from hydragnn_flow.simulation.campaign import Simulated, Stage, play
+from hydragnn_flow.simulation.survey import Configuration, survey
+from hydragnn_flow.simulation.truth import EstimatedTruth
+
+CONFIGURATIONS = 200
+"""Configurations of a survey."""
+
+
+class Quiet:
+    """A view that shows how many simulations there were, and nothing of each."""
+
+    def __init__(self, view: View, total: int) -> None:
+        self._view, self._total, self._done = view, total, 0
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def step(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Nothing."""
+
+    def search(
+        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
+    ) -> None:
+        """Nothing."""
+
+    def one_more(self) -> None:
+        """Show that another simulation is done."""
+        self._done += 1
+        self._view.step("simulations", self._done, self._total)
+
+
+class Planner:
+    """Surveys a search space and simulates its campaign.
+
+    Parameters
+    ----------
+    config
+        The campaign.
+    site
+        The machine. What was measured there before is made use of.
+    store
+        The data, of which the sizes matter.
+    conditions
+        What the machine is like, beside its speed.
+    seed
+        Of the random numbers.
+    """
+
+    def __init__(
+        self, config: RunConfig, site: Site, store: GraphStore, conditions: Conditions, seed: int
+    ) -> None:
+        self._config, self._site, self._store = config, site, store
+        self._conditions, self._seed = conditions, seed
+        self._experience: list[Experience] = list(CostFiles(site).read())
+        self._works = WorkInterpolation()
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether segments of the site were measured before."""
+        return any(any(one.segments.values()) for one in self._experience)
+
+    def survey(self, view: View) -> list[Configuration]:
+        """Configurations that were drawn at random, and what each needs."""
+        with tempfile.TemporaryDirectory() as folder:
+            directory = RunDirectory(Path(folder))
+            context = Context(
+                *(self._config, self._site, directory, self._store, "", view), works=self._works
+            )
+            self._recall(context)
+            return survey(context, CONFIGURATIONS, self._seed)
+
+    def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
+        """Simulations by how far trials are off together, and by the number of nodes."""
+        nodes = self._site.nodes
+        others = [n for n in (nodes // 2, nodes, 2 * nodes) if n >= 1]
+        quiet = Quiet(view, draws + len(others))
+        normal = NormalDist()
+        drawn = [
+            self._play(quiet, self._site, normal.inv_cdf((draw + 0.5) / draws), draw)
+            for draw in range(draws)
+        ]
+        return drawn, {n: self._play(quiet, _with_nodes(self._site, n), 0.0, 0) for n in others}
+
+    def _play(self, view: Quiet, site: Site, off: float, draw: int) -> Simulated:
+        seed = self._seed * 1_009 + draw
+
+        def truth(context: Context) -> EstimatedTruth:
+            self._recall(context)
+            estimator = context.another_estimator()
+            for earlier in self._experience:
+                estimator.costs.recall(earlier)
+            return EstimatedTruth(estimator, seed, off)
+
+        with tempfile.TemporaryDirectory() as folder:
+            directory = RunDirectory(Path(folder))
+            found = play(
+                Stage(self._config, site, directory, self._store, view, works=self._works),
+                truth,
+                conditions=self._conditions,
+                seed=seed,
+            )
+        view.one_more()
+        return found
+
+    def _recall(self, context: Context) -> None:
+        """Have a campaign know what its real one would at its beginning."""
+        for earlier in self._experience:
+            context.estimator.costs.recall(earlier)
+
+
+def _with_nodes(site: Site, nodes: int) -> Site:
+    """The same machine with another number of nodes, in as many batch jobs where that goes."""
+    blocks = min(site.blocks, nodes)
+    return replace(site, nodes=nodes // blocks * blocks, blocks=blocks)
