@@ -57,6 +57,8 @@ class Estimator:
         What the GCDs are, which decides what is measured of their memory.
     gcds_per_node
         Number of GCDs of a node.
+    works
+        Counts networks; one of its own if not given.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Estimator:
         gcd: Gcd,
         device: str,
         gcds_per_node: int = 1,
+        *,
+        works: WorkInterpolation | None = None,
     ) -> None:
         self.gcd = gcd
         self.costs = CostModel(gcd, gcds_per_node)
@@ -74,7 +78,7 @@ class Estimator:
         self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
-        self._works = WorkInterpolation()
+        self._works = works or WorkInterpolation()
         train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
@@ -123,6 +127,10 @@ class Estimator:
         """Optimiser steps of an epoch."""
         sizes = self._store.manifest.splits[TRAIN]
         return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+
+    def step_work(self, network: NetworkConfig) -> Work:
+        """Work of one training step of a network on a batch of average size."""
+        return self._step_work(network, self.steps_per_epoch(network))
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
