@@ -206,6 +206,16 @@ class Forecast:
     planned_epochs: int | None = None
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None
+    predicted_low: float | None = None
+    """Time that it takes longer than with a probability of 95 % [s]."""
+    predicted_high: float | None = None
+    """Time within which it ends with a probability of 95 % [s]."""
+    busy: float | None = None
+    """Fraction of the time it was predicted to keep its GCD busy alone, 0 to 1."""
+    waited_seconds: float | None = None
+    """Time between when it could have run and when it was sent [s]."""
+    away_seconds: float | None = None
+    """Time between when it was sent and when the driver knew its end [s]."""
     uncorrected_seconds: float | None = None
     """Time predicted for the training steps on all GCDs, before corrections [s]."""
     predicted_memory_gib: float | None = None

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
@@ -162,7 +162,8 @@ class Dispatch:
             self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
         finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         self._running.difference_update(sending for sending, _ in finished)
-        ended = [(sending.task, _result(sending, together)) for sending, together in finished]
+        now = self._clock.monotonic()
+        ended = [(sending.task, _result(sending, together, now)) for sending, together in finished]
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])
@@ -229,7 +230,13 @@ def _never_came(result: SegmentResult) -> bool:
     return result.status == "interrupted" and not result.node
 
 
-def _result(sending: _Sending, together: float) -> SegmentResult:
+def _result(sending: _Sending, together: float, now: float) -> SegmentResult:
     results = sending.results
     result = merged(results) if sending.is_gang else results[0]
-    return result.expected(sending.task.forecast(together))
+    task, sent = sending.task, sending.resident.since
+    forecast = replace(
+        task.forecast(together),
+        waited_seconds=max(0.0, sent - task.ready_since),
+        away_seconds=now - sent,
+    )
+    return result.expected(forecast)
