@@ -324,6 +324,8 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], '
         '"checkpoint": "checkpoint-7f3a.pt", "together": 1.5, '
         '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
+        '"predicted_low": 2.1, "predicted_high": 4.0, "busy": 0.8, "waited_seconds": 0.1, '
+        '"away_seconds": 3.4, '
         '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
         '"version": 5}\n'
     )

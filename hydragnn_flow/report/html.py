@@ -20,7 +20,8 @@ from hydragnn_flow.report.errors import best_single, changed, ends, explained, m
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.forecast_errors import forecast_errors
 from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
-from hydragnn_flow.report.gcd_time_tables import advice, gcd_time_table, shapes_table
+from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
+from hydragnn_flow.report.gcd_time_words import advice
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run

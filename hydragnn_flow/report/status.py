@@ -18,7 +18,7 @@ from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_wor
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.gcd_time import gcd_time
-from hydragnn_flow.report.gcd_time_tables import utilisation_sentence
+from hydragnn_flow.report.gcd_time_words import utilisation_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.text import objective_label, told_state
 from hydragnn_flow.run_directory import objectives_of

@@ -13,16 +13,11 @@ from hypothesis import strategies as st
 from hydragnn_flow.report.figures import forecast_figure, gcd_time_figure
 from hydragnn_flow.report.forecast_errors import forecast_errors
 from hydragnn_flow.report.gcd_time import HELD, NOT_HELD, GcdTime, gcd_time
-from hydragnn_flow.report.gcd_time_tables import (
-    MEANINGS,
-    advice,
-    gcd_time_table,
-    shapes_table,
-    utilisation_sentence,
-)
+from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
+from hydragnn_flow.report.gcd_time_words import MEANINGS, advice, utilisation_sentence
 from hydragnn_flow.segment import SegmentResult
 
-HOUR = 1_000_000.0
+BEGINNING = 1_000_000.0
 """Unix time at which the runs of these tests begin [s]."""
 
 
@@ -49,7 +44,7 @@ def segment(
         **known,
     }
     return SegmentResult(
-        started=HOUR + begin, ended=HOUR + end, gcds=list(gcds or ("0",)), **values
+        started=BEGINNING + begin, ended=BEGINNING + end, gcds=list(gcds or ("0",)), **values
     )
 
 
@@ -170,7 +165,7 @@ def test_every_second_is_counted_once(segments: list[SegmentResult]) -> None:
     spent = gcd_time(segments)
     assert spent is not None
     gcds = {place for s in segments for place in s.places}
-    edges = np.arange(int(HOUR), int(HOUR) + 420)
+    edges = np.arange(int(BEGINNING), int(BEGINNING) + 420)
     at_work = sum(
         any(s.started <= t and s.ended >= t + 1 for s in segments if place in s.places)
         for t in edges
@@ -267,7 +262,7 @@ def test_predictions_are_compared_for_whole_segments_alone() -> None:
     assert (len(errors.segments), errors.with_interval, errors.held) == (3, 2, 0.5)
     assert errors.mape == pytest.approx((0.2 + 0.4 + 0.0) / 3)
     figure, marks = forecast_figure(errors)
-    title = "3 segments: mean error 20.0 %\n90 % intervals hold 50.0 % of 2"
+    title = "3 segments: mean absolute error 20.0 %\n90 % intervals hold 50.0 % of 2"
     assert figure.axes[0].get_title(loc="left") == title
     assert len(marks.labels) == 3
 

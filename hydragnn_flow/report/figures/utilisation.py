@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from hydragnn_flow.report.figures.occupancy import duration, time_unit
 from hydragnn_flow.report.forecast_errors import ForecastErrors
 from hydragnn_flow.report.gcd_time import HELD, NOT_HELD, Cause, GcdTime
-from hydragnn_flow.report.gcd_time_tables import MEANINGS
+from hydragnn_flow.report.gcd_time_words import MEANINGS
 from hydragnn_flow.report.pictures import Marks
 from hydragnn_flow.report.style import (
     BLUE,
@@ -85,6 +86,7 @@ def gcd_time_figure(spent: GcdTime) -> Figure:
     axes.set_ylim(0, max(float(base.max()), 1e-9) * 1.02)
     axes.set_xlabel(f"time since the first segment was ready [{unit}]")
     axes.set_ylabel("GCDs")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(axes, grid="y")
     keys = [
         Patch(
@@ -144,7 +146,7 @@ def forecast_figure(errors: ForecastErrors) -> tuple[Figure, Marks]:
     axes.plot(ends_of_line, ends_of_line, color=SOFT, lw=1.0, zorder=1)
     axes.set_xlabel("predicted [s]")
     axes.set_ylabel("actual [s]")
-    title = f"{count:,} segments: mean error {percent(errors.mape)}"
+    title = f"{count:,} segments: mean absolute error {percent(errors.mape)}"
     if errors.with_interval:
         title += f"\n90 % intervals hold {percent(errors.held)} of {errors.with_interval:,}"
     axes.set_title(title, fontsize=11, color=INK, loc="left")
