@@ -216,6 +216,10 @@ class Forecast:
     step_work: list[float] = field(default_factory=list)
     """What was counted of a training step: operations, bytes, launches of a GCD, most memory of a
     GCD and the weights' [B]."""
+    waited_seconds: float | None = None
+    """Time between when it could have run and when it was sent [s]."""
+    away_seconds: float | None = None
+    """Time between when it was sent and when the driver knew its end [s]."""
     uncorrected_seconds: float | None = None
     """Time predicted for the training steps on all GCDs, before corrections [s]."""
     predicted_memory_gib: float | None = None

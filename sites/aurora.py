@@ -50,6 +50,7 @@ NODE = Node(
         "85-92,189-196",
         "93-100,197-204",
     ),
+    cores_of_a_node=102,
     interface=INTERFACE,
 )
 # A run on it, for tests and documentation.

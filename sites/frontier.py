@@ -41,6 +41,7 @@ NODE = Node(
     scratch=f"/mnt/bb/{getpass.getuser()}",  # NVMe Usage: with `-C nvme`
     # Compute Nodes: the L3 region each GCD is attached to, GCD 0 first.
     cores=("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"),
+    cores_of_a_node=56,
     interface=INTERFACE,
 )
 # A run on it, for tests and documentation.

@@ -14,6 +14,7 @@ NODE = Node(
     # Not on NERSC's pages: as users publish what `nvidia-smi topo -m` prints on these nodes, GPU 0
     # hangs on NUMA domain 3, GPU 3 on domain 0.
     cores=("48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"),
+    cores_of_a_node=64,
     interface=INTERFACE,
 )
 # A run on it, for tests and documentation.

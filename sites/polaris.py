@@ -38,6 +38,7 @@ NODE = Node(
     scratch="/local/scratch",  # File Systems and Storage: SSDs of the node
     # Machine Overview, Device Affinity: GPU 0 hangs on the last NUMA domain.
     cores=("24-31,56-63", "16-23,48-55", "8-15,40-47", "0-7,32-39"),
+    cores_of_a_node=32,
     interface=INTERFACE,
 )
 # A run on it, for tests and documentation.

@@ -214,7 +214,8 @@ class Dispatch:
         finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending, _ in finished:
             del self._running[sending]
-        ended = [(sending.task, _result(sending, together)) for sending, together in finished]
+        now = self._clock.monotonic()
+        ended = [(sending.task, _result(sending, together, now)) for sending, together in finished]
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])
@@ -281,7 +282,13 @@ def _never_came(result: SegmentResult) -> bool:
     return result.status == "interrupted" and not result.node
 
 
-def _result(sending: _Sending, together: float) -> SegmentResult:
+def _result(sending: _Sending, together: float, now: float) -> SegmentResult:
     results = sending.results
     result = merged(results) if sending.is_gang else results[0]
-    return result.expected(sending.task.forecast(together))
+    task, sent = sending.task, sending.resident.since
+    forecast = replace(
+        task.forecast(together),
+        waited_seconds=max(0.0, sent - task.ready_since),
+        away_seconds=now - sent,
+    )
+    return result.expected(forecast)

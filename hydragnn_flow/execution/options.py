@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.plain_yaml import PlainLoader
@@ -58,6 +58,9 @@ class NodeOptions(Section):
     cores: tuple[str, ...] = ()
     """Cores nearest to each GCD, in the order of the GCDs, as in `["49-55", "57-63"]`. By default
     the system decides."""
+    cores_of_a_node: int | None = Field(default=None, ge=1)
+    """Number of CPU cores of a node that trainers may use. If given, a description whose GCDs need
+    more is refused."""
     gpus: int | None = Field(default=None, ge=0)
     """Value of `sbatch --gpus-per-node`. By default one per GCD, and none for `cpu`."""
     scratch: str | None = None
@@ -66,20 +69,6 @@ class NodeOptions(Section):
     """Network interface of a node, if its name differs from the login node's."""
     watts: float | None = Field(default=None, gt=0)
     """Power of a node at work [W], for the energy that `hydragnn-flow plan` expects."""
-
-    @model_validator(mode="after")
-    def _has_cores_for_each(self) -> NodeOptions:
-        if self.cores and len(self.cores) != self.gcds:
-            raise ValueError(f"cores: {len(self.cores)} groups for {self.gcds} GCDs; give one each")
-        # One, two or four hardware threads a core.
-        fitting = [self.cores_per_gcd * threads for threads in (1, 2, 4)]
-        for group in self.cores:
-            if (size := len(cores_in(group))) not in fitting:
-                raise ValueError(
-                    f"cores: {group!r} names {size} for a cores_per_gcd of {self.cores_per_gcd}; "
-                    "make them agree"
-                )
-        return self
 
     @field_validator("scratch")
     @classmethod

@@ -19,6 +19,7 @@ from hydragnn_flow.execution.options import (
     make_options,
     read_site_yaml,
 )
+from hydragnn_flow.execution.site_facts import check_site
 from hydragnn_flow.placement import Gcd
 
 Scheduler = Literal["slurm", "pbs"]
@@ -46,6 +47,9 @@ class Node:
     """Network interface on which the ranks of a gang meet; left to the system if not given."""
     watts: float | None = None
     """Power of the node at work [W]; not known if not given."""
+    cores_of_a_node: int | None = None
+    """CPU cores of the node that trainers may use, to check the others against; unknown if not
+    given."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
         cores=facts.cores,
         interface=facts.interface or interface,
         watts=facts.watts,
+        cores_of_a_node=facts.cores_of_a_node,
     )
 
 
@@ -145,7 +150,8 @@ def load_site(name: str | Path, **options: Any) -> Site:
     Raises
     ------
     InputError
-        If there is no such site, its file does not define one, or it refuses the options.
+        If there is no such site, its file does not define one, it refuses the options, or its facts
+        contradict each other.
     """
     source = f"--site {name}"
     values: dict[str, Any] = {}
@@ -154,7 +160,14 @@ def load_site(name: str | Path, **options: Any) -> Site:
         source = str(name)
         site_file, values = read_site_yaml(Path(name))
     values |= {key: value for key, value in options.items() if value is not None}
-    return _site_of(_find(site_file, source), make_options(values, source))
+    path, run = _find(site_file, source), make_options(values, source)
+    site = _site_of(path, run)
+    with _loading(path):
+        if run.node is None:
+            check_site(site, path)
+        else:
+            check_site(site, source, gcd_key="node")
+    return site
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:

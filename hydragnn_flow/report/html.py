@@ -18,6 +18,10 @@ from hydragnn_flow.report import figures, tables
 from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.errors import best_single, changed, ends, explained, made_of, short_name
 from hydragnn_flow.report.failures import failures_table
+from hydragnn_flow.report.forecast_errors import forecast_errors
+from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
+from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
+from hydragnn_flow.report.gcd_time_words import advice
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run
@@ -81,6 +85,7 @@ def render(run: RunFiles) -> str:
     found = run.ensemble
     n_atoms = None if run.nodes is None else run.nodes.groupby("graph_id").size()
     measures = (found or {}).get("measures")
+    spent = gcd_time(run.segments)
     return environment.from_string(template).render(
         name=run.config.name,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
@@ -97,11 +102,14 @@ def render(run: RunFiles) -> str:
         measures=as_text(measures_frame(measures)) if measures else None,
         members=as_text(tables.members_table(found)) if found else None,
         worst=as_text(worst_structures(targets, run.graphs, n_atoms)),
-        pictures=pictures(run, targets, coverage),
+        pictures=pictures(run, targets, coverage, spent),
         flagged=flagged_sentence(run.graphs),
         trials=as_text(tables.trials_table(_own(run))),
         failures=as_text(failures_table(run.segments)),
         cost=as_text(tables.cost_table(run.segments)) if run.segments else None,
+        gcd_time=as_text(gcd_time_table(spent)) if spent else None,
+        shapes=as_text(shapes_table(run.segments)),
+        advice=advice(spent) if spent else "",
         wall=f"{found['wall_seconds']:,.0f} s" if found else "",
         data=data_card(run.manifest) if run.manifest else [],
         commands=run.commands,
@@ -113,7 +121,7 @@ def render(run: RunFiles) -> str:
 
 
 def pictures(
-    run: RunFiles, targets: list[TargetValues], coverage: float
+    run: RunFiles, targets: list[TargetValues], coverage: float, spent: GcdTime | None
 ) -> dict[str, list[Picture]]:
     """The figures there is data for, by section."""
     types = mpnn_types(run)
@@ -145,6 +153,13 @@ def pictures(
     if run.segments:
         drawn = figures.gcd_occupancy(run.segments, types)
         found["occupancy"] = [embed(drawn, "Bars of the segments each GCD ran over time")]
+    if spent:
+        drawn = figures.gcd_time_figure(spent)
+        found["gcd_time"] = [embed(drawn, "GCDs over time by what they did, or why nothing")]
+    if errors := forecast_errors(run.segments):
+        drawn, marks = figures.forecast_figure(errors)
+        text = "Actual against predicted time of each segment"
+        found["forecasts"] = [embed(drawn, text, marks)]
     return found
 
 

@@ -17,6 +17,8 @@ from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.forecast import predicted_end, told_end
+from hydragnn_flow.report.gcd_time import gcd_time
+from hydragnn_flow.report.gcd_time_words import utilisation_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.text import SIMULATED_RUN, objective_label, told_state
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
@@ -95,6 +97,8 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     now = time.time()
     if (end := predicted_end(stage, now)) is not None:
         yield f"predicted end: {told_end(end, now)}"
+    if (spent := gcd_time(stage.results)) is not None:
+        yield utilisation_sentence(spent)
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:

@@ -66,7 +66,7 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     if not timed:
         return Timeline((), (), (), (), 0.0, untimed)
     running = union([(s.started, s.ended) for s in timed])
-    axis = _Axis(running)
+    axis = Axis(running)
     on: dict[tuple[str, str], list[SegmentResult]] = {}
     for segment in timed:
         for place in set(segment.places):
@@ -84,25 +84,33 @@ def lay_out(segments: Sequence[SegmentResult]) -> Timeline:
     return Timeline(tuple(rows), tuple(bars), tuple(idle), pauses, axis.at(running[-1][1]), untimed)
 
 
-class _Axis:
-    """Unix time -> seconds on an axis without the pauses."""
+class Axis:
+    """Unix time -> seconds on an axis without the pauses.
+
+    Parameters
+    ----------
+    running
+        Stretches of time in which anything ran, apart from each other and in order.
+    """
 
     def __init__(self, running: list[tuple[float, float]]) -> None:
         self._first = running[0][0]
         busy = sum(end - start for start, end in running)
         limit = max(_PAUSE_SECONDS, _PAUSE_FRACTION * busy)
         gaps = [(a[1], b[0]) for a, b in pairwise(running)]
-        self._gaps = [(start, end) for start, end in gaps if end - start > limit]
-        cut = sum(end - start for start, end in self._gaps)
+        self.gaps = [(start, end) for start, end in gaps if end - start > limit]
+        """Stretches that are cut out."""
+        cut = sum(end - start for start, end in self.gaps)
         self.counted = running[-1][1] - self._first - cut
         """Time that idle fractions refer to [s]."""
         self._width = _CUT_FRACTION * self.counted
         self.pauses = [
-            Pause(self.at(start) + self._width / 2, end - start) for start, end in self._gaps
+            Pause(self.at(start) + self._width / 2, end - start) for start, end in self.gaps
         ]
 
     def at(self, time: float) -> float:
-        before = [gap for gap in self._gaps if gap[1] <= time]
+        """Place of a Unix time on the axis [s]."""
+        before = [gap for gap in self.gaps if gap[1] <= time]
         cut = sum(end - start for start, end in before)
         return time - self._first - cut + len(before) * self._width
 

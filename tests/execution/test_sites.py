@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import textwrap
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site, shipped_sites, sole_driver
-from hydragnn_flow.execution.options import read_site_yaml
+from hydragnn_flow.execution.options import cores_in, read_site_yaml
+from hydragnn_flow.execution.site import Node, Site, guessed_gcd
+from hydragnn_flow.execution.site_facts import check_site
 from hydragnn_flow.testing.sites import example_options, executors_of
 
 NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}
+GCD = guessed_gcd("cuda", 36)
 pytestmark = pytest.mark.usefixtures("in_a_slurm_job")
 
 
@@ -209,6 +218,124 @@ def test_a_wrong_site_file_is_named(tmp_path: Path, content: str, says: str) -> 
     with pytest.raises(InputError, match=says) as error:
         load_site(mine)
     assert "mine.py" in str(error.value)
+
+
+OF_CUDA = {
+    "gcds": ("0", "1"),
+    "gcd": GCD,
+    "cores_per_gcd": 2,
+    "device": "cuda",
+    "cores": ("0-1", "2-3"),
+    "cores_of_a_node": 4,
+}
+
+
+def site_file(folder: Path, monkeypatch: pytest.MonkeyPatch, **site: Any) -> Path:
+    """A user's site file, which builds its node without `described_node`."""
+    node = Node(**{**OF_CUDA, **site.pop("node", {})})
+    made = Site(**{"name": "mine", "nodes": 4, "node": node, "parsl_config": dict, **site})
+    monkeypatch.setattr("hydragnn_flow.testing.made_site", made, raising=False)
+    mine = folder / "mine.py"
+    mine.write_text(
+        "def site(options):\n"
+        "    import hydragnn_flow.testing\n"
+        "    return hydragnn_flow.testing.made_site\n"
+    )
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        ({"nodes": 0}, "nodes: must be at least 1, got 0"),
+        ({"blocks": 0}, "blocks: must be at least 1, got 0"),
+        ({"blocks": 3}, "nodes: 4 is not a multiple of the 3 blocks; give 3 nodes"),
+        ({"node": {"gcds": (), "cores": ()}}, "node.gcds: the node has no GCD"),
+        ({"node": {"gcds": ("0", "0")}}, "node.gcds: '0' is there 2 times; give each GCD a name"),
+        ({"node": {"gcd": guessed_gcd("cuda", 0)}}, "memory_gib: must be above 0 and finite"),
+        ({"node": {"gcd": guessed_gcd("cuda", math.nan)}}, "memory_gib: must be above 0"),
+        ({"node": {"gcd": guessed_gcd("cuda", 0.6)}}, "memory_gib: 0.6 GiB leave nothing beside"),
+        ({"node": {"gcd": replace(GCD, process_gib=-1)}}, "leave nothing beside the -1 GiB"),
+        ({"node": {"gcd": replace(GCD, flops=0)}}, "node.gcd.flops: must be above 0"),
+        ({"node": {"gcd": replace(GCD, bandwidth=-1)}}, "node.gcd.bandwidth: must be above 0"),
+        ({"node": {"gcd": replace(GCD, launch_seconds=0)}}, "launch_seconds: must be above 0"),
+        ({"node": {"gcd": replace(GCD, most_segments=0)}}, "most_segments: must be at least 1"),
+        ({"node": {"cores_per_gcd": 0}}, "node.cores_per_gcd: must be at least 1, got 0"),
+        ({"node": {"cores_of_a_node": 3}}, "2 GCDs of 2 cores need 4, and a node has 3; give at"),
+        ({"node": {"cores_of_a_node": 1}}, "2 GCDs need a core each, and a node has 1"),
+        ({"node": {"cores": ("0-1",)}}, "node.cores: 1 groups for 2 GCDs; give one each"),
+        ({"node": {"cores": ("0-1", "x")}}, "node.cores: 'x' is not a group such as"),
+        ({"node": {"cores": ("0-1", "2-4")}}, "'2-4' names 3 for a cores_per_gcd of 2"),
+        ({"node": {"cores": ("0-1", "1-2")}}, "'0-1' and '1-2' both name core 1; give each GCD"),
+    ],
+)
+def test_contradictory_facts_of_a_site_file_are_refused(
+    site: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = site_file(tmp_path, monkeypatch, **site)
+    with pytest.raises(InputError, match=re.escape(says)) as error:
+        load_site(mine)
+    assert str(error.value).startswith(f"{mine}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_fact_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = site_file(tmp_path, monkeypatch, node={"cores_per_gcd": "two"})
+    with pytest.raises(InputError, match=r"mine\.py: cannot be loaded \(TypeError"):
+        load_site(mine)
+
+
+@given(
+    gcds=st.integers(1, 12),
+    each=st.integers(1, 16),
+    threads=st.sampled_from((1, 2, 4)),
+    data=st.data(),
+)
+def test_cores_are_refused_exactly_where_they_are_there_twice(
+    gcds: int, each: int, threads: int, data: st.DataObject
+) -> None:
+    size = each * threads
+    slots = st.tuples(st.integers(0, 30), st.sampled_from((0, 0, 0, 1)))
+    drawn = data.draw(st.lists(slots, min_size=gcds, max_size=gcds, unique=True))
+    starts = [slot * size + shift for slot, shift in drawn]
+    groups = tuple(f"{start}-{start + size - 1}" for start in starts)
+    names = tuple(map(str, range(gcds)))
+    node = Node(names, GCD, each, "cuda", cores=groups, cores_of_a_node=gcds * each)
+    apart = len({core for group in groups for core in cores_in(group)}) == gcds * size
+    with nullcontext() if apart else pytest.raises(InputError, match="both name core"):
+        check_site(Site("mine", 1, node, dict), "mine.py")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"cores": ["0-15", "16-31", "32-47", "15-30"]}, "node.cores: '0-15' and '15-30' both"),
+        ({"cores_of_a_node": 32}, "node.cores_per_gcd: 4 GCDs of 16 cores need 64, and a node has"),
+        ({"memory_gib": 0.5}, "node.memory_gib: 0.5 GiB leave nothing beside the 0.6 GiB"),
+    ],
+)
+def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(
+    change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    yaml = tmp_path / "site.yaml"
+    yaml.write_text(json.dumps({"site": "slurm", "node": {**NODE, **change}}))
+    with pytest.raises(InputError) as error:
+        load_site(yaml)
+    assert str(error.value).startswith(f"{yaml}: {says}")
+
+
+@pytest.mark.parametrize("name", sorted(shipped_sites()))
+def test_the_facts_of_shipped_sites_agree(name: str) -> None:
+    load_site(name, **example_options(name))
+
+
+@pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
+def test_sites_of_named_machines_say_how_many_cores_a_node_has(name: str) -> None:
+    node = load_site(name, **example_options(name)).node
+    assert node.cores_of_a_node is not None
+    with pytest.raises(InputError, match="and a node has"):
+        beyond = replace(node, cores_per_gcd=node.cores_of_a_node)
+        check_site(Site(name, 1, beyond, dict), name)
 
 
 def test_an_unknown_site_is_told_the_known_ones() -> None:

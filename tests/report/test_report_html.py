@@ -72,6 +72,7 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
         "Trials",
         "Failures",
         "What it cost",
+        "Where the GCDs' time went",
         "What ran where, and when",
         "Data",
         "How this run was made",
@@ -105,7 +106,7 @@ def test_nothing_is_loaded_from_anywhere(text: str) -> None:
     page = Page(text)
     assert page.tags.isdisjoint({"link", "iframe", "object"})
     pictures = [address for address in page.addresses if not address.startswith("#")]
-    assert len(pictures) == 10
+    assert len(pictures) == 12
     assert all(address.startswith("data:image/") for address in pictures)
     # The policy allows one script: the page's own.
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -56,3 +58,13 @@ def test_the_site_of_this_machine_has_its_accelerators(
     node = this_node()
     assert (node.gcds, node.device) == (("0", "1", "2", "3"), expected)
     assert node.gcd.memory_gib == pytest.approx(36)
+
+
+def test_slots_of_cpu_cores_have_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a laptop of many cores and little memory, no trial would fit a slot for each core."""
+    seen(monkeypatch, "cuda", False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=8 * 2**30))
+    node = this_node()
+    assert (len(node.gcds), node.cores_per_gcd) == (7, 2)
+    assert node.gcd.memory_gib > node.gcd.process_gib

@@ -13,10 +13,12 @@ from hydragnn_flow.execution.site import Node, guessed_gcd
 # Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is the
 # system's.
 _USABLE = 0.9
+# Least memory of a CPU slot [GiB]: a process takes 0.6 before it has a model.
+_LEAST_GIB = 1.0
 
 
 def this_node(interface: str | None = None) -> Node:
-    """Every GPU is a GCD, or every CPU core if there is no GPU.
+    """Every GPU is a GCD, or every CPU core if there is no GPU, as far as the memory allows.
 
     Parameters
     ----------
@@ -32,8 +34,9 @@ def this_node(interface: str | None = None) -> Node:
     cores = cores or 1
     kind = this_device().type
     if kind == "cpu":
-        gcds = cores
-        memory = psutil.virtual_memory().total // gcds
+        total = psutil.virtual_memory().total
+        gcds = max(1, min(cores, int(_USABLE * total / 2**30 / _LEAST_GIB)))
+        memory = total // gcds
         device: Device = "cpu"
     else:
         runtime: Any = torch.get_device_module(kind)

@@ -45,7 +45,7 @@ def gcd_occupancy(
     axes = figure.add_subplot()
     palette = colours(types.values())
     thin = min(1.0, 30 / max(rows, 1))
-    scale, unit = _time_unit(timeline.length)
+    scale, unit = time_unit(timeline.length)
     groups: dict[tuple[str, str, bool], list[Bar]] = {}
     for bar in timeline.bars:
         who = (bar.segment.kind, bar.segment.number)
@@ -66,7 +66,7 @@ def gcd_occupancy(
     for pause in timeline.pauses:
         axes.axvline(pause.at / scale, color=SOFT, lw=1.2, ls=(0, (1, 2)), zorder=1)
         axes.annotate(
-            f"stopped for {_duration(pause.seconds)}",
+            f"stopped for {duration(pause.seconds)}",
             (pause.at / scale, 1.0),
             xycoords=("data", "axes fraction"),
             ha="center",
@@ -156,12 +156,14 @@ def _legend(
     legend_above(figure, keys)
 
 
-def _time_unit(seconds: float) -> tuple[float, str]:
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Seconds of the unit in which a time of this length [s] is shown, and its name."""
     if seconds < 600:
         return 1.0, "s"
     return (60.0, "min") if seconds < 4 * 3600 else (3600.0, "h")
 
 
-def _duration(seconds: float) -> str:
-    scale, unit = _time_unit(seconds)
+def duration(seconds: float) -> str:
+    """A time [s] in words."""
+    scale, unit = time_unit(seconds)
     return f"{seconds / scale:.3g} {unit}"
