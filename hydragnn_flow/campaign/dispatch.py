@@ -17,6 +17,7 @@ from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
+    SURELY_BEFORE,
     Fleet,
     Placement,
     Resident,
@@ -133,7 +134,7 @@ class Dispatch:
         fleet, now = self.fleet, self._clock.monotonic()
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
-            enough = 0.0 if to_come else fleet.longest(now)
+            enough = 0.0 if to_come else SURELY_BEFORE * fleet.longest(now)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most)
         for placement in placed:

@@ -151,6 +151,7 @@ class TrialPhase:
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         import os
+
         is_first = not dispatch.running
         if is_first or not fleet.may_share:
             return int(not self._ready and is_first)

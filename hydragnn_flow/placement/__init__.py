@@ -13,9 +13,15 @@ from hydragnn_flow.placement.fleet import Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
 from hydragnn_flow.placement.room import Room, room_of
-from hydragnn_flow.placement.shapes import to_place_anew, useful_widths, widened
+from hydragnn_flow.placement.shapes import (
+    SURELY_BEFORE,
+    to_place_anew,
+    useful_widths,
+    widened,
+)
 
 __all__ = [
+    "SURELY_BEFORE",
     "CostModel",
     "Estimate",
     "Experience",

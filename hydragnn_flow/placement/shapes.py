@@ -121,7 +121,9 @@ def to_place_anew(
     """
     idle = _Idle(fleet)
     chosen, last = [], 0.0
-    for resident in sorted(at_work, key=lambda one: -one.remaining(now)):
+    # What has just begun has got what there was for it.
+    settled = [one for one in at_work if now - one.since >= LEAST_SAVED]
+    for resident in sorted(settled, key=lambda one: -one.remaining(now)):
         remaining = resident.remaining(now)
         if remaining < max(LEAST_SAVED, SURELY_BEFORE * last) or not idle.gcds:
             break

@@ -24,6 +24,8 @@ from hydragnn_flow.placement.shapes import LEAST_SAVED, LEAST_SAVED_FRACTION
 
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=2)
 NODE = 8
+NOW = LEAST_SAVED
+"""Time at which what began at 0 has been at work for long enough [s]."""
 
 
 @given(gcds=st.integers(1, 16), most=st.integers(1, 200))
@@ -118,7 +120,7 @@ def test_a_segment_gets_as_many_gcds_as_are_side_by_side(
 def at_work(fleet: Fleet, lengths: list[float]) -> list[Resident]:
     """Segments of one GCD each that are at work for so long yet."""
     return [
-        busy_until(fleet, [Spot(f"node{n // NODE}", n % NODE)], seconds)
+        busy_until(fleet, [Spot(f"node{n // NODE}", n % NODE)], NOW + seconds)
         for n, seconds in enumerate(lengths)
     ]
 
@@ -141,40 +143,39 @@ def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
     def times_of(resident: Resident) -> list[tuple[int, float]]:
         return [(width, 100 * scale[width]) for width in widths]
 
-    chosen = to_place_anew(residents, times_of, fleet, 0.0)
+    chosen = to_place_anew(residents, times_of, fleet, NOW)
     assert len(set(map(id, chosen))) == len(chosen)
     assert len(chosen) <= fleet.free
     assert [node.free for node in fleet.nodes] == before, "nothing is begun or ended here"
     for one in chosen:
-        remaining = one.remaining(0.0)
+        remaining = one.remaining(NOW)
         best = remaining * (1 - min(scale.values()))
         assert best >= max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining)
     if chosen:
-        assert max(lengths) == max(one.remaining(0.0) for one in chosen)
-    elif most > 1 and fleet.free >= NODE:
-        assert max(lengths) * (1 - min(scale.values())) < LEAST_SAVED / LEAST_SAVED_FRACTION
-    assert to_place_anew(residents, times_of, fleet, 0.0) == chosen
+        assert max(lengths) == max(one.remaining(NOW) for one in chosen)
+    assert to_place_anew(residents, times_of, fleet, NOW) == chosen
+    assert to_place_anew(residents, times_of, fleet, NOW - 1) == [], "they have just begun"
 
 
 def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
-    """A GCD of each of three nodes is free, none beside that of the segment."""
+    """Two GCDs of each of three nodes are free, or the segment's and one more."""
     fleet = fleet_of(3)
     (resident,) = at_work(fleet, [1e4])
     for n in range(3):
-        for place_ in range(1 if n else 1, NODE - (n > 0)):
+        for place_ in range(1, NODE - 1):
             busy_until(fleet, [Spot(f"node{n}", place_)], 10.0)
-    assert fleet.free == 4  # two on each of the others: of the last, and of the first place
+    assert fleet.free == 5  # two on each of the others, and one beside it
 
     def times_of(one: Resident) -> list[tuple[int, float]]:
         return [(1, 100.0), (4, 26.0)]
 
-    assert to_place_anew([resident], times_of, fleet, 0.0) == []
-    assert to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, 0.0) == [resident]
+    assert to_place_anew([resident], times_of, fleet, NOW) == []
+    assert to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, NOW) == [resident]
 
 
 @pytest.mark.parametrize("free", [0, 1])
 def test_a_segment_that_ends_before_the_last_is_left_alone(free: int) -> None:
     fleet = fleet_of(1)
     residents = at_work(fleet, [1000.0] * 7 + [400.0] * (1 - free))
-    chosen = to_place_anew(residents, lambda one: [(1, 1.0), (2, 0.51)], fleet, 0.0)
+    chosen = to_place_anew(residents, lambda one: [(1, 1.0), (2, 0.51)], fleet, NOW)
     assert len(chosen) == free
