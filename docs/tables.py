@@ -19,7 +19,7 @@ from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network import Architecture, NetworkConfig
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
-from hydragnn_flow.config.run import EnsembleConfig
+from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
 from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.search import (
     Failures,
@@ -224,6 +224,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "learning_curve": lambda: _rows(LearningCurve),
     "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
+    "resources": lambda: _rows(ResourcesConfig),
     "formats": formats,
     "source_keys": source_keys,
     "sites": sites,

@@ -121,11 +121,14 @@ def draw(networks: Sequence[Measured], calibration: int, seed: int) -> Draw:
     shuffled = chance.sample(networks, len(networks))
     model = CostModel(_GCD)
     for network in shuffled[:calibration]:
-        model.observe(network.kind, _taken(network, network.seconds))
+        taken = _taken(network, network.seconds)
+        assert taken.memory is not None
+        model.observe(network.kind, taken)
+        model.observe_memory(network.kind, taken.memory)
         # Some have a second segment; how far the two differ is learned too.
         if chance.random() < 0.5:
             again = _taken(network, network.again)
-            model.observe(network.kind, again, _taken(network, network.seconds))
+            model.observe(network.kind, again, taken)
     others = shuffled[calibration:]
     found = [model.estimate(n.kind, _work(n), STEPS) for n in others]
     known = [model.estimate(n.kind, _work(n), STEPS, own=_taken(n, n.seconds)) for n in others]

@@ -50,7 +50,7 @@ def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme:
     width, height = SIZES[size]
     tab.open(page, width, height, prefers_color_scheme=scheme)
     figures = tab.evaluate(FIGURES)
-    assert len(figures) == 10
+    assert len(figures) == 12
     for left, right, tall, shades in figures:
         assert 0 <= left < right <= width and tall > 100
         assert shades > 20, "a picture that is not one colour"
