@@ -1,0 +1,162 @@
+"""Plans: surveys of a search space, and what simulations of its campaign come to."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from campaign_cases import CONFIG, TRIALS
+from phase_cases import NODE, SITE
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hydragnn_flow.cli import app
+from hydragnn_flow.commands.planned_tables import conclusions, duration
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.domain import Parameter
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.execution import Site
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.simulation import Conditions, Configuration, Planner, Simulated, misfits
+
+VIEW = CampaignView(Console(quiet=True))
+SPACE = {
+    "Architecture.mpnn_type": Parameter(choices=("SchNet", "MACE")),
+    "Architecture.hidden_dim": Parameter(int=(8, 1024)),
+}
+JOBS = replace(SITE, scheduler="slurm", nodes=4, blocks=2, walltime=7200.0)
+TOOK = Simulated(3600.0, 3000.0, 4.0, 8.0, 0.8, 0.5, {"complete": 6}, 2, 0, 1)
+
+
+def planner(config: RunConfig, store: Path, site: Site = SITE, seed: int = 0) -> Planner:
+    return Planner(config, site, GraphStore.open(store), Conditions(), seed)
+
+
+def drawn(mpnn_type: str, width: int, reason: str = "") -> Configuration:
+    parameters = {"Architecture.mpnn_type": mpnn_type, "Architecture.hidden_dim": width}
+    return Configuration(parameters, mpnn_type, reason=reason)
+
+
+def test_a_survey_depends_on_its_seed_alone(config: RunConfig, store: Path) -> None:
+    first, again, other = (planner(config, store, seed=seed).survey(VIEW) for seed in (0, 0, 1))
+    assert first == again != other
+    assert {one.mpnn_type for one in first} == {"SchNet", "EGNN", "PNA"}
+    assert all(not one.reason and one.seconds > 0 and one.memory_gib > 0 for one in first)
+
+
+def test_a_machine_without_memory_takes_nothing(config: RunConfig, store: Path) -> None:
+    gcd = replace(NODE.gcd, memory_gib=NODE.gcd.process_gib * 1.001)
+    tiny = replace(SITE, node=replace(NODE, gcd=gcd, device="cuda"))
+    found = planner(config, store, tiny).survey(VIEW)
+    refused = [one for one in found if one.reason]
+    assert refused and all("GiB, a GCD has 0.5" in one.reason for one in refused)
+
+
+def test_parts_of_a_space_that_fit_nowhere_are_named_with_the_reason() -> None:
+    large, other = "needs 80 GiB, a GCD has 58 GiB", "needs spherical harmonics"
+    found = [drawn("SchNet", width, large if width > 600 else "") for width in range(8, 1000, 40)]
+    found += [drawn("MACE", width, other) for width in (100, 200, 300)]
+    assert misfits(SPACE, found) == [
+        f"Architecture.mpnn_type = MACE fits nowhere: {other}",
+        f"Architecture.hidden_dim > 568 fits nowhere: {large}",
+    ]
+
+
+def test_few_that_do_not_fit_are_no_part_of_a_space() -> None:
+    found = [drawn("SchNet", width) for width in (8, 16, 32)] + [drawn("MACE", 64, "too large")]
+    assert misfits(SPACE, found) == []
+
+
+def test_simulations_go_from_quicker_to_slower_than_expected(
+    config: RunConfig, store: Path
+) -> None:
+    quiet = Conditions(node_seconds=0.0, noise=0.0)
+    draws, on_nodes = Planner(config, SITE, GraphStore.open(store), quiet, 0).simulate(VIEW, 8)
+    assert all(sum(draw.trials.values()) == TRIALS for draw in draws)
+    makespans = [draw.makespan for draw in draws]
+    assert sum(makespans[:4]) < sum(makespans[4:])
+    assert set(on_nodes) == {1, 2}
+    assert on_nodes[2].makespan < on_nodes[1].makespan
+
+
+def test_nothing_is_left_of_a_plan(
+    config: RunConfig, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planner(config, store).simulate(VIEW, 3)
+    # The user's own folder there is for locks and shared memory, of any command.
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("hydragnn_flow-")] == []
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [(10.0, "10 node-hours are enough:"), (4.5, "are enough in the median:"), (1.0, "too little")],
+)
+def test_a_plan_is_compared_with_what_there_is(there: float, said: str) -> None:
+    draws = [replace(TOOK, node_hours=hours) for hours in (3.0, 4.0, 5.0)]
+    sentences = [
+        *conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=there)
+    ]
+    assert any(said in sentence for sentence in sentences)
+    assert any("apply for 4.8" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("hours", "asked"),
+    [(1.0, "--walltime 01:00:00"), (1.01, "--walltime 01:10:00"), (5.0, "about 3 jobs")],
+)
+def test_a_plan_says_which_jobs_to_ask_for(hours: float, asked: str) -> None:
+    draws = [replace(TOOK, makespan=3600 * hours)] * 3
+    first, *_ = conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=None)
+    assert first.startswith("ask for 2 x 2 nodes") and asked in first
+
+
+def test_a_plan_says_what_it_does_not_know() -> None:
+    halved = replace(TOOK, makespan=1800.0)
+    sentences = [
+        *conclusions([TOOK] * 3, {4: TOOK, 8: halved}, JOBS, is_calibrated=False, node_hours=None)
+    ]
+    assert any("50% shorter, +0% node-hours" in sentence for sentence in sentences)
+    assert any("energy is not known" in sentence for sentence in sentences)
+    assert any("no segment was ever measured" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.94, "0.94 s"), (42.4, "42 s"), (190, "3 min 10 s"), (19_200, "5 h 20 min")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def invoke(*arguments: str) -> str:
+    found = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert found.exit_code == 0
+    return found.output
+
+
+def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Frontier, without an account: nothing is submitted."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(yaml.safe_dump(CONFIG))
+    on = ("small.yaml", "--site", "frontier", "--nodes", "2")
+    planned = invoke("plan", *on, "--store", str(store), "--draws", "3", "--node-hours", "5")
+    assert "200 of 200 configurations" in planned and "5 node-hours are enough" in planned
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+    shutil.copytree(store, "runs/small/store.gs")
+    said = invoke("simulate", *on)
+    assert "Simulated on 2 nodes of frontier" in said and "nothing was trained" in said
+    assert Path("runs/small-simulated/store.gs").resolve() == tmp_path / "runs/small/store.gs"
+    assert "nothing was trained" in invoke("status", "runs/small-simulated")
+
+
+def test_a_store_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(yaml.safe_dump(CONFIG))
+    with pytest.raises(Exception, match="is no GraphStore; prepare one or leave it out"):
+        CliRunner().invoke(app, ["plan", "small.yaml", "--store", "."], catch_exceptions=False)
