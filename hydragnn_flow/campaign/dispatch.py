@@ -286,6 +286,9 @@ def _never_came(result: SegmentResult) -> bool:
 def _result(sending: _Sending, together: float, now: float) -> SegmentResult:
     results = sending.results
     result = merged(results) if sending.is_gang else results[0]
+    if sending.is_released and result.status == "lost":
+        # A gang that was stopped while its ranks met each other; it is nobody's failure.
+        result = replace(result, status="interrupted")
     task, sent = sending.task, sending.resident.since
     forecast = replace(
         task.forecast(together),
