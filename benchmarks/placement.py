@@ -21,8 +21,8 @@ from typing import Annotated
 
 import typer
 from placement_race import synthetic
-from placement_race.cost import Settings as CostSettings
 from placement_race.cost import cost
+from placement_race.networks import Settings as CostSettings
 from results import Line, Run, missed, table_of
 from rich.console import Console
 
@@ -153,8 +153,8 @@ def decisions(gcds: int, ready: int) -> list[Line]:
     begin = time.process_time()
     placed, _ = place(segments, fleet, 0.0)
     first = time.process_time() - begin
-    for one in placed[1:]:
-        fleet.end(one.resident, one.resident.spots, 1.0)
+    for placement in placed[1:]:
+        fleet.end(placement.resident, placement.resident.spots, 1.0)
     begin = time.process_time()
     place(segments[:1], fleet, 1.0)
     one = time.process_time() - begin

@@ -238,7 +238,7 @@ RUNNABLE = [
 def stand(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in which the pages' commands mean the finished run."""
     (tmp_path / "runs").mkdir()
-    for name in ("quickstart", "mlearn_si"):
+    for name in ("quickstart", "quickstart-simulated", "mlearn_si"):
         (tmp_path / "runs" / name).symlink_to(finished)
     (tmp_path / "configs").mkdir()
     network = json.loads((REPOSITORY / "configs" / "potential.json").read_text())

@@ -81,10 +81,22 @@ def lines_of(networks: Sequence[Measured]) -> list[Line]:
     before = draw(networks, 0, 0)
     others = f"{calibration} trials known, {len(networks) - calibration} others"
 
-    def line(what: str, name: str, scale: float = 1.0, unit: str = "", **target: float) -> Line:
+    def line(
+        what: str,
+        name: str,
+        scale: float = 1.0,
+        unit: str = "",
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> Line:
         values = [scale * getattr(one, name) for one in draws]
         low, high = np.quantile(values, (0.05, 0.95)).tolist()
-        return Line("cost", f"{what}, {others}", mean(values), unit, spread=(low, high), **target)
+        return Line(
+            *("cost", f"{what}, {others}", mean(values), unit),
+            at_least=at_least,
+            at_most=at_most,
+            spread=(low, high),
+        )
 
     return [
         Line("cost", "step time, two measurements: mean difference", 100 * floor, "%"),

@@ -145,7 +145,6 @@ class Context:
             micro_batches=spec.network.Training.accumulation_steps,
             is_flexible=width is None,
             width=width or 1,
-            ready_since=self.clock.monotonic(),
         )
         return self.sized(task)
 
@@ -156,7 +155,7 @@ class Context:
         to have more GCDs, it has as many of those.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
-        found = task
+        found = task = replace(task, ready_since=self.clock.monotonic())
         for width in widths:
             found = self._on(task, width)
             if not too_large(found.estimate, self.gcd):

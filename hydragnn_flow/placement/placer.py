@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hydragnn_flow.placement.cost_model import Estimate, Gcd
 from hydragnn_flow.placement.fleet import Fleet, Resident, Spot
 from hydragnn_flow.placement.room import Room, room_of
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 # A segment of several GCDs that has waited for this many times the length of the longest is not
 # overtaken any more: the estimates that let others overtake it have been wrong.
 LATE = 20.0
+
+
+_Same = TypeVar("_Same", bound="Placeable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,10 @@ class Placeable:
     """Time from which it could have run [s]."""
     is_urgent: bool = False
     """Whether it was cut short: its progress is of no use before it continues."""
-    wider: tuple[Self, ...] = ()
+    wider: tuple[Any, ...] = ()
     """The segment on more GCDs, which it may have where they are free; the most come last."""
 
-    def shapes(self) -> list[Self]:
+    def shapes(self: _Same) -> list[_Same]:
         """The segment on each number of GCDs that it may have now, the most first."""
         return [*reversed(self.wider), self]
 
