@@ -89,8 +89,6 @@ class Dispatch:
         self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
         self._recorded = self._looked = -math.inf
-        self.could_grow_by = 0
-        """GCDs that segments at work could use beside their own, as of the last look."""
 
     @property
     def running(self) -> int:
@@ -156,12 +154,9 @@ class Dispatch:
             for sending in self._running
             if sending.task.is_flexible and not sending.is_released
         }
-        self.could_grow_by = 0
 
         def times(resident: Resident) -> list[tuple[int, float]]:
-            found = [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
-            self.could_grow_by += found[-1][0] - found[0][0]
-            return found
+            return [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
 
         for resident in to_place_anew(at_work, times, fleet, now):
             sending = at_work[resident]

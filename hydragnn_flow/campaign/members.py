@@ -95,7 +95,6 @@ class MemberPhase:
         self._show()
         while ready or dispatch.running:
             could_use = sum(self.context.widest(task.spec.network) for task in ready)
-            could_use += dispatch.could_grow_by
             dispatch.request_workers(min(could_use, self._gcds - dispatch.running))
             ready = self._send(dispatch, ready)
             if not ready:

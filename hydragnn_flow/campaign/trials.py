@@ -106,7 +106,7 @@ class TrialPhase:
             Whether anything is left to do.
         """
         left = max(0, self.context.config.search.trials - self.search.asked)
-        more = left * self._widest + dispatch.could_grow_by
+        more = left * self._widest
         more += sum(max(task.width, self._widest * task.is_flexible) for task in self._ready)
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
         # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.

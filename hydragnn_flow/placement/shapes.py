@@ -154,8 +154,13 @@ class _Idle:
             self._set(node.host.name, node.free)
 
     def take(self, width: int, resident: Resident) -> bool:
-        """Promise GCDs to a segment, those it has among them; says whether there are enough."""
-        own = [spot.node for spot in resident.spots if spot.node in self._nodes]
+        """Promise GCDs to a segment, its own among them; says whether there are enough."""
+        own = [
+            spot.node
+            for spot in resident.spots
+            if spot.node in self._nodes
+            and len(self._nodes[spot.node].gcds[spot.gcd].residents) == 1
+        ]
         for name in own:
             self._set(name, self._free[name] + 1)
         taken, each = self._found(width)

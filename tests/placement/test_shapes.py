@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from placer_cases import Segment, busy_until, segments
 
 from hydragnn_flow.placement import (
+    Estimate,
     Fleet,
     Gcd,
     Host,
@@ -24,6 +25,7 @@ from hydragnn_flow.placement.shapes import LEAST_SAVED, LEAST_SAVED_FRACTION
 
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=2)
 NODE = 8
+SMALL = Estimate(1.0, 1.0, uncorrected_seconds=1.0, busy=0.4)
 NOW = LEAST_SAVED
 """Time at which what began at 0 has been at work for long enough [s]."""
 
@@ -179,3 +181,17 @@ def test_a_segment_that_ends_before_the_last_is_left_alone(free: int) -> None:
     residents = at_work(fleet, [1000.0] * 7 + [400.0] * (1 - free))
     chosen = to_place_anew(residents, lambda one: [(1, 1.0), (2, 0.51)], fleet, NOW)
     assert len(chosen) == free
+
+
+def test_a_gcd_that_is_shared_does_not_come_free() -> None:
+    """Two segments on one GCD, the other free: there is none beside it that two could have."""
+    fleet = Fleet(GCD, 2)
+    fleet.update([Host("node0", "block0")])
+    both = [
+        fleet.begin([Spot("node0", 0)], SMALL, NOW + seconds, 0.0, alone=False)
+        for seconds in (2000.0, 1000.0)
+    ]
+    options = [(1, 100.0), (2, 51.0)]
+    assert to_place_anew(both, lambda one: options, fleet, NOW) == []
+    fleet.end(both[1], both[1].spots, NOW)
+    assert to_place_anew(both[:1], lambda one: options, fleet, NOW) == both[:1]
