@@ -143,7 +143,8 @@ class Context:
             parameters=trial.parameters,
             trial=trial.number,
             micro_batches=spec.network.Training.accumulation_steps,
-            is_flexible=width is None,
+            # The plan of an epoch of a stream depends on the ranks, and must not change in it.
+            is_flexible=width is None and self.config.data.mode != "stream",
             width=width or 1,
         )
         return self.sized(task)

@@ -149,6 +149,8 @@ class Dispatch:
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
+        if any(sending.is_released for sending in self._running):
+            return  # what was promised to them is still to be given
         at_work = {
             sending.resident: sending
             for sending in self._running
@@ -211,7 +213,13 @@ class Dispatch:
         for sending, _ in finished:
             del self._running[sending]
         now = self._clock.monotonic()
-        ended = [(sending.task, _result(sending, together, now)) for sending, together in finished]
+        ended = [
+            (
+                replace(sending.task, is_released=sending.is_released),
+                _result(sending, together, now),
+            )
+            for sending, together in finished
+        ]
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])

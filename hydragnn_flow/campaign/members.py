@@ -94,7 +94,7 @@ class MemberPhase:
             self._record_failed(self._failed)  # the last driver may have been killed before
         self._show()
         while ready or dispatch.running:
-            could_use = sum(self.context.widest(task.spec.network) for task in ready)
+            could_use = sum(self.context.shapes(task)[-1].width for task in ready)
             dispatch.request_workers(min(could_use, self._gcds - dispatch.running))
             ready = self._send(dispatch, ready)
             if not ready:

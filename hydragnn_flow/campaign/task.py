@@ -28,6 +28,8 @@ class Task(Placeable):
     """Number of the trial, which for a member is that it comes from."""
     micro_batches: int = 1
     """Micro-batches of a step that the trial asks for; it may be sent with more."""
+    is_released: bool = False
+    """Whether it was stopped to go on over other GCDs, which is nobody's failure."""
     is_flexible: bool = False
     """Whether the placer may give it more GCDs."""
     retries: Retries = field(default_factory=Retries)
@@ -64,10 +66,21 @@ class Task(Placeable):
         got_further = patiently(lambda: is_there(self.spec.checkpoint))
         before = Retries() if got_further else self.retries
         is_lost = end.status in ("lost", "refused", "interrupted")
-        retries = before.lost() if is_lost else before.failed()
+        if self.is_released:
+            retries = before
+        else:
+            retries = before.lost() if is_lost else before.failed()
         spec = replace(self.spec, may_have_begun=True)
         epochs = min(self.epochs, spec.until_epoch - end.to_epoch)
-        return replace(self, spec=spec, epochs=epochs, retries=retries, is_urgent=True, wider=())
+        return replace(
+            self,
+            spec=spec,
+            epochs=epochs,
+            retries=retries,
+            is_urgent=True,
+            wider=(),
+            is_released=False,
+        )
 
     def __str__(self) -> str:
         return f"{self.spec.kind} {self.spec.number}"

@@ -62,8 +62,6 @@ class TrialPhase:
         self._ready: list[Task] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
-        base = config.network_with({})
-        self._widest = context.widest(base) if config.gcds({}) is None else 1
         self._has_room = False
         self._troubled: set[int] = set()
         self._impossible = 0
@@ -106,8 +104,10 @@ class TrialPhase:
             Whether anything is left to do.
         """
         left = max(0, self.context.config.search.trials - self.search.asked)
-        more = left * self._widest
-        more += sum(max(task.width, self._widest * task.is_flexible) for task in self._ready)
+        # Of those that are yet to be asked for, as many as the first that are ready can use.
+        of_some = [self.context.shapes(task)[-1].width for task in self._ready[:_CANDIDATES]]
+        each = max(of_some, default=self.context.config.gcds({}) or 1)
+        more = (left + len(self._ready)) * each
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
         # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.
         self._has_room = self._fill_some(dispatch)
@@ -150,13 +150,8 @@ class TrialPhase:
         free = min(fleet.free, self._gcds - dispatch.running)
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
-        import os
-
         is_first = not dispatch.running
-        if is_first or not fleet.may_share:
-            return int(not self._ready and is_first)
-        c = max(1, int(self._gcds * float(os.environ.get("CAND", "0"))))
-        return max(0, c - len(self._ready))
+        return int(not self._ready and (is_first or fleet.may_share))
 
     def _gather(self, wanted: int, running: int) -> bool:
         """Make segments ready for a number of GCDs; returns whether any were made."""
@@ -278,7 +273,8 @@ class TrialPhase:
 
     def _repeat(self, task: Task, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
-        self._troubled.add(task.spec.number)
+        if task.retries.total:
+            self._troubled.add(task.spec.number)
         if not task.retries.is_hopeless:
             log_retry(task, result)
             self._ready.append(self.context.sized(task))

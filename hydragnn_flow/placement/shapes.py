@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from hydragnn_flow.placement.fleet import Fleet, Node, Resident
+from hydragnn_flow.placement.fleet import Fleet, Node, Resident, lasts
 from hydragnn_flow.placement.placer import Segment
 
 # A segment at work is stopped and placed anew where that saves this much of the time to its end
@@ -119,7 +120,7 @@ def to_place_anew(
     list of Resident
         Those to be stopped.
     """
-    idle = _Idle(fleet)
+    idle = _Idle(fleet, now)
     chosen, last = [], 0.0
     # What has just begun has got what there was for it.
     settled = [one for one in at_work if now - one.since >= LEAST_SAVED]
@@ -143,13 +144,15 @@ def to_place_anew(
 class _Idle:
     """GCDs with nothing to do, by node, of which some are promised."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, now: float) -> None:
         self._size, self.gcds = fleet.size, 0
         self._nodes: dict[str, Node] = {}
         self._by_free: list[dict[str, None]] = [{} for _ in range(fleet.size + 1)]
         self._whole: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._free: dict[str, int] = {}
         for node in fleet.nodes:
+            if not lasts(node.host, math.inf, now):
+                continue
             self._nodes[node.host.name] = node
             self._set(node.host.name, node.free)
 
