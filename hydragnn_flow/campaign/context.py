@@ -152,8 +152,8 @@ class Context:
     def sized(self, task: Task) -> Task:
         """A segment as it is to be sent now, on the fewest GCDs that it may have.
 
-        It has as many micro-batches as its memory needs. Where it cannot have so many, and is free
-        to have more GCDs, it has as many of those.
+        Its steps are divided into as many micro-batches as its memory needs. A segment whose steps
+        cannot be divided so far has more GCDs, if the placer may choose their number.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
         found = task = replace(task, ready_since=self.clock.monotonic())

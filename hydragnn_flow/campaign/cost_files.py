@@ -51,7 +51,8 @@ class CostFiles:
             "threads": node.cores_per_gcd,
             "torch": version("torch"),
         }
-        name = re.sub(r"[^\w.-]", "-", f"{site.name}-{node.device}")
+        # The whole key, so that campaigns with another torch leave this file alone.
+        name = re.sub(r"[^\w.-]", "-", "-".join(map(str, self._key.values())))
         self._paths: list[Path] = []
         if cache := _cache():
             self._paths.append(cache / "hydragnn_flow" / "cost" / f"{name}.json")

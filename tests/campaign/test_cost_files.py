@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.placement import CostModel, Experience, Taken, Work
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
+TORCH = re.sub(r"[^\w.-]", "-", version("torch"))
+
 TAKEN = Taken(Work(1e9, 1e9, 100, 1e6, 1e5), 10, 3.0, 35.0, 2, 0.4, memory=1.1, width=2)
 SEEN = Experience(
     {"PNA": [TAKEN, replace(TAKEN, step_seconds=4.0)]}, {"PNA": [1.1]}, [0.1, -0.2], 0.4
@@ -32,7 +36,7 @@ def _hear_what_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def site_file() -> Path:
-    return Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost", "fake-cpu.json")
+    return Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost", f"fake-cpu-1-{TORCH}.json")
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -53,7 +57,7 @@ def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 def test_a_name_is_no_path() -> None:
     CostFiles(replace(SITE, name="../a b/c")).write(SEEN)
-    assert [path.name for path in site_file().parent.iterdir()] == ["..-a-b-c-cpu.json"]
+    assert [path.name for path in site_file().parent.iterdir()] == [f"..-a-b-c-cpu-1-{TORCH}.json"]
 
 
 def test_nothing_is_there_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +126,7 @@ def test_the_users_cache_is_where_others_are(monkeypatch: pytest.MonkeyPatch) ->
         if value is not None:
             monkeypatch.setenv("XDG_CACHE_HOME", value)
         CostFiles(SITE).write(SEEN)
-        assert (home / ".cache" / "hydragnn_flow" / "cost" / "fake-cpu.json").exists()
+        assert (home / ".cache" / "hydragnn_flow" / "cost" / f"fake-cpu-1-{TORCH}.json").exists()
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
