@@ -20,6 +20,7 @@ from execution_race.on_node import end_at_once
 from execution_race.processes import cpu_seconds, family
 from execution_race.workplace import config, connect, workers_of_this_machine
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
@@ -142,7 +143,7 @@ def _lines(what: str, ours: list[_Cost], alone: list[_Cost]) -> list[Line]:
 
 
 def _search(context: Context, pools: Pool) -> None:
-    records = TrialPhase(context).run(pools)
+    records = TrialPhase(context).run(Dispatch(context, pools))
     assert {record.state for record in records} == {"complete"}
     assert len(records) == context.config.search.trials
 

@@ -34,6 +34,7 @@ from execution_race.processes import cpu_seconds, family, wait_until_unnamed
 from execution_race.shared_directory import STRACE, calls_per_second
 from execution_race.workplace import config
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site, sole_driver
@@ -380,7 +381,7 @@ def drive(folder: Path, nodes: int, blocks: int, heartbeat: int, median: float) 
         phase = TrialPhase(Context(campaign, site, directory, store, token, view))
         (folder / "ready").touch()
         with Pool(site, path / "parsl") as pool:
-            phase.run(pool)
+            phase.run(Dispatch(phase.context, pool))
 
 
 def _site(options: Options, median: float, statistics: Path) -> Site:

@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
@@ -255,7 +256,7 @@ def campaign(
         context.widest = lambda network: WIDEST  # type: ignore[method-assign]
         conditions = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
         workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), conditions, 0, 1e9)
-        TrialPhase(context).run(workers)
+        TrialPhase(context).run(Dispatch(context, workers))
     return Ran(
         workers.search_ended,
         foreseen.models,

@@ -14,6 +14,7 @@ from results import Line
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -160,7 +161,7 @@ def run(
     context = Context(config, site, directory, store, "token", view)
     machine = _Machine(site.nodes * _GCDS_OF_A_NODE)
     start = time.process_time()
-    trials = TrialPhase(context).run(machine)
+    trials = TrialPhase(context).run(Dispatch(context, machine))
     seconds = time.process_time() - start
     assert len(trials) == n_trials
     return n_trials / seconds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +27,7 @@ from hydragnn_flow.placement import (
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import AGREED, SegmentResult
+from hydragnn_flow.segment import AGREED, Kind, SegmentResult
 
 SECONDS_BETWEEN_CHECKS = 0.5
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
@@ -51,7 +52,7 @@ class _Sending:
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
     """Results of the ranks of each part."""
     is_released: bool = False
-    """Whether it was asked to stop at a checkpoint, to go on over other GCDs."""
+    """Whether it was asked to stop at a checkpoint."""
 
     @property
     def is_gang(self) -> bool:
@@ -84,6 +85,7 @@ class Dispatch:
         site = context.site
         self._fleet = Fleet(context.gcd, len(site.node.gcds), site.gcds_of_a_block)
         self._running: dict[_Sending, None] = {}  # in the order in which they were sent
+        self._number = Counter[Kind]()
         # When the other ranks of a gang are to have ended too, by the campaign's clock [s].
         self._follow_by: dict[_Sending, float] = {}
         self._done: SimpleQueue[_Ended] = SimpleQueue()
@@ -94,6 +96,25 @@ class Dispatch:
     def running(self) -> int:
         """GCDs that have something to do."""
         return self._fleet.at_work
+
+    def number(self, kind: Kind) -> int:
+        """Number of segments at work, of trials or of members."""
+        return self._number[kind]
+
+    def tasks(self, kind: Kind) -> list[Task]:
+        """Segments at work, of trials or of members, in the order in which they were sent."""
+        return [one.task for one in self._running if one.task.spec.kind == kind]
+
+    def longest(self, kind: Kind) -> float:
+        """Time until the last segment, of trials or of members, is expected to end [s]."""
+        now = self._clock.monotonic()
+        own = (one.resident for one in self._running if one.task.spec.kind == kind)
+        return max((resident.remaining(now) for resident in own), default=0.0)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a segment was asked to stop, whose GCDs are promised, and has not ended yet."""
+        return any(sending.is_released for sending in self._running)
 
     @property
     def fleet(self) -> Fleet:
@@ -139,32 +160,50 @@ class Dispatch:
             self._send(placement)
         return [replace(task, wider=()) for task in rest]
 
-    def reshape(self) -> None:
+    def stop(self, tasks: Collection[Task]) -> None:
+        """Have segments at work stop at a checkpoint.
+
+        They come back from :meth:`wait` as interrupted ones do, which is nobody's failure.
+        """
+        attempts = {task.spec.attempt for task in tasks}
+        for sending in self._running:
+            if sending.task.spec.attempt in attempts and not sending.is_released:
+                self._release(sending)
+
+    def reshape(self, kind: Kind) -> None:
         """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
 
         They come back from :meth:`wait` as interrupted ones do. To be called where nothing is ready
         that could use these GCDs.
+
+        Parameters
+        ----------
+        kind
+            Whether these are segments of trials or of members.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
-        if any(sending.is_released for sending in self._running):
+        if self.is_stopping:
             return  # what was promised to them is still to be given
         at_work = {
             sending.resident: sending
             for sending in self._running
-            if sending.task.is_flexible and not sending.is_released
+            if sending.task.is_flexible and sending.task.spec.kind == kind
         }
 
         def times(resident: Resident) -> list[tuple[int, float]]:
             return [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
 
         for resident in to_place_anew(at_work, times, fleet, now):
-            sending = at_work[resident]
-            sending.is_released = True
-            _logger.info("%s is stopped, to go on over more GCDs", sending.task)
-            self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
+            _logger.info("%s is to go on over more GCDs", at_work[resident].task)
+            self._release(at_work[resident])
+
+    def _release(self, sending: _Sending) -> None:
+        sending.is_released = True
+        _logger.info("%s is stopped at a checkpoint", sending.task)
+        self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def _send(self, placement: Placement[Task]) -> None:
         """Run a segment on the GCDs that the fleet has given it."""
@@ -176,6 +215,7 @@ class Dispatch:
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
         sending = _Sending(task, resident, parts)
         self._running[sending] = None
+        self._number[spec.kind] += 1
         now, number = self._clock.monotonic(), 0
         for part, (node, there) in enumerate(parts):
             left = self._fleet.ends(node) - now
@@ -212,6 +252,7 @@ class Dispatch:
         finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending, _ in finished:
             del self._running[sending]
+            self._number[sending.task.spec.kind] -= 1
         now = self._clock.monotonic()
         ended = [
             (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,13 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
 from hydragnn_flow.campaign.ledger import is_judged
-from hydragnn_flow.campaign.machine import Workers
-from hydragnn_flow.campaign.selecting import write_selection
+from hydragnn_flow.campaign.member_task import (
+    BEGUN,
+    checkpoint_of_trial,
+    member_task,
+    record_begun,
+)
+from hydragnn_flow.campaign.selecting import numbered, write_selection
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
@@ -29,8 +35,6 @@ from hydragnn_flow.training.checkpoint import FILE, checkpoints, named_or_furthe
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")
-BEGUN = "begun"
-"""File in a member's folder, which changes when the member is sent."""
 _logger = logging.getLogger(__name__)
 
 
@@ -62,14 +66,14 @@ class MemberPhase:
         self.context, self.size = context, len(selection.chosen)
         self._gcds = context.site.nodes * len(context.site.node.gcds)
         self._selection = selection
-        self.line = [*selection.chosen, *selection.reserve]
+        self.line = numbered(context, selection)
         trials = {record.number: record for record in records}
-        self.trials = [trials[choice.trial] for choice in self.line]
+        self.trials = {member: trials[choice.trial] for member, choice in self.line.items()}
         last: dict[int, SegmentResult] = {}
         for result in context.ledger.members:
             last.pop(result.number, None)  # in the order they ended
             last[result.number] = result
-        for k, trial in enumerate(self.trials):
+        for k, trial in self.trials.items():
             trained = last[k].parameters if k in last else {}
             if trained and trained != trial.parameters:
                 directory = context.directory
@@ -82,14 +86,25 @@ class MemberPhase:
         self._ended = {
             k: result
             for k, result in last.items()
-            if k < len(self.line) and (k in given_up or self._has_ended(result))
+            if k in self.line and (k in given_up or self._has_ended(result))
         }
         self._miss_checkpoints()
+        # Members at work that began early and are not asked for.
+        self._dropped: set[int] = set()
 
-    def run(self, workers: Workers) -> list[Member]:
-        """Train until every member has ended; returns how."""
-        dispatch = Dispatch(self.context, workers)
-        ready = [self._task(k) for k in self._asked if k not in self._ended]
+    def run(self, dispatch: Dispatch) -> list[Member]:
+        """Train until every member has ended; returns how.
+
+        Parameters
+        ----------
+        dispatch
+            Sends the segments. Members that began early may be at work; those that were not chosen
+            are stopped.
+        """
+        at_work = {task.spec.number: task for task in dispatch.tasks("member")}
+        self._dropped = at_work.keys() - {*self._asked}
+        dispatch.stop([at_work[k] for k in self._dropped])
+        ready = [self._task(k) for k in self._asked if k not in self._ended.keys() | at_work]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before
         self._show()
@@ -98,10 +113,11 @@ class MemberPhase:
             dispatch.request_workers(min(could_use, self._gcds - dispatch.running))
             ready = self._send(dispatch, ready)
             if not ready:
-                dispatch.reshape()
+                dispatch.reshape("member")
             for task, result in dispatch.wait():
                 ready += self._judge(task, result)
             self._show()
+        self._drop_others()
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
         if not trained:
             self._check_usable()
@@ -115,9 +131,14 @@ class MemberPhase:
         return [k for k, result in self._ended.items() if result.status != "ok"]
 
     @property
-    def _asked(self) -> range:
+    def _asked(self) -> list[int]:
         """Members to be trained: as many as the ensemble has, and one for each that failed."""
-        return range(min(self.size + len(self._failed), len(self.line)))
+        return [*self.line][: self.size + len(self._failed)]
+
+    def _drop_others(self) -> None:
+        """Take away what members have left that began early and were not chosen."""
+        for k in {*range(len(self._selection.early))} - {*self._asked}:
+            shutil.rmtree(self._folder(k), ignore_errors=True)
 
     def _miss_checkpoints(self) -> None:
         """Train members again whose checkpoint was taken away since, say for being damaged."""
@@ -138,45 +159,11 @@ class MemberPhase:
         waiting = {task.spec.number for task in rest}
         for task in ready:
             if task.spec.number not in waiting:
-                self._begin(task)
+                record_begun(self.context, task)
         return rest
 
-    def _begin(self, task: Task) -> None:
-        """Put on disk, for `hydragnn-flow status`, when a member was sent."""
-        folder = task.spec.folder
-
-        def touch() -> None:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / BEGUN).touch()
-
-        self.context.ledger.write(touch)
-
     def _task(self, member: int) -> Task:
-        context, trial, repeat = self.context, self.trials[member], self.line[member].repeat
-        config = context.config.ensemble
-        trained = max((result.to_epoch for result in self._of("trial", member)), default=0)
-        mine = max((result.to_epoch for result in self._of("member", member)), default=0)
-        # Seeds of a trial have nothing in common but its hyper-parameters.
-        from_scratch = config.start == "scratch" or repeat > 0
-        start = 0 if from_scratch else trained
-        begun = bool(self._checkpoints(member))
-        # Members from scratch keep the rate as long as their trial did: seeds whose rate fell from
-        # the first epoch on erred a seventh more. A schedule that was asked for begins with them.
-        scheduler = context.config.network_with(trial.parameters).Training.Scheduler
-        return context.task(
-            "member",
-            member,
-            self._folder(member),
-            trial,
-            rung=len(context.config.rungs),
-            until_epoch=config.epochs,
-            done_epochs=max(start, mine) if begun else start,
-            may_have_begun=True,
-            start_from=None if from_scratch else self._checkpoint_of_trial(member),
-            decay=(trained if scheduler is None else start, config.epochs),
-            repeat=repeat,
-            width=None,
-        )
+        return member_task(self.context, member, self.line[member], self.trials[member])
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
         """Segments of a member, or of its trial before it."""
@@ -190,6 +177,9 @@ class MemberPhase:
 
     def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
         """Record the end of a member; returns the task where it should be repeated."""
+        self._dropped.discard(task.spec.number)
+        if task.spec.number not in self._asked:
+            return []
         if not self._has_ended(result):
             if result.status == "out_of_memory":
                 return [self.context.sized(replace(task, is_urgent=True))]
@@ -202,18 +192,19 @@ class MemberPhase:
         self._ended[task.spec.number] = result
         return [self._task(k) for k in self._replacements(task.spec.number, before)]
 
-    def _replacements(self, member: int, before: int) -> range:
+    def _replacements(self, member: int, before: int) -> list[int]:
         """The members that take the place of one that has ended, none where it is trained."""
         result, asked = self._ended[member], self._asked
         if result.status == "ok":
-            return range(0)
+            return []
         self._record_failed(self._failed)
         if len(asked) > before:
-            what = f"trial {self.trials[before].number} takes its place as member {before}"
+            next_one = asked[before]
+            what = f"trial {self.trials[next_one].number} takes its place as member {next_one}"
         else:
             what = "no other trial can take its place, so it stays what it was until then"
         tell(_logger, "member %d has failed (%s); %s", member, _reason(result), what)
-        return range(before, len(asked))
+        return [k for k in asked[before:] if k not in self._dropped]
 
     def _check_own_fault(self, result: SegmentResult) -> None:
         """Stop where a member that is given up is not to blame.
@@ -282,7 +273,7 @@ class MemberPhase:
         mine = self._checkpoints(member)
         if not any(map(is_judged, self._of("member", member))):
             # It failed before its first validation, so its trial's weights are still the best.
-            copy_file(named_or_furthest(Path(self._checkpoint_of_trial(member)))[0], file)
+            copy_file(named_or_furthest(checkpoint_of_trial(self.context, trial.number))[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
             named_or_furthest(folder / last.checkpoint)[0].replace(file)
@@ -296,15 +287,12 @@ class MemberPhase:
         """What sendings of a member have left; waits for a disk that is gone for a while."""
         return patiently(lambda: checkpoints(self._folder(member)))
 
-    def _checkpoint_of_trial(self, member: int) -> Path:
-        last = [result for result in self._of("trial", member) if is_judged(result)][-1]
-        return self.context.directory.trial(last.number) / last.checkpoint
-
     def _choice(self, member: int) -> str:
         """Why a trial was chosen."""
-        if member < self.size:
+        place = [*self.line].index(member)
+        if place < self.size:
             return self.line[member].reason
-        failed = self._failed[member - self.size]
+        failed = self._failed[place - self.size]
         return f"in place of member {failed}, which failed ({_reason(self._ended[failed])})"
 
     def _show(self) -> None:

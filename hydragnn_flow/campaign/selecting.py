@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.member_task import trained_epochs
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.ensemble.candidates import choose_trials
 from hydragnn_flow.ensemble.failed_members import SELECTION, FailedMember
-from hydragnn_flow.ensemble.selection import Choice, Selection
+from hydragnn_flow.ensemble.selection import Choice, Early, Selection
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, write_json
 from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.training.criterion import Criterion
 
-_VERSION = 2
-# Version 1 says nothing of failed members.
-_READ = (1, _VERSION)
+_VERSION = 3
+# Version 1 says nothing of failed members, version 2 nothing of early ones.
+_READ = (1, 2, _VERSION)
 _logger = logging.getLogger(__name__)
 
 
@@ -43,13 +45,7 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
     kept = _kept(context, records)
     if kept is not None:
         return kept
-    config, store, directory = context.config, context.store, context.directory
-    criterion = Criterion.of(
-        config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
-    )
-    selection, missing = choose_trials(
-        config, records, context.ledger.trials, directory.trial, store[VALIDATION], criterion
-    )
+    selection, missing = _chosen(context, records)
     if missing:
         tell(
             _logger,
@@ -57,10 +53,60 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
             "criterion alone",
             *(len(missing), ", ".join(map(str, missing))),
         )
-    for member, choice in enumerate(selection.chosen):
+    selection = replace(selection, early=begun_early(context))
+    for member, choice in [*numbered(context, selection).items()][: len(selection.chosen)]:
         _logger.info("member %d is of trial %d: %s", member, choice.trial, choice.reason)
     write_selection(context, selection, [])
     return selection
+
+
+def choice_so_far(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, bool]:
+    """The choice among the trials that have ended, and whether it is on disk as the last one.
+
+    Nobody is chosen where too few trials have ended.
+    """
+    kept = _kept(context, records)
+    if kept is not None:
+        return kept, True
+    try:
+        selection, _ = _chosen(context, records)
+    except InputError:
+        return Selection([], []), False
+    return selection, False
+
+
+def numbered(context: Context, selection: Selection) -> dict[int, Choice]:
+    """Number of each member, and of those next in line, in the order of the line.
+
+    A member that began early keeps its number, unless its trial was continued since.
+    """
+    known = {early: number for number, early in enumerate(selection.early)}
+    more = itertools.count(len(known))
+    line = [*selection.chosen, *selection.reserve]
+    keys = [Early(c.trial, c.repeat, trained_epochs(context, c.trial)) for c in line]
+    return {
+        known[key] if key in known else next(more): choice
+        for key, choice in zip(keys, line, strict=True)
+    }
+
+
+def begun_early(context: Context) -> list[Early]:
+    """The members that have begun before the search was over, by their numbers."""
+    file = context.directory.ensemble / SELECTION
+    try:
+        return [Early(*values) for values in read_json(file)["early"]] if is_there(file) else []
+    except (InputError, KeyError, TypeError):
+        return []
+
+
+def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, list[int]]:
+    config, store, directory = context.config, context.store, context.directory
+    criterion = Criterion.of(
+        config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
+    )
+    return choose_trials(
+        config, records, context.ledger.trials, directory.trial, store[VALIDATION], criterion
+    )
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:
@@ -95,4 +141,6 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
         return None
     finished = {record.number for record in records if record.state in ("complete", "pruned")}
     known = finished.issuperset(choice.trial for choice in (*chosen, *reserve))
-    return Selection(chosen, reserve) if fits and known and len(chosen) == config.size else None
+    if fits and known and len(chosen) == config.size:
+        return Selection(chosen, reserve, begun_early(context))
+    return None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.failures import is_final, times_too_large
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
-from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
@@ -74,17 +74,27 @@ class TrialPhase:
         self._check_records()
         self._take_up()
 
-    def run(self, workers: Workers) -> list[TrialRecord]:
-        """Search until every trial has ended; returns them."""
-        dispatch = Dispatch(self.context, workers)
+    def run(self, dispatch: Dispatch, early: EarlyMembers | None = None) -> list[TrialRecord]:
+        """Search until every trial has ended; returns them.
+
+        Parameters
+        ----------
+        dispatch
+            Sends the segments.
+        early
+            Members that begin where GCDs would idle, if any may. They may be at work when this
+            returns.
+        """
         with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
                 collect()
-                if not (self._ready or self._has_room):
-                    dispatch.reshape()
+                self._use_idle(dispatch, early)
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
-                    self._judge(task, result)
+                    if task.spec.kind == "trial":
+                        self._judge(task, result)
+                    elif early is not None:
+                        early.judge(result)
             waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
             for number in waiting:
@@ -111,7 +121,18 @@ class TrialPhase:
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
         # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.
         self._has_room = self._fill_some(dispatch)
-        return bool(dispatch.running or self._ready)
+        return bool(dispatch.number("trial") or self._ready)
+
+    def _use_idle(self, dispatch: Dispatch, early: EarlyMembers | None) -> None:
+        """Give GCDs that would idle to trials at work, then to members; or take them back."""
+        if self._has_room:
+            return
+        if not self._ready:
+            dispatch.reshape("trial")
+            if early is not None:
+                early.begin(dispatch, self.search)
+        elif early is not None:
+            early.give_way(dispatch)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
         """Send segments until no GCD takes another; returns whether some may be left for that.
@@ -122,7 +143,7 @@ class TrialPhase:
         begun = 0
         self._ready = self._send(dispatch)
         while begun < _MOST_AT_ONCE:
-            if not self._gather(self._wanted(dispatch), dispatch.running):
+            if not self._gather(self._wanted(dispatch), dispatch.number("trial")):
                 return False
             gathered = len(self._ready)
             self._ready = self._send(dispatch)
@@ -150,7 +171,7 @@ class TrialPhase:
         free = min(fleet.free, self._gcds - dispatch.running)
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
-        is_first = not dispatch.running
+        is_first = not dispatch.number("trial")
         return int(not self._ready and (is_first or fleet.may_share))
 
     def _gather(self, wanted: int, running: int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,15 @@ class Choice:
     reason: str
 
 
+class Early(NamedTuple):
+    """A member that began before the search was over; its place in a list is its number."""
+
+    trial: int
+    repeat: int
+    epochs: int
+    """Those that its trial had been trained for."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """The members to be trained, and who takes the place of one that fails."""
@@ -55,6 +64,8 @@ class Selection:
     """The first is of the best single trial."""
     reserve: list[Choice]
     """Other trials, the next in line first."""
+    early: list[Early] = field(default_factory=list)
+    """All that began early, chosen in the end or not."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,11 @@ class Stage:
 
     def __str__(self) -> str:
         if self.phase == "search":
-            return f"search: {self.ended:,} of {_planned(self.planned_trials)} trials have ended"
+            early = self.begun.keys() | {*self.trained}
+            return (
+                f"search: {self.ended:,} of {_planned(self.planned_trials)} trials have ended"
+                + (f"; {len(early)} members began early" if early else "")
+            )
         if self.phase == "members":
             training = len(self.begun.keys() - {*self.trained, *self.failed})
             return (
@@ -76,11 +80,12 @@ def stage_of(run_directory: Path) -> Stage:
     failed = sorted(member.member for member in failed_members(directory.ensemble))
     begun = _begun(directory.ensemble / "members")
     planned = _integer(values, "search", "trials")
-    over = planned and len(trials) >= planned and all(t.state != "running" for t in trials)
+    searching = any(trial.state == "running" for trial in trials)
+    over = planned and len(trials) >= planned
     phase: Phase = "search"
     if directory.summary.exists():
         phase = "finished"
-    elif begun or ends or over:
+    elif (begun or ends or over) and not searching:
         phase = "calibration" if size and len(trained) >= size else "members"
     elif not trials:
         phase = "search" if directory.store.exists() else "preparation"

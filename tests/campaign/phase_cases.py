@@ -10,9 +10,13 @@ from typing import Any
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.ensemble import Member
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.execution import Node, Rank, Site
 from hydragnn_flow.execution.pools.lost_workers import results_of
@@ -153,4 +157,14 @@ def member_phase(
 
 def run(context: Context, machine: Machine) -> tuple[list[Any], FakePool]:
     pools = FakePool(machine, nodes=context.site.nodes)
-    return TrialPhase(context).run(pools), pools
+    return searched(TrialPhase(context), pools), pools
+
+
+def searched(phase: TrialPhase, workers: Workers) -> list[TrialRecord]:
+    """The trials of a search on these workers."""
+    return phase.run(Dispatch(phase.context, workers), EarlyMembers(phase.context))
+
+
+def trained(phase: MemberPhase, workers: Workers) -> list[Member]:
+    """The members that are trained on these workers."""
+    return phase.run(Dispatch(phase.context, workers))

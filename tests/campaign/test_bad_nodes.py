@@ -17,6 +17,8 @@ from phase_cases import (
     member_phase,
     refused,
     run,
+    searched,
+    trained,
     well,
 )
 
@@ -45,7 +47,7 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
             return replace(badly(spec, "killed"), node="bad")
         return replace(well(spec), node="good")
 
-    TrialPhase(campaign(space=space)).run(Noting(machine))
+    searched(TrialPhase(campaign(space=space)), Noting(machine))
     assert [node for node, worked in noted if not worked] == ["bad"]
 
 
@@ -62,8 +64,8 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
     trials, _ = run(campaign(), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     with pytest.raises(InputError, match="restore a copy"):
-        member_phase(campaign(), trials[:MEMBERS]).run(FakePool(machine))
-    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePool(well))
+        trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(machine))
+    members = trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
     assert all(not member.reason for member in members)
 
 
@@ -82,7 +84,7 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
         return replace(well(spec), node="good")
 
     pools = FakePool(machine, nodes=4)
-    trials = TrialPhase(context).run(pools)
+    trials = searched(TrialPhase(context), pools)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     assert pools.health.is_of_no_use("bad")
 
@@ -98,7 +100,7 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
     context.site = replace(SITE, nodes=4)
     pools = Interrupted(lambda spec: refused(spec, "bad") if spec.number == 1 else well(spec))
     with pytest.raises(KeyboardInterrupt):
-        TrialPhase(context).run(pools)
+        searched(TrialPhase(context), pools)
     recorded = Counter(result.number for result in context.directory.results())
     assert recorded == Counter(spec.number for spec in pools.sent)
 
@@ -117,7 +119,7 @@ def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign
 
     context = campaign()
     context.site = replace(SITE, nodes=2)
-    trials = TrialPhase(context).run(Judging(machine))
+    trials = searched(TrialPhase(context), Judging(machine))
     assert [trial.state for trial in trials[2:]] == ["failed"] * (TRIALS - 2)
 
 
@@ -133,7 +135,7 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
         return replace(badly(spec) if next(sent) == 1 else well(spec), node="node0")
 
     context = campaign()
-    TrialPhase(context).run(Noting(machine))
+    searched(TrialPhase(context), Noting(machine))
     assert noted[:2] == [False, True]
 
 

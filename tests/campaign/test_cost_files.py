@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from phase_cases import NODE, SITE, Campaign, FakePool, well
+from phase_cases import NODE, SITE, Campaign, FakePool, searched, well
 
 from hydragnn_flow.campaign import context as context_module
 from hydragnn_flow.campaign.cost_files import CostFiles
@@ -173,7 +173,7 @@ def test_the_next_campaign_starts_calibrated(
     context = campaign()
     context.cost_files = CostFiles(SITE, context.directory.path)
     before = seconds(context.estimator.costs)
-    TrialPhase(context).run(FakePool(timed))
+    searched(TrialPhase(context), FakePool(timed))
     learned = seconds(context.estimator.costs)
     assert learned > 2 * before
     (first,) = CostFiles(SITE).read()

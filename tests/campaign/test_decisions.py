@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS
-from phase_cases import Campaign, FakePool, badly, member_phase, micro_batches, run, well
+from phase_cases import Campaign, FakePool, badly, member_phase, micro_batches, run, trained, well
 
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -65,7 +65,7 @@ def test_widths_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
     trials, _ = run(campaign(space=space), well)
     assert said(decisions, "trial 0")[0] == "trial 0 gets a width of 2"
-    member_phase(campaign(), trials[:MEMBERS]).run(FakePool(well))
+    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
     assert [said(decisions, f"member {member}") for member in range(MEMBERS)] == [
         ["member 0 gets a width of 1"],
         ["member 1 gets a width of 1"],

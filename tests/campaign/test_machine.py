@@ -16,7 +16,17 @@ from typing import NoReturn
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS
-from phase_cases import NODE, SITE, Campaign, change_gcd, hosts, member_phase, well
+from phase_cases import (
+    NODE,
+    SITE,
+    Campaign,
+    change_gcd,
+    hosts,
+    member_phase,
+    searched,
+    trained,
+    well,
+)
 
 import hydragnn_flow.campaign
 from hydragnn_flow.campaign import dispatch
@@ -140,7 +150,7 @@ def test_segments_that_end_within_a_moment_are_recorded_together(
         record(results)
 
     monkeypatch.setattr(context.ledger, "record", recording)
-    TrialPhase(context).run(machine)
+    searched(TrialPhase(context), machine)
     delays = [now - end for now, ends in recorded for end in ends]
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(recorded)]
     # The first is not kept waiting, nor is the last when it alone is left.
@@ -171,7 +181,7 @@ def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(
     context, machine = campaign(rungs="none"), Uneven(1, 2)
     context.clock = machine
     change_gcd(context, most_segments=2, launch_seconds=1.0)
-    TrialPhase(context).run(machine)
+    searched(TrialPhase(context), machine)
     assert any(
         slow[1] < quick[2] <= following[1] < slow[2]
         for slow, quick, following in itertools.permutations(machine.spans, 3)
@@ -196,11 +206,11 @@ def test_a_campaign_runs_to_its_end_on_simulated_gcds(
     machine = Simulated(nodes)
     context.clock, context.site = machine, replace(SITE, nodes=nodes)
     change_gcd(context, most_segments=1)
-    trials = TrialPhase(context).run(machine)
+    trials = searched(TrialPhase(context), machine)
     assert [trial.state for trial in trials] == ["complete"] * TRIALS
     seconds_of_a_trial = 3600 * HOURS_OF_AN_EPOCH * context.config.num_epoch
     assert machine.monotonic() == pytest.approx(rounds * seconds_of_a_trial, abs=1.0)
-    members = member_phase(context, trials[:MEMBERS]).run(machine)
+    members = trained(member_phase(context, trials[:MEMBERS]), machine)
     assert all(not member.reason for member in members)
     further = context.config.ensemble.epochs - context.config.num_epoch
     passed = machine.monotonic() - rounds * seconds_of_a_trial

@@ -18,6 +18,7 @@ from phase_cases import (
     leave_checkpoint,
     member_phase,
     run,
+    trained,
     well,
 )
 
@@ -42,11 +43,11 @@ LARGE_STEPS: dict[str, Any] = {
 def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     pools = FakePool(well)
-    member_phase(campaign(), trials[:MEMBERS]).run(pools)
+    trained(member_phase(campaign(), trials[:MEMBERS]), pools)
     file = campaign().directory.ensemble / "members" / "1" / FILE
     file.unlink()
     again = FakePool(well)
-    member_phase(campaign(), trials[:MEMBERS]).run(again)
+    trained(member_phase(campaign(), trials[:MEMBERS]), again)
     assert [spec.number for spec in again.sent] == [1]
     assert load_checkpoint(file)["attempt"] == again.sent[0].attempt
     # Nor is what a killed driver has left of that taken for the whole.
@@ -54,7 +55,7 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     member_phase(campaign(), trials[:MEMBERS])
     leave_checkpoint(replace(again.sent[0], attempt="ofthefirstepoch"))
     once_more = FakePool(well)
-    member_phase(campaign(), trials[:MEMBERS]).run(once_more)
+    trained(member_phase(campaign(), trials[:MEMBERS]), once_more)
     assert [spec.number for spec in once_more.sent] == [1]
 
 
@@ -67,7 +68,7 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
     settings = {"failures": {"lost": "retry"}}
     context = campaign(**settings)
     trials, _ = run(context, machine)
-    member_phase(context, sorted(trials, key=best_first)[:MEMBERS]).run(FakePool(machine))
+    trained(member_phase(context, sorted(trials, key=best_first)[:MEMBERS]), FakePool(machine))
     context.directory.journal.unlink()
     context = campaign(**settings)
     trials, _ = run(context, well)
@@ -87,12 +88,12 @@ def test_members(campaign: Campaign) -> None:
             return badly(spec, "killed")
         return well(spec)
 
-    members = member_phase(context, chosen).run(FakePool(machine))
+    members = trained(member_phase(context, chosen), FakePool(machine))
     assert [member.trial for member in members] == [trial.number for trial in chosen]
     assert all(not member.reason for member in members)
     # What is recorded is not trained again.
     pools = FakePool(well)
-    member_phase(campaign(), chosen).run(pools)
+    trained(member_phase(campaign(), chosen), pools)
     assert not pools.sent
 
 
@@ -107,7 +108,7 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     context = of_hours(campaign(**LARGE_STEPS))
     context.site = replace(SITE, nodes=3)
     pools = FakePool(well, nodes=3)
-    members = member_phase(context, trials[:2]).run(pools)
+    members = trained(member_phase(context, trials[:2]), pools)
     assert all(not member.reason for member in members)
     wide = [(rank.number, node) for rank, node in pools.placed if rank.world == 4]
     nodes = [node for _, node in wide]
@@ -123,7 +124,7 @@ def test_members_wait_for_no_node_that_is_yet_to_come(campaign: Campaign) -> Non
     context = of_hours(campaign(**LARGE_STEPS))
     context.site = replace(SITE, nodes=3)
     pools = FakePool(well, nodes=1)
-    members = member_phase(context, trials[:2]).run(pools)
+    members = trained(member_phase(context, trials[:2]), pools)
     assert all(not member.reason for member in members)
     assert [rank.world for rank in pools.ranks] == [1, 1]
 
@@ -134,7 +135,7 @@ def test_members_that_would_take_moments_have_a_gcd_each(campaign: Campaign) -> 
     context = campaign(**LARGE_STEPS)
     context.site = replace(SITE, nodes=3)
     pools = FakePool(well, nodes=3)
-    member_phase(context, trials[:2]).run(pools)
+    trained(member_phase(context, trials[:2]), pools)
     assert [rank.world for rank in pools.ranks] == [1, 1]
 
 
@@ -179,7 +180,7 @@ def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campai
         return badly(spec, "diverged") if spec.number in (0, 2) else well(spec)
 
     pools = FakePool(machine)
-    members = member_phase(campaign(), *line).run(pools)
+    members = trained(member_phase(campaign(), *line), pools)
     assert sorted(spec.number for spec in pools.sent) == [0, 1, 2, 3]
     assert [(member.member, member.trial) for member in members] == [
         (1, trials[1].number),
@@ -189,7 +190,7 @@ def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campai
     assert members[1].choice == "in place of member 2, which failed (diverged: disk full)"
     # The next driver asks for nothing more and knows the same.
     pools = FakePool(machine)
-    assert member_phase(campaign(), *line).run(pools) == members
+    assert trained(member_phase(campaign(), *line), pools) == members
     assert not pools.sent
 
 
@@ -208,7 +209,7 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(
         return replace(ended, best_val_error=math.inf, best_val_loss=math.inf) if saved else ended
 
     phase = member_phase(context, trials[:MEMBERS], trials[MEMBERS : MEMBERS + 1])
-    members = phase.run(FakePool(machine))
+    members = trained(phase, FakePool(machine))
     assert [member.member for member in members] == list(range(MEMBERS))
     assert all(member.reason.startswith("diverged") for member in members)
     for member in members:
@@ -224,7 +225,7 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
     context.config = context.config.model_copy(update={"ensemble": ensemble})
     selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
-    MemberPhase(context, selection, trials).run(pools)
+    trained(MemberPhase(context, selection, trials), pools)
     first, *others = sorted(pools.sent, key=lambda spec: spec.number)
     assert first.start_from is not None and first.after_epoch > 0
     assert all(spec.start_from is None and spec.after_epoch == 0 for spec in others)
@@ -248,7 +249,7 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
 
     pools = FakePool(machine)
     context = campaign()
-    members = member_phase(context, *line).run(pools)
+    members = trained(member_phase(context, *line), pools)
     assert Counter(spec.number for spec in pools.sent) == {0: 3, 1: 1, 2: 3, 3: 1}
     assert [member.trial for member in members] == [trials[1].number, trials[3].number]
     assert members[1].choice == f"in place of member 2, which failed ({status}: fault B)"
@@ -258,7 +259,7 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
     ]
     # The next driver knows that they have had their chances.
     pools = FakePool(well)
-    assert member_phase(campaign(), *line).run(pools) == members
+    assert trained(member_phase(campaign(), *line), pools) == members
     assert not pools.sent
 
 
@@ -272,11 +273,11 @@ def test_a_fault_of_all_members_does_not_use_up_the_line(campaign: Campaign) -> 
 
     pools, context = FakePool(machine), campaign()
     with pytest.raises(CampaignStopped, match=r"member \d cannot be trained .*store is gone"):
-        member_phase(context, *line).run(pools)
+        trained(member_phase(context, *line), pools)
     assert 4 not in {spec.number for spec in pools.sent}
     # Once it is there again, those it kept from being trained get another chance.
     assert [failed.member for failed in failed_members(context.directory.ensemble)] == [0]
-    members = member_phase(campaign(), *line).run(FakePool(well))
+    members = trained(member_phase(campaign(), *line), FakePool(well))
     assert [member.member for member in members] == [1, 2]
     assert all(not member.reason for member in members)
 
@@ -289,20 +290,21 @@ def test_if_no_candidate_can_be_trained_the_last_reason_is_named(campaign: Campa
         return replace(badly(spec), reason=f"fault {'ABCD'[spec.number]}")
 
     with pytest.raises(CampaignStopped, match=r"none of 4 members .*error: fault [A-D].*/log"):
-        member_phase(campaign(), *line).run(FakePool(machine))
+        trained(member_phase(campaign(), *line), FakePool(machine))
 
 
 def test_lost_nodes_are_no_reason_to_replace_a_member(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*lost: disk full"):
-        member_phase(campaign(), trials[:2], trials[2:4]).run(
-            FakePool(lambda spec: badly(spec, "lost"))
+        trained(
+            member_phase(campaign(), trials[:2], trials[2:4]),
+            FakePool(lambda spec: badly(spec, "lost")),
         )
 
 
 def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
     trials, _ = run(campaign(), well)
     with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
-        member_phase(campaign(), trials[:MEMBERS]).run(FakePool(badly))
-    members = member_phase(campaign(), trials[:MEMBERS]).run(FakePool(well))
+        trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(badly))
+    members = trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
     assert all(not member.reason for member in members)

@@ -19,6 +19,7 @@ from phase_cases import (
     member_phase,
     micro_batches,
     run,
+    trained,
     well,
 )
 
@@ -129,7 +130,7 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, _ = run(context, well)
     pools = FakePool(well)
-    member_phase(context, trials[:MEMBERS]).run(pools)
+    trained(member_phase(context, trials[:MEMBERS]), pools)
     assert {micro_batches(rank.spec) for rank in pools.ranks} == {4}
 
 
@@ -151,8 +152,8 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
         return well(spec)
 
     with pytest.raises(KeyboardInterrupt):
-        member_phase(campaign(), chosen).run(FakePool(machine))
-    members = member_phase(campaign(), chosen).run(FakePool(enough))
+        trained(member_phase(campaign(), chosen), FakePool(machine))
+    members = trained(member_phase(campaign(), chosen), FakePool(enough))
     tried = [[p for p, _ in groupby(p for n, p in sent if n == number)] for number in range(2)]
     most = chosen[1].parameters["Training.batch_size"]
     assert tried == [[1, 2], [1, 2, 4][: most // 2 + 1]]
@@ -216,5 +217,5 @@ def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
 
     trials, _ = run(campaign(), machine)
     pools = FakePool(machine)
-    members = member_phase(campaign(), trials[:MEMBERS]).run(pools)
+    members = trained(member_phase(campaign(), trials[:MEMBERS]), pools)
     assert all(not member.reason for member in members)

@@ -18,6 +18,7 @@ from phase_cases import (
     change_gcd,
     hosts,
     run,
+    searched,
     well,
 )
 from rich.console import Console
@@ -53,7 +54,7 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
     for number in range(9):
         phase.search.fail(number, "diverged: loss is nan")
     phase.search.close()
-    trials = TrialPhase(campaign(trials=2)).run(Greedy(well))
+    trials = searched(TrialPhase(campaign(trials=2)), Greedy(well))
     assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
 
 
@@ -87,7 +88,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
             before.append(phase.search.asked)
 
     phase = TrialPhase(context)
-    phase.run(Counting(well))
+    searched(phase, Counting(well))
     assert before[:2] == [0, asked]
 
 
@@ -113,7 +114,7 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
 
     held: list[tuple[Future[list[SegmentResult]], Future[list[SegmentResult]]]] = []
     phase = TrialPhase(context)
-    phase.run(Counting(well, nodes=4))
+    searched(phase, Counting(well, nodes=4))
     assert asked[0] == 2
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 

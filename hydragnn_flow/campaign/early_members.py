@@ -1,0 +1,130 @@
+"""Early members: trained on GCDs that would idle while the last trials of a search are at work."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.member_task import member_task, record_begun, trained_epochs
+from hydragnn_flow.campaign.selecting import (
+    begun_early,
+    choice_so_far,
+    numbered,
+    write_selection,
+)
+from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.ensemble.selection import Early, Selection
+from hydragnn_flow.search import Search, TrialRecord
+from hydragnn_flow.segment import SegmentResult
+
+# Trials at work, as a part of all, from which members begin: so many of them may take the place of
+# one that was chosen without them.
+MOST_UNDECIDED = 0.1
+# Least time to the expected end of the last trial from which it is worth while [s].
+LEAST_TIME = 60.0
+# Time between two looks [s].
+SECONDS_BETWEEN_LOOKS = 10.0
+_logger = logging.getLogger(__name__)
+
+
+class EarlyMembers:
+    """Trains the members that would be chosen if the search ended now, where GCDs would idle.
+
+    A member that is not chosen in the end has cost only what nobody could use. One of a trial that
+    was continued since it began does not count as the same. Trials have precedence: where one
+    waits for GCDs, early members stop at a checkpoint.
+
+    Parameters
+    ----------
+    context
+        Of the campaign.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._begun = begun_early(context)
+        self._gcds = context.site.nodes * len(context.site.node.gcds)
+        self._failed: set[int] = set()
+        self._selection = Selection([], [])
+        self._known: object = None
+        self._looked = -math.inf
+
+    def begin(self, dispatch: Dispatch, search: Search) -> None:
+        """Begin members on idle GCDs, and stop those that would be chosen no more.
+
+        To be called where no segment of a trial is ready.
+        """
+        now = self._context.clock.monotonic()
+        if now - self._looked < SECONDS_BETWEEN_LOOKS or not self._is_time(dispatch, search):
+            return
+        self._looked = now
+        records = search.records
+        selection = self._choose(records)
+        wanted = numbered(self._context, selection)
+        wanted = {number: wanted[number] for number in [*wanted][: len(selection.chosen)]}
+        at_work = {task.spec.number: task for task in dispatch.tasks("member")}
+        dispatch.stop([task for number, task in at_work.items() if number not in wanted])
+        trained = {one.number for one in self._context.ledger.members if one.status == "ok"}
+        trials = {record.number: record for record in records}
+        ready = [
+            member_task(self._context, number, choice, trials[choice.trial])
+            for number, choice in wanted.items()
+            if number not in at_work.keys() | trained | self._failed
+        ]
+        if ready and not dispatch.is_stopping:
+            self._send(dispatch, ready)
+
+    def give_way(self, dispatch: Dispatch) -> None:
+        """Stop the member that began last, for a trial that waits for GCDs."""
+        at_work = dispatch.tasks("member")
+        if at_work and not dispatch.is_stopping:
+            dispatch.stop(at_work[-1:])
+
+    def judge(self, result: SegmentResult) -> None:
+        """Take note of how a member ended; one that failed is seen to when the search is over."""
+        if result.status not in ("ok", "interrupted"):
+            _logger.info("early member %d: %s: %s", result.number, result.status, result.reason)
+            self._failed.add(result.number)
+
+    def _is_time(self, dispatch: Dispatch, search: Search) -> bool:
+        """Whether GCDs idle, few trials are undecided, and the last of them takes a while."""
+        undecided = dispatch.number("trial")
+        return (
+            search.asked >= self._context.config.search.trials
+            and 0 < undecided <= MOST_UNDECIDED * search.asked
+            and min(dispatch.fleet.free, self._gcds - dispatch.running) > 0
+            and not dispatch.is_stopping
+            and dispatch.longest("trial") >= LEAST_TIME
+        )
+
+    def _choose(self, records: Sequence[TrialRecord]) -> Selection:
+        """The choice if the search ended now, whose members have numbers of their own on disk."""
+        # Those that wait at a rung would end there.
+        decided = [replace(r, state="pruned") if r.waits else r for r in records]
+        decided = [record for record in decided if record.state in ("complete", "pruned")]
+        known = [(record.number, record.value) for record in decided]
+        if known == self._known:
+            return self._selection
+        self._known = known
+        self._selection, is_final = choice_so_far(self._context, decided)
+        if is_final:
+            return self._selection
+        for choice in self._selection.chosen:
+            key = Early(choice.trial, choice.repeat, trained_epochs(self._context, choice.trial))
+            if key not in self._begun:
+                self._begun.append(key)
+        self._selection = replace(self._selection, early=[*self._begun])
+        write_selection(self._context, Selection([], [], self._selection.early), [])
+        return self._selection
+
+    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> None:
+        rest = dispatch.begin(ready, self._gcds - dispatch.running)
+        waiting = {task.spec.number for task in rest}
+        for task in ready:
+            if task.spec.number not in waiting:
+                _logger.info("member %d, of trial %d, begins early", task.spec.number, task.trial)
+                record_begun(self._context, task)
