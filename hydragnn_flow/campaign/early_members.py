@@ -50,7 +50,7 @@ class EarlyMembers:
         self._gcds = context.site.nodes * len(context.site.node.gcds)
         self._failed: set[int] = set()
         self._selection = Selection([], [])
-        self._known: object = None
+        self._ended: set[int] = set()
         self._looked = -math.inf
 
     def begin(self, dispatch: Dispatch, search: Search) -> None:
@@ -103,14 +103,11 @@ class EarlyMembers:
 
     def _choose(self, records: Sequence[TrialRecord]) -> Selection:
         """The choice if the search ended now, whose members have numbers of their own on disk."""
-        # Those that wait at a rung would end there.
-        decided = [replace(r, state="pruned") if r.waits else r for r in records]
-        decided = [record for record in decided if record.state in ("complete", "pruned")]
-        known = [(record.number, record.value) for record in decided]
-        if known == self._known:
+        ended = {record.number for record in records if record.state in ("complete", "pruned")}
+        if ended == self._ended:
             return self._selection
-        self._known = known
-        self._selection, is_final = choice_so_far(self._context, decided)
+        self._ended = ended
+        self._selection, is_final = choice_so_far(self._context, records)
         if is_final:
             return self._selection
         for choice in self._selection.chosen:

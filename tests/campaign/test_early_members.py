@@ -1,0 +1,182 @@
+"""Early members begin on idle GCDs, give way to trials, and change nothing of the ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+from phase_cases import NODE, SITE, Campaign, run, trained, well
+from rich.console import Console
+
+from hydragnn_flow.campaign.early_members import EarlyMembers
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.selecting import begun_early, numbered, write_selection
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.ensemble import Member
+from hydragnn_flow.ensemble.selection import Choice, Early, Selection
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.placement import Gcd
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.report.stage import stage_of
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.simulation import Conditions
+from hydragnn_flow.simulation import campaign as simulated
+from hydragnn_flow.simulation.campaign import Stage, play
+from hydragnn_flow.simulation.truth import DrawnTruth
+from hydragnn_flow.simulation.workers import SimulatedWorkers
+
+MEMBERS = 4
+GPU = replace(NODE, gcd=Gcd(64, 1e8, 1e8, 1e-3, 0.5, 3), device="cuda")
+MACHINE = replace(SITE, node=GPU, nodes=2)
+
+
+class Killed(BaseException):
+    """The end of a driver that nobody has told."""
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    """Forty trials of very different length, and members of as many epochs again."""
+    space = {**CONFIG["search"]["space"], "Architecture.hidden_dim": {"int": [4, 128], "log": True}}
+    search = {**CONFIG["search"], "trials": 40, "rungs": "none", "space": space}
+    training = {**CONFIG["network"]["Training"], "num_epoch": 40}
+    return RunConfig.model_validate(
+        {
+            **CONFIG,
+            "network": {**CONFIG["network"], "Training": training},
+            "search": search,
+            "ensemble": {"size": MEMBERS, "epochs": 100},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, config: RunConfig) -> Iterator[GraphStore]:
+    path = tmp_path_factory.mktemp("early") / "store.gs"
+    with prepare_store(config.data, 4.0, None, 3, path) as found:
+        yield found
+
+
+@pytest.fixture
+def campaign_in(config: RunConfig, store: GraphStore) -> Callable[..., Path]:
+    """Simulate the campaign in a folder, or go on with it there."""
+
+    def ran(path: Path, seed: int = 0) -> Path:
+        directory = RunDirectory(path)
+        view = CampaignView(Console(quiet=True))
+        play(
+            Stage(config, MACHINE, directory, store, view),
+            lambda context: DrawnTruth(context.estimator, MACHINE, store, seed),
+            conditions=Conditions(),
+            seed=seed,
+        )
+        return path
+
+    return ran
+
+
+def members(path: Path) -> dict[str, list[Any]]:
+    """What became of each member, by its parameters; and no other has left anything."""
+    directory = RunDirectory(path)
+    found = [one for one in directory.results() if one.kind == "member"]
+    last = {one.number: one for one in found if one.status == "ok"}
+    kept = {int(folder.name) for folder in (directory.ensemble / "members").iterdir()}
+    assert kept <= last.keys() and len(kept) == MEMBERS
+    return {
+        str(last[number].parameters): [
+            row for one in found if one.number == number for row in one.history
+        ]
+        for number in kept
+    }
+
+
+def began_early(path: Path) -> set[int]:
+    results = list(RunDirectory(path).results())
+    search_ended = max(one.ended for one in results if one.kind == "trial")
+    return {one.number for one in results if one.kind == "member" and one.started < search_ended}
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_members_that_began_early_are_what_they_would_have_been(
+    campaign_in: Callable[..., Path], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = campaign_in(tmp_path / "early", seed)
+    assert began_early(early)
+    monkeypatch.setattr(EarlyMembers, "begin", lambda *_: None)
+    late = campaign_in(tmp_path / "late", seed)
+    assert not began_early(late)
+    chosen = members(late)
+    assert members(early).keys() == chosen.keys()
+    for parameters, history in members(early).items():
+        epochs = [row for row in history if row in chosen[parameters]]
+        assert epochs[-1] == chosen[parameters][-1]
+
+
+def test_a_driver_that_is_killed_goes_on_with_its_early_members(
+    campaign_in: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    whole = members(campaign_in(tmp_path / "whole"))
+    sent: list[int] = []
+
+    class Fragile(SimulatedWorkers):
+        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+            if ranks[0].spec.kind == "member":
+                sent.append(ranks[0].spec.number)
+            return super().run(ranks, node)
+
+        def update(self, demand: int) -> None:
+            if sent:
+                raise Killed
+            super().update(demand)
+
+    monkeypatch.setattr(simulated, "SimulatedWorkers", Fragile)
+    with pytest.raises(Killed):
+        campaign_in(path)
+    told = str(stage_of(path))
+    assert told.startswith("search:") and told.endswith(f"{len(sent)} members began early")
+    monkeypatch.setattr(simulated, "SimulatedWorkers", SimulatedWorkers)
+    assert members(campaign_in(path)).keys() == whole.keys()
+
+
+def test_a_member_keeps_its_number_unless_its_trial_was_continued(campaign: Campaign) -> None:
+    run(campaign(), well)
+    context = campaign()
+    trained_for = max(one.to_epoch for one in context.ledger.trials[1])
+    early = [Early(5, 0, 1), Early(1, 0, trained_for), Early(2, 0, trained_for - 1)]
+    line = [Choice(number, 0, "by hand") for number in (0, 1, 2)]
+    selection = Selection(line[:2], line[2:], early)
+    assert [*numbered(context, selection).items()] == [(3, line[0]), (1, line[1]), (4, line[2])]
+    write_selection(context, selection, [])
+    assert begun_early(campaign()) == early
+
+
+def test_one_that_fails_is_replaced_whatever_the_numbers(campaign: Campaign) -> None:
+    trials, pools = run(campaign(), well)
+    context = campaign()
+    epochs = max(one.to_epoch for one in context.ledger.trials[trials[1].number])
+    early = [Early(trials[5].number, 0, 0), Early(trials[1].number, 0, epochs)]
+    (context.directory.ensemble / "members" / "0").mkdir(parents=True)
+    line = [Choice(trial.number, 0, "by hand") for trial in trials[:4]]
+    selection = Selection(line[:2], line[2:], early)
+
+    def machine(spec: Any) -> SegmentResult:
+        ended = well(spec)
+        return replace(ended, status="diverged", checkpoint="") if spec.number == 1 else ended
+
+    pools.machine, pools.sent = machine, []
+    found: list[Member] = trained(MemberPhase(context, selection, trials), pools)
+    assert {spec.number for spec in pools.sent} == {1, 2, 3}
+    assert [(one.member, one.trial) for one in found] == [
+        (2, trials[0].number),
+        (3, trials[2].number),
+    ]
+    assert found[1].choice.startswith("in place of member 1, which failed")
+    assert not (context.directory.ensemble / "members" / "0").exists()
