@@ -29,6 +29,9 @@ _MOST_IMPOSSIBLE = 20
 _MOST_AT_ONCE = 512
 # Segments that are ready for each free GCD, while the first of them wait for others to be free.
 _CANDIDATES = 4
+# Segments that are ready for each GCD at work that others may join: of a few, the first ones that
+# fit none would keep those out that do.
+_LOOKED_AT = 1 / 8
 _logger = logging.getLogger(__name__)
 
 
@@ -165,14 +168,18 @@ class TrialPhase:
         """GCDs for which more segments are to be made ready.
 
         Where GCDs are free, what is ready waits for several, or would delay what does; a few others
-        may do better. If nothing runs, one is kept ready, so that a machine is asked for.
+        may do better. Where all are at work, some are looked at that might share one. If nothing
+        runs, one is kept ready, so that a machine is asked for.
         """
         fleet = dispatch.fleet
         free = min(fleet.free, self._gcds - dispatch.running)
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         is_first = not dispatch.number("trial")
-        return int(not self._ready and (is_first or fleet.may_share))
+        if fleet.may_share:
+            looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_AT_ONCE)
+            return looked_at - len(self._ready)
+        return int(is_first and not self._ready)
 
     def _gather(self, wanted: int, running: int) -> bool:
         """Make segments ready for a number of GCDs; returns whether any were made."""
