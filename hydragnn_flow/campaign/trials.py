@@ -178,7 +178,8 @@ class TrialPhase:
         is_first = not dispatch.number("trial")
         if fleet.may_share:
             looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_AT_ONCE)
-            return looked_at - len(self._ready)
+            small = sum(task.width == 1 for task in self._ready)
+            return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
 
     def _gather(self, wanted: int, running: int) -> bool:
