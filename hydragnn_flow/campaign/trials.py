@@ -127,21 +127,25 @@ class TrialPhase:
         return bool(dispatch.number("trial") or self._ready)
 
     def _use_idle(self, dispatch: Dispatch, early: EarlyMembers | None) -> None:
-        """Give GCDs that would idle to trials at work, then to members; or take them back."""
+        """Give GCDs that would idle to trials at work, then to members; or take them back.
+
+        Near the end of the search, those that wait need several GCDs side by side. Others do not
+        wait with them.
+        """
         if self._has_room:
             return
-        if not self._ready:
+        if not self._ready or self.search.asked >= self.context.config.search.trials:
             dispatch.reshape("trial")
-            if early is not None:
-                early.begin(dispatch, self.search)
-        elif early is not None:
+        if early is not None and self._ready:
             early.give_way(dispatch)
+        elif early is not None:
+            early.begin(dispatch, self.search)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
         """Send segments until no GCD takes another; returns whether some may be left for that.
 
         A trial is asked for no earlier than there is room for it: later, it is chosen with more
-        results. One may be left over, which fits nowhere now.
+        results. Some may be left over, which fit nowhere now.
         """
         begun = 0
         self._ready = self._send(dispatch)
