@@ -158,7 +158,7 @@ class Dispatch:
         placed, rest = place(ready, fleet, now, most)
         for placement in placed:
             self._send(placement)
-        return [replace(task, wider=()) for task in rest]
+        return [replace(task, wider=()) if task.wider else task for task in rest]
 
     def stop(self, tasks: Collection[Task]) -> None:
         """Have segments at work stop at a checkpoint.

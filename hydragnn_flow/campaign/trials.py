@@ -31,7 +31,7 @@ _MOST_AT_ONCE = 512
 _CANDIDATES = 4
 # Segments that are ready for each GCD at work that others may join: of a few, the first ones that
 # fit none would keep those out that do.
-_LOOKED_AT = 1 / 8
+_LOOKED_AT, _MOST_LOOKED_AT = 1 / 8, 64
 _logger = logging.getLogger(__name__)
 
 
@@ -181,7 +181,7 @@ class TrialPhase:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         is_first = not dispatch.number("trial")
         if fleet.may_share:
-            looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_AT_ONCE)
+            looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_LOOKED_AT)
             small = sum(task.width == 1 for task in self._ready)
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
