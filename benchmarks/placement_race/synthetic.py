@@ -122,7 +122,12 @@ class Foreseen:
     def learn(self, results: Sequence[SegmentResult]) -> None: ...
 
     def divide(
-        self, network: NetworkConfig, epochs: int, width: int, results: Sequence[SegmentResult]
+        self,
+        network: NetworkConfig,
+        epochs: int,
+        width: int,
+        results: Sequence[SegmentResult],
+        batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
         model = self.model(network)
         chance = random.Random(network.Training.Optimizer.learning_rate + 1)

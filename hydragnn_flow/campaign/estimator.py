@@ -88,7 +88,12 @@ class Estimator:
         }
 
     def divide(
-        self, network: NetworkConfig, epochs: int, width: int, results: Sequence[SegmentResult]
+        self,
+        network: NetworkConfig,
+        epochs: int,
+        width: int,
+        results: Sequence[SegmentResult],
+        batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
         """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
@@ -103,6 +108,8 @@ class Estimator:
             To train, and GCDs to do so.
         results
             Of all earlier segments of the trial, and of the member it has become.
+        batches
+            In a step.
 
         Returns
         -------
@@ -111,16 +118,21 @@ class Estimator:
         """
         failures = self._config.search.failures
         own = self._own(results)
-        estimate = self._estimate(network, epochs, width, own)
+
+        def estimated() -> Estimate:
+            return self._estimate(network.with_batches(batches), epochs, width, own)
+
+        estimate = estimated()
         steps = network.Training.accumulation_steps
-        while too_large(estimate, self.gcd) and takes_more(failures, network, steps):
+        scaled = network.with_batches(batches)
+        while too_large(estimate, self.gcd) and takes_more(failures, scaled, steps):
             steps *= 2
             network = network.with_accumulation(steps)
-            estimate = self._estimate(network, epochs, width, own)
-        fewest = fewest_micro_batches(failures, results, width)
+            estimate = estimated()
+        fewest = fewest_micro_batches(failures, results, width, batches)
         if steps < fewest:
             network = network.with_accumulation(fewest)
-            estimate = self._estimate(network, epochs, width, own)
+            estimate = estimated()
         return network, estimate
 
     def steps_per_epoch(self, network: NetworkConfig) -> int:

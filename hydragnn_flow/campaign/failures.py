@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from hydragnn_flow.config import NetworkConfig, RunConfig
@@ -30,7 +31,7 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
     if end.status == "diverged":
         return failures.diverged == "record"
     if end.status == "out_of_memory":
-        network = config.network_with(parameters)
+        network = config.network_with(parameters).with_batches(end.batches)
         steps = end.accumulation_steps
         return failures.out_of_memory != "retry" and not takes_more(failures, network, steps)
     # An interrupted or refused segment tells nothing about its trial.
@@ -54,16 +55,19 @@ def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int
     return sum(result.status == "out_of_memory" for result in results)
 
 
-def fewest_micro_batches(failures: Failures, results: Sequence[SegmentResult], width: int) -> int:
+def fewest_micro_batches(
+    failures: Failures, results: Sequence[SegmentResult], width: int, batches: int = 1
+) -> int:
     """Number of micro-batches of each of ``width`` GCDs after segments that ran out of memory.
 
-    With half as many graphs each as the smallest that did not fit; 1 if all did.
+    With half as many graphs each as the smallest that did not fit; 1 if all did. A step has
+    ``batches``.
     """
     if not times_too_large(failures, results):
         return 1
     too_few = max(
-        result.accumulation_steps * max(1, len(result.gcds))
+        Fraction(result.accumulation_steps * max(1, len(result.gcds)), result.batches)
         for result in results
         if result.status == "out_of_memory"
     )
-    return math.ceil(2 * too_few / width)
+    return math.ceil(2 * too_few * batches / width)

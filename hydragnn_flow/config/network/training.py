@@ -46,6 +46,18 @@ class Optimizer(Section):
     def _hydragnn_keys(cls, values: Any) -> Any:
         return _given(drop_unused("Optimizer", values))
 
+    def with_batches(self, number: int) -> Optimizer:
+        """The same for steps that are larger by a factor.
+
+        The learning rate grows with it for SGD (Goyal et al., arXiv:1706.02677), and with its root
+        for the others, whose steps are divided by the size of the gradient (Malladi et al.,
+        arXiv:2205.10287). With ``batch_scaling`` it follows the step already.
+        """
+        if self.batch_scaling != "none":
+            return self
+        factor = number if self.type == "SGD" else number**0.5
+        return self.model_copy(update={"learning_rate": self.learning_rate * factor})
+
     @model_validator(mode="after")
     def _scaled_from_somewhere(self) -> Optimizer:
         if self.batch_scaling != "none" and self.reference_batch is None:
@@ -98,6 +110,12 @@ class BatchLimits(Section):
 
     unused = IGNORED["Batching"]
 
+    def with_batches(self, number: int) -> BatchLimits:
+        """The same for steps that are larger by a factor."""
+        limits = {name: getattr(self, name) for name in ("max_nodes", "max_edges", "max_graphs")}
+        larger = {name: limit * number for name, limit in limits.items() if limit is not None}
+        return self.model_copy(update=larger)
+
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
@@ -128,8 +146,8 @@ class Training(Section):
     num_epoch: int = Field(ge=1)
     """Epochs of a trial that no rung stops."""
     batch_size: int = Field(ge=1)
-    """Number of graphs in a step, over all ranks together. Read in the mode `fixed` of
-    ``Batching``."""
+    """Number of graphs in a step, over all ranks together; of each with
+    ``resources.batch_per_gcd``. Read in the mode `fixed` of ``Batching``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
     """Number of micro-batches in which a rank computes its graphs of a step. More of them take less
@@ -165,6 +183,21 @@ class Training(Section):
     """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
 
     unused = IGNORED["Training"]
+
+    def with_batches(self, number: int) -> Training:
+        """The same for steps of several batches at a time, with a learning rate that suits them.
+
+        The moving average remembers as many graphs as before: its decay is taken to that power
+        (Busbridge et al., arXiv:2307.13813).
+        """
+        return self.model_copy(
+            update={
+                "batch_size": self.batch_size * number,
+                "Batching": self.Batching and self.Batching.with_batches(number),
+                "Optimizer": self.Optimizer.with_batches(number),
+                "ema_decay": self.ema_decay**number,
+            }
+        )
 
     @model_validator(mode="before")
     @classmethod
