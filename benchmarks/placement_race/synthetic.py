@@ -116,7 +116,7 @@ class Foreseen:
     def models(self) -> list[Model]:
         return [*self._models.values()]
 
-    def steps_per_epoch(self, network: NetworkConfig) -> int:
+    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         return 1
 
     def learn(self, results: Sequence[SegmentResult]) -> None: ...

@@ -31,18 +31,21 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
     if end.status == "diverged":
         return failures.diverged == "record"
     if end.status == "out_of_memory":
-        network = config.network_with(parameters).with_batches(end.batches)
-        steps = end.accumulation_steps
-        return failures.out_of_memory != "retry" and not takes_more(failures, network, steps)
+        network = config.network_with(parameters)
+        more = takes_more(failures, network, end.accumulation_steps, end.batches)
+        return failures.out_of_memory != "retry" and not more
     # An interrupted or refused segment tells nothing about its trial.
     return failures.lost == "record" and end.status not in ("ok", "interrupted", "refused")
 
 
-def takes_more(failures: Failures, network: NetworkConfig, steps: int) -> bool:
-    """Whether more than ``steps`` micro-batches may be accumulated: same gradient, less memory."""
+def takes_more(failures: Failures, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
+    """Whether more than ``steps`` micro-batches may be accumulated: same gradient, less memory.
+
+    A step has ``batches``.
+    """
     training = network.Training
     by_graphs = training.Batching is None or training.Batching.mode == "fixed"
-    most = training.batch_size if by_graphs else _MOST_MICRO_BATCHES
+    most = batches * (training.batch_size if by_graphs else _MOST_MICRO_BATCHES)
     # RMSE does not add over micro-batches, so it cannot be accumulated.
     is_sum = training.loss_function_type != "rmse"
     return failures.out_of_memory == "resize" and is_sum and steps < most

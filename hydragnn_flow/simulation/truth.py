@@ -131,15 +131,15 @@ class DrawnTruth:
         """Work of a step, steps of an epoch, and factors of time and memory."""
         key = spec.seed, spec.batches
         if key not in self._known:
-            network = spec.network.with_batches(spec.batches)
-            steps = self._estimator.steps_per_epoch(network)
+            network = spec.network
+            steps = self._estimator.steps_per_epoch(network, spec.batches)
             name = network.Architecture.mpnn_type
             if name not in self._types:
                 drawn = draws(self._seed, "type", name).standard_normal()
                 self._types[name] = math.exp(_OF_TYPES * drawn)
             time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
             self._known[key] = (
-                self._estimator.step_work(network),
+                self._estimator.step_work(network, spec.batches),
                 steps,
                 self._types[name] * math.exp(_OF_TRIALS * time),
                 math.exp(_OF_MEMORY * memory),
@@ -176,7 +176,7 @@ class EstimatedTruth:
                 for epochs in (1, 2)
             )
             factor = self._factor(spec, two)
-            steps = self._estimator.steps_per_epoch(spec.network.with_batches(spec.batches))
+            steps = self._estimator.steps_per_epoch(spec.network, spec.batches)
             epoch = max(0.0, two.seconds - one.seconds) / width * factor
             self._known[key] = Cost(
                 start_seconds=max(0.0, one.seconds / width * factor - epoch),

@@ -76,11 +76,10 @@ class Trainer:
         self.spent = spent
         self.spent_before = Spent()
         """Cost of earlier segments up to the checkpoint that this one begins with."""
-        network = spec.network.with_batches(spec.batches)
-        self.settings = network.Training
+        network = spec.network
+        self.settings = network.Training.with_batches(spec.batches)
         self.train, self.val = store["trainset"], store["valset"]
-        self.budget = Budget.of(network)
-        """Limits of a step."""
+        self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(self.budget, self.settings.accumulation_steps)
         """Limits of a batch that is only predicted."""
         torch.manual_seed(spec.seed)
@@ -363,11 +362,12 @@ class Trainer:
 
     def _take_steps_of(self, batches: int) -> None:
         """Have another number of batches in a step, with the learning rate that goes with it."""
-        network = self.spec.network.with_batches(batches)
-        self.budget = Budget.of(network)
-        self.average.decay = network.Training.ema_decay
+        network = self.spec.network
+        self.budget = Budget.of(network, batches)
+        training = network.Training.with_batches(batches)
+        self.average.decay = training.ema_decay
         self.schedule.learning_rate = scaled_learning_rate(
-            network.Training.Optimizer, self._graphs_of_a_step
+            training.Optimizer, self._graphs_of_a_step
         )
 
     def _graphs_of_a_step(self) -> float:
@@ -494,7 +494,7 @@ class Trainer:
 
 
 def _smaller(budget: Budget, micro_batches: int) -> Budget:
-    limits = {name: max(1, limit // micro_batches) for name, limit in budget.limits.items()}
+    limits = {name: max(1, limit // micro_batches) for name, limit in budget.of_a_step.items()}
     return Budget(**limits, oversized=budget.oversized)
 
 

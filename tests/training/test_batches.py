@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.batching import Budget, Ints, graphs_kept, plan_epoch
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
@@ -25,10 +26,19 @@ from hydragnn_flow.training.trainer import Trainer
 RATE, DECAY = 5e-3, 0.99
 
 
-def scaled(number: int, **changes: Any) -> dict[str, Any]:
-    network = load_network(network_with(**changes)).with_batches(number)
-    values: dict[str, Any] = network.Training.model_dump()
-    return values
+@dataclass
+class Graphs:
+    """Graphs of so many atoms."""
+
+    n_atoms: Ints
+    name: str = "trainset"
+
+    @property
+    def n_edges(self) -> Ints:
+        return self.n_atoms
+
+    def __len__(self) -> int:
+        return len(self.n_atoms)
 
 
 @pytest.mark.parametrize(
@@ -37,21 +47,33 @@ def scaled(number: int, **changes: Any) -> dict[str, Any]:
 def test_the_rate_grows_by_the_rule_of_the_optimiser(name: str, factor: float) -> None:
     """In proportion where a step is the gradient's size, else with the root."""
     optimizer = {"type": name, "learning_rate": 0.01}
-    found = scaled(4, Training__Optimizer=optimizer)
-    assert found["Optimizer"]["learning_rate"] == pytest.approx(0.01 * factor)
-    assert found["batch_size"] == 16
-    assert found["ema_decay"] == pytest.approx(DECAY**4)
+    training = load_network(network_with(Training__Optimizer=optimizer)).Training
+    found = training.with_batches(4)
+    assert found.Optimizer.learning_rate == pytest.approx(0.01 * factor)
+    assert found.ema_decay == pytest.approx(DECAY**4)
+    assert training.with_batches(1) == training
 
 
-def test_limits_grow_and_what_is_no_limit_does_not() -> None:
-    budget = {"mode": "node_budget", "max_nodes": 30, "max_edges": 500}
-    found = scaled(3, Training__Batching=budget)["Batching"]
-    assert (found["max_nodes"], found["max_edges"], found["max_graphs"]) == (90, 1500, None)
-
-
-def test_one_batch_changes_nothing() -> None:
-    network = load_network(network_with(Training__Batching={"mode": "fixed"}))
-    assert network.with_batches(1) == network
+@settings(max_examples=30)
+@given(data=st.data(), batches=st.integers(1, 5), mode=st.sampled_from(["single", "skip"]))
+def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(
+    data: st.DataObject, batches: int, mode: Literal["single", "skip"]
+) -> None:
+    """A graph too large for one of them is treated so, and steps are within all of them."""
+    atoms = np.array(data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=40)))
+    limit = data.draw(st.integers(int(atoms.min()), 40))
+    one = Budget(atoms=limit, oversized=mode)
+    several = replace(one, batches=batches)
+    sizes = Graphs(atoms)
+    np.testing.assert_array_equal(graphs_kept(sizes, one), graphs_kept(sizes, several))
+    steps = plan_epoch(sizes, several, seed=0, epoch=0, world=1)
+    alone = [step for step in steps if step.atoms > several.of_a_step["atoms"]]
+    assert all(step.graphs == 1 for step in alone)
+    too_large = np.flatnonzero(atoms > limit)
+    assert all(step.graphs == 1 for step in steps if np.isin(step.order, too_large).any())
+    taken = np.sort(np.concatenate([step.order for step in steps]))
+    np.testing.assert_array_equal(taken, np.flatnonzero(graphs_kept(sizes, one)))
+    assert len(steps) <= len(plan_epoch(sizes, one, seed=0, epoch=0, world=1))
 
 
 def test_a_rate_that_follows_the_step_grows_once(tmp_path: Path, alloy_store: GraphStore) -> None:

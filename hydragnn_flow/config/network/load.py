@@ -86,10 +86,6 @@ class NetworkConfig(Section):
         training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
 
-    def with_batches(self, number: int) -> NetworkConfig:
-        """The same network, trained by steps of several batches; see `resources.batch_per_gcd`."""
-        return self.model_copy(update={"Training": self.Training.with_batches(number)})
-
     def effective(self) -> NetworkConfig:
         """The same network, with the default for every key that it does not read."""
         unread = self.Architecture.unread()

@@ -110,12 +110,6 @@ class BatchLimits(Section):
 
     unused = IGNORED["Batching"]
 
-    def with_batches(self, number: int) -> BatchLimits:
-        """The same for steps that are larger by a factor."""
-        limits = {name: getattr(self, name) for name in ("max_nodes", "max_edges", "max_graphs")}
-        larger = {name: limit * number for name, limit in limits.items() if limit is not None}
-        return self.model_copy(update=larger)
-
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
@@ -185,19 +179,14 @@ class Training(Section):
     unused = IGNORED["Training"]
 
     def with_batches(self, number: int) -> Training:
-        """The same for steps of several batches at a time, with a learning rate that suits them.
+        """The same for steps of several batches at a time, whose learning rate suits them.
 
         The moving average remembers as many graphs as before: its decay is taken to that power
         (Busbridge et al., arXiv:2307.13813).
         """
-        return self.model_copy(
-            update={
-                "batch_size": self.batch_size * number,
-                "Batching": self.Batching and self.Batching.with_batches(number),
-                "Optimizer": self.Optimizer.with_batches(number),
-                "ema_decay": self.ema_decay**number,
-            }
-        )
+        optimizer = self.Optimizer.with_batches(number)
+        changes = {"Optimizer": optimizer, "ema_decay": self.ema_decay**number}
+        return self.model_copy(update=changes)
 
     @model_validator(mode="before")
     @classmethod
