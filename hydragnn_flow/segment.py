@@ -69,6 +69,9 @@ class SegmentSpec(Segment):
     if not given."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
+    batches: int = 1
+    """Batches in a step, as large as the network's `Training` says, from the next epoch that it
+    begins; the learning rate follows."""
     bootstrap: bool = False
     """Whether it trains on a resample of the training split, drawn by its seed."""
     criterion: CriterionName = "mae"
@@ -149,6 +152,10 @@ class TrainingOutcome:
     step_seconds: float = 0.0
     """Mean time of one, from batch to batch; the first, which starts much up, counts only where it
     is the only one."""
+    graphs_per_step: float = 0.0
+    """Mean number of graphs of a step over all ranks, in the last epoch that it trained in."""
+    learning_rate: float = 0.0
+    """The largest in that epoch, before a schedule lowers it."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
     """The segment's energy on all ranks [J]; None if a rank has no counter."""
@@ -203,6 +210,8 @@ class Forecast:
     """Values of the trial: dotted path into the network → value."""
     accumulation_steps: int = 1
     """Micro-batches into which each rank divided its graphs of a step."""
+    batches: int = 1
+    """Batches in a step, as :class:`SegmentSpec` has them."""
     planned_epochs: int | None = None
     """Epochs the segment was to train."""
     predicted_seconds: float | None = None

@@ -117,13 +117,18 @@ class Foreseen:
     def models(self) -> list[Model]:
         return [*self._models.values()]
 
-    def steps_per_epoch(self, network: NetworkConfig) -> int:
+    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         return 1
 
     def learn(self, results: Sequence[SegmentResult]) -> None: ...
 
     def divide(
-        self, network: NetworkConfig, epochs: int, width: int, results: Sequence[SegmentResult]
+        self,
+        network: NetworkConfig,
+        epochs: int,
+        width: int,
+        results: Sequence[SegmentResult],
+        batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
         model = self.model(network)
         chance = random.Random(network.Training.Optimizer.learning_rate + 1)

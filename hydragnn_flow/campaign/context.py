@@ -34,6 +34,8 @@ from hydragnn_flow.training.trivial import trivial_errors
 SECONDS_TO_JOIN = 20.0
 # Least fraction of its time that it is to save by twice as many.
 LEAST_GAIN = 0.1
+# Optimiser steps that an epoch keeps at least where each GCD has a batch of its own.
+LEAST_STEPS = 8
 _UNKNOWN = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
 # Between seeds of a trial: more than there are trials.
 _SEEDS = 10_000_019
@@ -126,6 +128,7 @@ class Context:
             start_from=str(start_from) if start_from else None,
             decay=decay,
             after_epoch=done_epochs,
+            batches=self.config.batches(trial.parameters) if kind == "trial" else 1,
             bootstrap=kind == "member" and self.config.ensemble.bootstrap,
             criterion=self.config.ensemble.criterion,
             trivial_errors=self.trivial_errors,
@@ -145,6 +148,7 @@ class Context:
             micro_batches=spec.network.Training.accumulation_steps,
             # The plan of an epoch of a stream depends on the ranks, and must not change in it.
             is_flexible=width is None and self.config.data.mode != "stream",
+            is_batch_per_gcd=kind == "member" and self.config.resources.batch_per_gcd,
             width=width or 1,
         )
         return self.sized(task)
@@ -156,6 +160,8 @@ class Context:
         cannot be divided so far has more GCDs, if the placer may choose their number.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
+        if task.is_batch_per_gcd:
+            widths = [1]  # more of them have as much each
         found = task = replace(task, ready_since=self.clock.monotonic())
         for width in widths:
             found = self._on(task, width)
@@ -194,16 +200,25 @@ class Context:
         steps = self.estimator.steps_per_epoch(network)
         return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
 
+    def _most_batches(self, network: NetworkConfig) -> int:
+        """GCDs, in one block, with a batch each of which an epoch still has steps enough."""
+        steps = self.estimator.steps_per_epoch(network)
+        return max(1, min(steps // LEAST_STEPS, self.site.gcds_of_a_block))
+
     def _widths(self, task: Task) -> list[int]:
         """Numbers of GCDs that a segment may have where it is free to have several."""
-        most = self.widest(task.spec.network)
+        network = task.spec.network
+        most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
         return [*useful_widths(len(self.site.node.gcds), most)]
 
     def _on(self, task: Task, width: int) -> Task:
         """A segment on a number of GCDs, with as many micro-batches as its memory needs."""
         network = task.spec.network.with_accumulation(task.micro_batches)
-        network, estimate = self.estimator.divide(network, task.epochs, width, self._results(task))
-        spec = replace(task.spec, network=network)
+        batches = width if task.is_batch_per_gcd else task.spec.batches
+        network, estimate = self.estimator.divide(
+            network, task.epochs, width, self._results(task), batches
+        )
+        spec = replace(task.spec, network=network, batches=batches)
         return replace(task, spec=spec, estimate=estimate, width=width)
 
     def _results(self, task: Task) -> list[SegmentResult]:

@@ -88,7 +88,12 @@ class Estimator:
         }
 
     def divide(
-        self, network: NetworkConfig, epochs: int, width: int, results: Sequence[SegmentResult]
+        self,
+        network: NetworkConfig,
+        epochs: int,
+        width: int,
+        results: Sequence[SegmentResult],
+        batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
         """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
 
@@ -103,6 +108,8 @@ class Estimator:
             To train, and GCDs to do so.
         results
             Of all earlier segments of the trial, and of the member it has become.
+        batches
+            In a step.
 
         Returns
         -------
@@ -111,26 +118,30 @@ class Estimator:
         """
         failures = self._config.search.failures
         own = self._own(results)
-        estimate = self._estimate(network, epochs, width, own)
+
+        def estimated() -> Estimate:
+            return self._estimate(network, epochs, width, own, batches)
+
+        estimate = estimated()
         steps = network.Training.accumulation_steps
-        while too_large(estimate, self.gcd) and takes_more(failures, network, steps):
+        while too_large(estimate, self.gcd) and takes_more(failures, network, steps, batches):
             steps *= 2
             network = network.with_accumulation(steps)
-            estimate = self._estimate(network, epochs, width, own)
-        fewest = fewest_micro_batches(failures, results, width)
+            estimate = estimated()
+        fewest = fewest_micro_batches(failures, results, width, batches)
         if steps < fewest:
             network = network.with_accumulation(fewest)
-            estimate = self._estimate(network, epochs, width, own)
+            estimate = estimated()
         return network, estimate
 
-    def steps_per_epoch(self, network: NetworkConfig) -> int:
-        """Optimiser steps of an epoch."""
+    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
+        """Optimiser steps of an epoch, each of some batches."""
         sizes = self._store.manifest.splits[TRAIN]
-        return Budget.of(network).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+        return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
-    def step_work(self, network: NetworkConfig) -> Work:
-        """Work of one training step of a network on a batch of average size."""
-        return self._step_work(network, self.steps_per_epoch(network))
+    def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
+        """Work of one training step of a network on some batches of average size."""
+        return self._step_work(network, self.steps_per_epoch(network, batches))
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
@@ -200,12 +211,12 @@ class Estimator:
         return gib / counted if counted > 0 else 0.0
 
     def _estimate(
-        self, network: NetworkConfig, epochs: int, width: int, own: Taken | None
+        self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
     ) -> Estimate:
-        steps = self.steps_per_epoch(network)
+        steps = self.steps_per_epoch(network, batches)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
-        larger = self._largest_batch(network, steps, micro_batches)
+        larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
         work = replace(
             work,
             # Every micro-batch starts all operations anew.
@@ -222,9 +233,9 @@ class Estimator:
             evaluated=self._evaluated(steps),
         )
 
-    def _largest_batch(self, network: NetworkConfig, steps: int, micro_batches: int) -> float:
+    def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
         """Size of the largest micro-batch over that of the mean one."""
-        limits = Budget.of(network).limits
+        limits = budget.of_a_step
         totals = self._store.manifest.splits[TRAIN]
         larger = 1.0
         for name, sizes in self._sizes.items():

@@ -249,6 +249,7 @@ class MemberPhase:
         trial, last = self.trials[member], self._ended[member]
         mine = self._of("member", member)
         self.context.ledger.write(lambda: self._publish(member))
+        trained = next((result for result in reversed(mine) if result.learning_rate), last)
         trial_error, _ = _judged(self._of("trial", member))
         # Its trial's, where it has ended before its first epoch did.
         error, loss = _judged([*self._of("trial", member), last])
@@ -258,6 +259,8 @@ class MemberPhase:
             best_val_error=error,
             best_val_loss=loss,
             gcds=last.gcds,
+            graphs_per_step=trained.graphs_per_step,
+            learning_rate=trained.learning_rate,
             seconds=sum(r.seconds for r in mine),
             cpu_seconds=sum(r.cpu_seconds for r in mine),
             reason="" if last.status == "ok" else _reason(last),

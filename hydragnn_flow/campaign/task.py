@@ -32,6 +32,8 @@ class Task(Placeable):
     """Whether it was stopped to go on over other GCDs, which is nobody's failure."""
     is_flexible: bool = False
     """Whether the placer may give it more GCDs."""
+    is_batch_per_gcd: bool = False
+    """Whether a step has a batch of each of its GCDs, however many they are."""
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
 
@@ -46,6 +48,7 @@ class Task(Placeable):
             together=together,
             parameters=self.parameters,
             accumulation_steps=self.spec.network.Training.accumulation_steps,
+            batches=self.spec.batches,
             planned_epochs=self.epochs,
             predicted_seconds=self.seconds,
             predicted_low=estimate.low / self.width,

@@ -72,8 +72,13 @@ class ResourcesConfig(Section):
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """GCDs of a trial, over which it trains by DDP. ``auto`` gives it one, and more where GCDs
     would idle otherwise and its steps are large enough. The number of GCDs changes its time, not
-    its result. ``search.space`` may vary it by the path ``Resources.gcds``. Members have what
-    ``auto`` gives."""
+    its result, except with ``batch_per_gcd``. ``search.space`` may vary it by the path
+    ``Resources.gcds``. Members have what ``auto`` gives."""
+    batch_per_gcd: bool = False
+    """Whether each GCD has a batch of ``Training.batch_size`` or ``Training.Batching`` to itself,
+    so that steps grow with the width, and the learning rate with them: with its root, and for SGD
+    in proportion. It holds for members, and for trials that ask for a number of GCDs. Trials with
+    ``gcds: auto`` have one batch, or they would be compared by how many GCDs were free."""
 
 
 class RunConfig(Section):
@@ -122,7 +127,32 @@ class RunConfig(Section):
                 "write auto, weighted or uniform"
             )
         check_search(self.search, self.network_with)
+        self._check_batches(base)
         return self
+
+    def _check_batches(self, base: NetworkConfig) -> None:
+        """Refuse a batch of each GCD where a member could not have it, or not go on without it."""
+        if not self.resources.batch_per_gcd:
+            return
+        if self.data.mode == "stream":
+            raise ValueError(
+                "resources.batch_per_gcd: with data.mode = stream every member has one GCD; write "
+                "data.mode: random, or remove batch_per_gcd"
+            )
+        # What is left of an epoch on fewer GCDs is computed in parts.
+        key = "Training.loss_function_type"
+        varied = self.search.space.get(key)
+        if "rmse" in (base.Training.loss_function_type, *(varied.examples() if varied else ())):
+            raise ValueError(
+                f"resources.batch_per_gcd: {key} = 'rmse' takes the root over a whole step, so a "
+                f"member could not go on over fewer GCDs; write 'mse' or remove batch_per_gcd"
+            )
+        if (treatment := self.search.failures.out_of_memory) != "resize":
+            raise ValueError(
+                f"resources.batch_per_gcd: a batch that is too large for a GCD has to be divided, "
+                f"which search.failures.out_of_memory = {treatment} forbids; write resize or "
+                f"remove batch_per_gcd"
+            )
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
         """The network with some dotted paths set, checked.
@@ -159,6 +189,13 @@ class RunConfig(Section):
         """GCDs that a trial asks for; None where the placer chooses."""
         asked = parameters.get(GCDS, self.resources.gcds)
         return None if asked == "auto" else int(asked)
+
+    def batches(self, parameters: Mapping[str, Any]) -> int:
+        """Batches in a step of a trial: of each GCD that it asks for, by ``batch_per_gcd``.
+
+        On a machine with fewer GCDs it has them nevertheless, so that its result is the same.
+        """
+        return (self.gcds(parameters) or 1) if self.resources.batch_per_gcd else 1
 
     @property
     def num_epoch(self) -> int:

@@ -54,6 +54,10 @@ class Member:
     """Members of the same trial before it."""
     trial_error: float = math.inf
     """The criterion of its trial on the validation split."""
+    graphs_per_step: float = 0.0
+    """Mean number of graphs of a step over all its GCDs, in its last epoch."""
+    learning_rate: float = 0.0
+    """The largest by then, before a schedule lowers it."""
 
 
 def finish_ensemble(

@@ -179,13 +179,15 @@ _OF_MEMBERS = {
     "weight": "weight",
     "trial_error": "validation error as trial",
     "best_val_error": "as member",
+    "graphs_per_step": "graphs a step",
+    "learning_rate": "largest learning rate",
     "seconds": "seconds",
 }
 
 
 def members_table(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """The ensemble's members: trial, why it was chosen, weight, errors, GCDs, seconds, and why
-    one was not trained to its end.
+    """The ensemble's members: trial, why it was chosen, weight, errors, steps, GCDs, seconds, and
+    why one was not trained to its end.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ class DrawnTruth:
         splits = store.manifest.splits
         self._evaluated = splits[VALIDATION].graphs / splits[TRAIN].graphs
         self._rates = np.exp(_OF_RATES * draws(seed, "rates").standard_normal(3)).tolist()
-        self._known: dict[int, tuple[Work, int, float, float]] = {}
+        self._known: dict[tuple[int, int], tuple[Work, int, float, float]] = {}
         self._types: dict[str, float] = {}
 
     def cost(self, rank: Rank) -> Cost:
@@ -129,21 +129,22 @@ class DrawnTruth:
 
     def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
         """Work of a step, steps of an epoch, and factors of time and memory."""
-        if spec.seed not in self._known:
+        key = spec.seed, spec.batches
+        if key not in self._known:
             network = spec.network
-            steps = self._estimator.steps_per_epoch(network)
+            steps = self._estimator.steps_per_epoch(network, spec.batches)
             name = network.Architecture.mpnn_type
             if name not in self._types:
                 drawn = draws(self._seed, "type", name).standard_normal()
                 self._types[name] = math.exp(_OF_TYPES * drawn)
             time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
-            self._known[spec.seed] = (
-                self._estimator.step_work(network),
+            self._known[key] = (
+                self._estimator.step_work(network, spec.batches),
                 steps,
                 self._types[name] * math.exp(_OF_TRIALS * time),
                 math.exp(_OF_MEMORY * memory),
             )
-        return self._known[spec.seed]
+        return self._known[key]
 
 
 class EstimatedTruth:
@@ -163,18 +164,19 @@ class EstimatedTruth:
 
     def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
         self._estimator, self._seed, self._off = estimator, seed, off
-        self._known: dict[tuple[int, int, int], Cost] = {}
+        self._known: dict[tuple[int, int, int, int], Cost] = {}
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
         spec, width = rank.spec, rank.world
-        key = spec.seed, spec.network.Training.accumulation_steps, width
+        key = spec.seed, spec.network.Training.accumulation_steps, spec.batches, width
         if key not in self._known:
             one, two = (
-                self._estimator.divide(spec.network, epochs, width, [])[1] for epochs in (1, 2)
+                self._estimator.divide(spec.network, epochs, width, [], spec.batches)[1]
+                for epochs in (1, 2)
             )
             factor = self._factor(spec, two)
-            steps = self._estimator.steps_per_epoch(spec.network)
+            steps = self._estimator.steps_per_epoch(spec.network, spec.batches)
             epoch = max(0.0, two.seconds - one.seconds) / width * factor
             self._known[key] = Cost(
                 start_seconds=max(0.0, one.seconds / width * factor - epoch),

@@ -47,31 +47,46 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a step over all ranks together. Every given limit holds; at least one is needed."""
+    """Limits of a batch, and the number of batches in a step over all ranks together.
+
+    Every given limit holds; at least one is needed.
+    """
 
     graphs: int | None = None
     atoms: int | None = None
     edges: int | None = None
     oversized: Literal["error", "single", "skip"] = "error"
     """A graph above a limit by itself is refused, gets its own step, or is left out."""
+    batches: int = 1
+    """Batches in a step. A graph is too large where it is for one of them, however many there are,
+    so that their number does not decide what is trained on."""
 
     def __post_init__(self) -> None:
         if not self.limits or min(self.limits.values()) < 1:
             raise ValueError("a budget needs a limit of graphs, atoms or edges, each 1 at least")
 
     @classmethod
-    def of(cls, network: NetworkConfig) -> Budget:
-        """Budget that `Training.batch_size` or `Training.Batching` sets."""
+    def of(cls, network: NetworkConfig, batches: int = 1) -> Budget:
+        """Budget of steps of some batches that `Training.batch_size` or `Training.Batching` set."""
         batching = network.Training.Batching
         if batching is None or batching.mode == "fixed":
-            return cls(graphs=network.Training.batch_size)
+            return cls(graphs=network.Training.batch_size, batches=batches)
         return cls(
-            batching.max_graphs, batching.max_nodes, batching.max_edges, batching.oversized_sample
+            batching.max_graphs,
+            batching.max_nodes,
+            batching.max_edges,
+            batching.oversized_sample,
+            batches,
         )
 
     @property
+    def of_a_step(self) -> dict[str, int]:
+        """Given limits of all batches of a step, by name."""
+        return {name: self.batches * limit for name, limit in self.limits.items()}
+
+    @property
     def limits(self) -> dict[str, int]:
-        """Given limits by name."""
+        """Given limits of a batch by name."""
         limits = {"graphs": self.graphs, "atoms": self.atoms, "edges": self.edges}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -81,7 +96,7 @@ class Budget:
         A plan exceeds it by little if a step holds many graphs.
         """
         totals = {"graphs": graphs, "atoms": atoms, "edges": edges}
-        return max(-(-totals[name] // limit) for name, limit in self.limits.items())
+        return max(-(-totals[name] // limit) for name, limit in self.of_a_step.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,19 +216,19 @@ class _Costs:
     """Cost of each graph in terms of each limit."""
 
     limits: Ints
-    """[n_limits]."""
+    """Of a step, [n_limits]."""
     values: Ints
     """[n_limits, n_graphs]."""
     too_large: NDArray[np.bool_]
-    """Above a limit by itself, [n_graphs]."""
+    """Above a limit of a batch by itself, [n_graphs]."""
     leading: Ints
     """Each graph's cost in terms of the limit that decides how many steps there are, [n_graphs]."""
 
     @classmethod
     def of(cls, index: Sizes, budget: Budget) -> _Costs:
-        limits = np.array(list(budget.limits.values()), dtype=np.int64)
+        limits = np.array(list(budget.of_a_step.values()), dtype=np.int64)
         values = np.stack([_sizes(index, name) for name in budget.limits])
-        too_large = np.any(values > limits[:, None], axis=0)
+        too_large = np.any(budget.batches * values > limits[:, None], axis=0)
         fill = values[:, ~too_large].sum(axis=1) / limits
         return cls(limits, values, too_large, values[int(fill.argmax())])
 
@@ -230,7 +245,7 @@ def _kept(index: Sizes, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
         return np.ones(len(index), dtype=bool)
     if budget.oversized == "skip" and not costs.too_large.all():
         return ~costs.too_large
-    beyond = costs.values > costs.limits[:, None]
+    beyond = budget.batches * costs.values > costs.limits[:, None]
     row, graph = np.argwhere(beyond)[0]
     name, limit = list(budget.limits.items())[row]
     others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"

@@ -130,8 +130,13 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
         history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
     )
     if trainer.monitor is not None:
-        steps, seconds = trainer.monitor.steps, trainer.monitor.step_seconds
-        outcome = replace(outcome, steps=steps, step_seconds=seconds)
+        outcome = replace(
+            outcome,
+            steps=trainer.monitor.steps,
+            step_seconds=trainer.monitor.step_seconds,
+            graphs_per_step=trainer.graphs_per_step,
+            learning_rate=trainer.learning_rate,
+        )
     if progress.best_epoch:
         outcome = replace(
             outcome,

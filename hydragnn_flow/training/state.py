@@ -18,6 +18,8 @@ class Progress:
     """Steps taken in the epoch after those."""
     losses: float = 0.0
     """Sum of the losses of these steps."""
+    batches: int = 1
+    """Batches in each of these steps, and in the others of the epoch, on however many ranks."""
     best_val_error: float = float("inf")
     """Smallest criterion; of a member, since it left its trial."""
     best_val_loss: float = float("inf")

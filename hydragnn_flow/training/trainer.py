@@ -77,9 +77,9 @@ class Trainer:
         self.spent_before = Spent()
         """Cost of earlier segments up to the checkpoint that this one begins with."""
         network = spec.network
-        self.settings = network.Training
+        self.settings = network.Training.with_batches(spec.batches)
         self.train, self.val = store["trainset"], store["valset"]
-        self.budget = Budget.of(network)
+        self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(self.budget, self.settings.accumulation_steps)
         """Limits of a batch that is only predicted."""
         torch.manual_seed(spec.seed)
@@ -96,7 +96,7 @@ class Trainer:
         if STRESS in self.loss.targets:
             check_cells(store)
         settings = self.settings.Optimizer
-        rate = scaled_learning_rate(settings, lambda: len(self.train) / len(self.plan(0)))
+        rate = scaled_learning_rate(settings, self._graphs_of_a_step)
         self.schedule = Schedule(self.settings, rate, spec.decay)
         self.optimizer = make_optimizer(self.model, settings, rate, world)
         self.average = Average(self.model, self.settings.ema_decay)
@@ -108,9 +108,15 @@ class Trainer:
         """What the best weights predict, as far as that is known: split -> output -> values."""
         self._outputs: Outputs | None = None
         """Validation predictions by the best weights of this run, on this rank alone."""
+        self.graphs_per_step = self.learning_rate = 0.0
+        """Mean number over all ranks, and the largest, in the last epoch that was trained in."""
         self.sending = Sending(spec)
         self._unsaved = False
         self._restore()
+        if not self.progress.step:
+            self.progress.batches = spec.batches
+        elif self.progress.batches != spec.batches:
+            self._take_steps_of(self.progress.batches)
         self.parallel: nn.Module = self.model
         self.stand_in: Batch | None = None
         if world.size > 1:
@@ -218,9 +224,11 @@ class Trainer:
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """This rank's graphs of each training step, in `accumulation_steps` batches or fewer.
 
-        Close the generator if you leave it before its end.
+        More where an epoch goes on with larger steps than the segment was given memory for. Close
+        the generator if you leave it before its end.
         """
         most = self.settings.accumulation_steps
+        most *= -(-self.progress.batches // self.spec.batches)
         mine = [
             [piece for piece in np.array_split(step.of_rank(self.world.rank), most) if len(piece)]
             for step in steps
@@ -352,11 +360,26 @@ class Trainer:
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
+    def _take_steps_of(self, batches: int) -> None:
+        """Have another number of batches in a step, with the learning rate that goes with it."""
+        network = self.spec.network
+        self.budget = Budget.of(network, batches)
+        training = network.Training.with_batches(batches)
+        self.average.decay = training.ema_decay
+        self.schedule.learning_rate = scaled_learning_rate(
+            training.Optimizer, self._graphs_of_a_step
+        )
+
+    def _graphs_of_a_step(self) -> float:
+        return len(self.train) / len(self.plan(0))
+
     def _train_epoch(self, monitor: TrainingMonitor) -> float:
         """Train what is left of an epoch; returns the mean loss of its steps."""
         self.model.train()
         progress = self.progress
         steps = self.plan(progress.epoch)
+        self.graphs_per_step = sum(step.graphs for step in steps) / len(steps)
+        self.learning_rate = self.schedule.learning_rate
         left = steps[progress.step :]
         with closing(self.micro_batches(left)) as batches:
             for step, pieces in zip(left, batches, strict=True):
@@ -430,6 +453,9 @@ class Trainer:
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
         progress.step, progress.losses = 0, 0.0
+        if progress.batches != self.spec.batches:
+            progress.batches = self.spec.batches
+            self._take_steps_of(progress.batches)
         progress.history.append([progress.epoch, train_loss, val_loss, error])
         self.schedule.observe(val_loss)
         self._unsaved = True
@@ -468,7 +494,7 @@ class Trainer:
 
 
 def _smaller(budget: Budget, micro_batches: int) -> Budget:
-    limits = {name: max(1, limit // micro_batches) for name, limit in budget.limits.items()}
+    limits = {name: max(1, limit // micro_batches) for name, limit in budget.of_a_step.items()}
     return Budget(**limits, oversized=budget.oversized)
 
 

@@ -56,15 +56,20 @@ def _count_once(counted: dict[str, Work], monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
-    """A campaign's context, with changes to the network's `Training` and to `search`.
+    """A campaign's context, with changes to the network's `Training`, `resources` and `search`.
 
     Called again, that of the next driver.
     """
 
-    def start(training: dict[str, Any] | None = None, **search: Any) -> Context:
+    def start(
+        training: dict[str, Any] | None = None,
+        resources: dict[str, Any] | None = None,
+        **search: Any,
+    ) -> Context:
         values = copy.deepcopy(CONFIG)
         values["search"] |= search
         values["network"]["Training"] |= training or {}
+        values["resources"] = resources or {}
         config = RunConfig.model_validate(values)
         directory = RunDirectory(tmp_path / "run")
         directory.record_start(config)

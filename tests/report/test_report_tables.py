@@ -179,6 +179,7 @@ def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons
     assert made_of(summary) == []
     for k, member in enumerate(summary["members"]):
         member |= {"choice": f"added {k}", "trial_error": 0.5 + k, "best_val_error": 0.25 + k}
+        member |= {"graphs_per_step": 15.5 * (1 + k), "learning_rate": 0.001 * (1 + k)}
     summary["aggregation"] = "median"
     summary["aggregation_scores"] = {"weighted": 0.25, "median": 0.125}
     summary["calibrated_on"] = {"split": "calibrationset", "structures": 1048}
@@ -192,6 +193,8 @@ def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons
     assert list(table["chosen because"]) == ["added 0", "added 1", "added 2"]
     assert list(table["validation error as trial"]) == [0.5, 1.5, 2.5]
     assert list(table["as member"]) == [0.25, 1.25, 2.25]
+    assert list(table["graphs a step"]) == [15.5, 31.0, 46.5]
+    assert list(table["largest learning rate"]) == [0.001, 0.002, 0.003]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
+PER_RANK = "a batch of each"
 NETWORKS = {
     # uneven shares of a step
     "SchNet": network_with(Training__batch_size=5),
@@ -51,6 +52,8 @@ NETWORKS = {
         Training__loss_function_type="GaussianNLLLoss",
         Training__nll_beta=0.5,
     ),
+    # what a step of twice this is on one
+    PER_RANK: network_with(Training__batch_size=3),
     # more ranks than graphs in a step
     "one by one": network_with(Training__batch_size=1),
     "some alone": network_with(
@@ -66,7 +69,12 @@ def specs(
     folder = tmp_path_factory.mktemp("ranks")
     return {
         name: make_spec(
-            folder / name, alloy_store, 1, network=network, bootstrap=name == "by cost"
+            folder / name,
+            alloy_store,
+            1,
+            network=network,
+            bootstrap=name == "by cost",
+            batches=2 if name == PER_RANK else 1,
         ).to_dict()
         for name, network in NETWORKS.items()
     }
@@ -141,6 +149,23 @@ def test_two_processes_equal_one(
     """Some epochs of the same graphs; 1e-5 relative."""
     one, val_one, metrics_one = train(specs[name] | {"directory": str(tmp_path)}, World())
     two, val_two, metrics_two = on_two_ranks[name]
+    np.testing.assert_allclose(two, one, rtol=1e-5)
+    assert val_two == pytest.approx(val_one, rel=1e-5)
+    assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
+
+
+def test_a_batch_of_each_rank_is_one_twice_as_large(
+    tmp_path: Path, on_two_ranks: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """At a rate that is larger by the root of two, written out."""
+    larger = network_with(
+        Training__batch_size=6,
+        Training__Optimizer__learning_rate=5e-3 * 2**0.5,
+        Training__ema_decay=0.99**2,
+    )
+    spec = make_spec(tmp_path / "t", alloy_store, 1, network=larger)
+    one, val_one, metrics_one = train(spec.to_dict(), World())
+    two, val_two, metrics_two = on_two_ranks[PER_RANK]
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert val_two == pytest.approx(val_one, rel=1e-5)
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)

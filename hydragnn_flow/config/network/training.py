@@ -46,6 +46,18 @@ class Optimizer(Section):
     def _hydragnn_keys(cls, values: Any) -> Any:
         return _given(drop_unused("Optimizer", values))
 
+    def with_batches(self, number: int) -> Optimizer:
+        """The same for steps that are larger by a factor.
+
+        The learning rate grows with it for SGD (Goyal et al., arXiv:1706.02677), and with its root
+        for the others, whose steps are divided by the size of the gradient (Malladi et al.,
+        arXiv:2205.10287). With ``batch_scaling`` it follows the step already.
+        """
+        if self.batch_scaling != "none":
+            return self
+        factor = number if self.type == "SGD" else number**0.5
+        return self.model_copy(update={"learning_rate": self.learning_rate * factor})
+
     @model_validator(mode="after")
     def _scaled_from_somewhere(self) -> Optimizer:
         if self.batch_scaling != "none" and self.reference_batch is None:
@@ -128,8 +140,8 @@ class Training(Section):
     num_epoch: int = Field(ge=1)
     """Epochs of a trial that no rung stops."""
     batch_size: int = Field(ge=1)
-    """Number of graphs in a step, over all ranks together. Read in the mode `fixed` of
-    ``Batching``."""
+    """Number of graphs in a step, over all ranks together; of each with
+    ``resources.batch_per_gcd``. Read in the mode `fixed` of ``Batching``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
     """Number of micro-batches in which a rank computes its graphs of a step. More of them take less
@@ -165,6 +177,16 @@ class Training(Section):
     """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
 
     unused = IGNORED["Training"]
+
+    def with_batches(self, number: int) -> Training:
+        """The same for steps of several batches at a time, whose learning rate suits them.
+
+        The moving average remembers as many graphs as before: its decay is taken to that power
+        (Busbridge et al., arXiv:2307.13813).
+        """
+        optimizer = self.Optimizer.with_batches(number)
+        changes = {"Optimizer": optimizer, "ema_decay": self.ema_decay**number}
+        return self.model_copy(update=changes)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,174 @@
+"""Steps of several batches: as large, and at such a rate, as if they had been written so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.batching import Budget, Ints, graphs_kept, plan_epoch
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trainer import Trainer
+
+RATE, DECAY = 5e-3, 0.99
+
+
+@dataclass
+class Graphs:
+    """Graphs of so many atoms."""
+
+    n_atoms: Ints
+    name: str = "trainset"
+
+    @property
+    def n_edges(self) -> Ints:
+        return self.n_atoms
+
+    def __len__(self) -> int:
+        return len(self.n_atoms)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("SGD", 4), ("Adam", 2), ("AdamW", 2), ("RMSprop", 2), ("FusedLAMB", 2)]
+)
+def test_the_rate_grows_by_the_rule_of_the_optimiser(name: str, factor: float) -> None:
+    """In proportion where a step is the gradient's size, else with the root."""
+    optimizer = {"type": name, "learning_rate": 0.01}
+    training = load_network(network_with(Training__Optimizer=optimizer)).Training
+    found = training.with_batches(4)
+    assert found.Optimizer.learning_rate == pytest.approx(0.01 * factor)
+    assert found.ema_decay == pytest.approx(DECAY**4)
+    assert training.with_batches(1) == training
+
+
+@settings(max_examples=30)
+@given(data=st.data(), batches=st.integers(1, 5), mode=st.sampled_from(["single", "skip"]))
+def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(
+    data: st.DataObject, batches: int, mode: Literal["single", "skip"]
+) -> None:
+    """A graph too large for one of them is treated so, and steps are within all of them."""
+    atoms = np.array(data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=40)))
+    limit = data.draw(st.integers(int(atoms.min()), 40))
+    one = Budget(atoms=limit, oversized=mode)
+    several = replace(one, batches=batches)
+    sizes = Graphs(atoms)
+    np.testing.assert_array_equal(graphs_kept(sizes, one), graphs_kept(sizes, several))
+    steps = plan_epoch(sizes, several, seed=0, epoch=0, world=1)
+    alone = [step for step in steps if step.atoms > several.of_a_step["atoms"]]
+    assert all(step.graphs == 1 for step in alone)
+    too_large = np.flatnonzero(atoms > limit)
+    assert all(step.graphs == 1 for step in steps if np.isin(step.order, too_large).any())
+    taken = np.sort(np.concatenate([step.order for step in steps]))
+    np.testing.assert_array_equal(taken, np.flatnonzero(graphs_kept(sizes, one)))
+    assert len(steps) <= len(plan_epoch(sizes, one, seed=0, epoch=0, world=1))
+
+
+def test_a_rate_that_follows_the_step_grows_once(tmp_path: Path, alloy_store: GraphStore) -> None:
+    optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 4}
+    network = network_with(Training__Optimizer=optimizer)
+    spec = make_spec(tmp_path / "t", alloy_store, 1, network=network, batches=2)
+    trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
+    graphs = len(alloy_store["trainset"]) / len(trainer.plan(0))
+    assert 4 < graphs <= 8
+    assert trainer.schedule.learning_rate == pytest.approx(0.01 * graphs / 4)
+
+
+def test_steps_of_two_batches_are_those_of_one_twice_as_large(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    two = run_segment(make_spec(tmp_path / "two", alloy_store, 3, batches=2))
+    larger = network_with(
+        Training__batch_size=8,
+        Training__Optimizer__learning_rate=RATE * 2**0.5,
+        Training__ema_decay=DECAY**2,
+    )
+    one = run_segment(make_spec(tmp_path / "one", alloy_store, 3, network=larger))
+    assert two.history == one.history
+    assert (two.steps, two.learning_rate) == (one.steps, RATE * 2**0.5)
+    assert two.graphs_per_step == pytest.approx(3 * len(alloy_store["trainset"]) / two.steps)
+
+
+def stopped(spec: SegmentSpec, store: GraphStore, steps: int) -> None:
+    """Train so many steps of the first epoch."""
+    begun = 0
+
+    def should_stop() -> bool:
+        nonlocal begun
+        begun += 1
+        return begun > steps
+
+    trainer = Trainer(spec, store, torch.device("cpu"), World())
+    with pytest.raises(Stopped):
+        trainer.run(should_stop)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=st.integers(1, 3), after=st.integers(1, 7), steps=st.integers(1, 2))
+def test_an_epoch_ends_with_the_steps_it_began_with(
+    tmp_path_factory: pytest.TempPathFactory,
+    alloy_store: GraphStore,
+    before: int,
+    after: int,
+    steps: int,
+) -> None:
+    """Then come those of the new width, which is what the record says."""
+    folder = tmp_path_factory.mktemp("t")
+    network = network_with(Training__batch_size=2)
+    spec = make_spec(folder, alloy_store, 1, network=network, batches=before)
+    whole = run_segment(replace(spec, directory=str(folder / "whole")))
+    stopped(spec, alloy_store, steps)
+    assert load_checkpoint(folder / FILE)["progress"]["batches"] == before
+
+    goes_on = replace(spec, batches=after)
+    rest = run_segment(goes_on)
+    assert rest.from_step == steps
+    # In other parts where its ranks are fewer, so that they have as many graphs at a time.
+    np.testing.assert_allclose(rest.history, whole.history, rtol=1e-4)
+    assert rest.learning_rate == pytest.approx(RATE * before**0.5)
+    assert rest.graphs_per_step == pytest.approx(whole.graphs_per_step)
+
+    following = run_segment(replace(goes_on, until_epoch=2))
+    assert following.learning_rate == pytest.approx(RATE * after**0.5)
+    most = 2 * after
+    assert following.graphs_per_step <= most
+    assert following.steps == -(-len(alloy_store["trainset"]) // most)
+
+
+def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
+    """A rank then computes a step in parts no larger than its own batch."""
+    network = network_with(Training__batch_size=2)
+    spec = make_spec(tmp_path / "t", alloy_store, 2, network=network, batches=4)
+    stopped(spec, alloy_store, 1)
+    trainer = Trainer(replace(spec, batches=1), alloy_store, torch.device("cpu"), World())
+    left = trainer.plan(0)[1:]
+    parts = [batch.num_graphs for pieces in trainer.micro_batches(left) for batch in pieces]
+    assert sum(parts) == sum(step.graphs for step in left)
+    assert max(step.graphs for step in left) > 2 >= max(parts)
+
+
+def test_a_member_leaves_the_steps_of_its_trial(tmp_path: Path, alloy_store: GraphStore) -> None:
+    trial = make_spec(tmp_path / "trial", alloy_store, 1)
+    run_segment(trial)
+    member = make_spec(
+        tmp_path / "member",
+        alloy_store,
+        2,
+        kind="member",
+        start_from=str(trial.folder / FILE),
+        batches=2,
+    )
+    end = run_segment(member)
+    assert (end.from_epoch, end.learning_rate) == (1, pytest.approx(RATE * 2**0.5))
