@@ -204,7 +204,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
     """The campaign without what does not go in virtual time, or needs predictions."""
     search, ensemble = config.search, config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
-        # A fit of a thousand trials is like the next one: each gives suggestions for one in a hundred.
+        # A fit of a thousand trials is like the next: each gives one in a hundred of them.
         batch = max(1, search.trials // _FITS)
         sampler = {"type": "batched_tpe", "batch_size": batch} if batch > 1 else "batched_tpe"
         search = search.model_copy(update={"sampler": sampler})
