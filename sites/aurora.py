@@ -52,6 +52,7 @@ NODE = Node(
     ),
     cores_of_a_node=102,
     interface=INTERFACE,
+    watts=6 * 600.0,  # Intel, Data Center GPU Max 1550, specifications: TDP of two tiles
 )
 # A run on it, for tests and documentation.
 EXAMPLE = Options(account="ABC123", partition="debug")

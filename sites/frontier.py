@@ -43,6 +43,7 @@ NODE = Node(
     cores=("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"),
     cores_of_a_node=56,
     interface=INTERFACE,
+    watts=4 * 560.0,  # AMD, MI250X data sheet: peak power of a module, which is two GCDs
 )
 # A run on it, for tests and documentation.
 EXAMPLE = Options(account="ABC123")

@@ -16,6 +16,7 @@ NODE = Node(
     cores=("48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"),
     cores_of_a_node=64,
     interface=INTERFACE,
+    watts=4 * 400.0,  # NVIDIA, A100 data sheet: maximum TDP of the SXM version
 )
 # A run on it, for tests and documentation.
 EXAMPLE = Options(account="ABC123")

@@ -40,6 +40,7 @@ NODE = Node(
     cores=("24-31,56-63", "16-23,48-55", "8-15,40-47", "0-7,32-39"),
     cores_of_a_node=32,
     interface=INTERFACE,
+    watts=4 * 400.0,  # NVIDIA, A100 data sheet: maximum TDP of the SXM version
 )
 # A run on it, for tests and documentation.
 EXAMPLE = Options(account="ABC123", partition="debug")

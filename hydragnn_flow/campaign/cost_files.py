@@ -1,7 +1,8 @@
 """Cost files: what segments took on a site, kept so that the next campaign starts calibrated.
 
 There are two: that of the site in the user's cache, and that of the run in its directory. They have
-observations, not what was fitted to them, so that a better fit makes use of old ones.
+observations, not what was fitted to them, so that a better fit makes use of old ones. Campaigns
+that share the site's file add to what is there, one at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 
 from hydragnn_flow.execution import Site
 from hydragnn_flow.files import write_json
+from hydragnn_flow.locks import Held, Unlockable, locked
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Experience
 
@@ -28,6 +30,8 @@ VERSION = 1
 """Version of a cost file."""
 FILE = "cost.json"
 """Name of the file in a run directory."""
+# Time to wait for another campaign that writes the same file [s]: it takes it for an instant.
+_SECONDS_FOR_ANOTHER = 5.0
 _logger = logging.getLogger(__name__)
 
 
@@ -63,37 +67,48 @@ class CostFiles:
     def read(self) -> Iterator[Experience]:
         """What the files that are of use have; the user is told of any other."""
         for path in self._paths:
-            try:
-                values = json.loads(path.read_text(encoding="utf-8"))
-                found = self._experience(values)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                reason = f"cannot be read ({error.strerror})"
-            except ValueError as error:
-                reason = f"is damaged ({error})"
-            else:
-                if isinstance(found, Experience):
-                    yield found
-                    continue
-                reason = found
-            tell(_logger, "%s: %s; it is ignored, and costs are learned anew", path, reason)
+            found = self._found(path)
+            if isinstance(found, Experience):
+                yield found
+            elif found:
+                told = "%s: %s; it is ignored, and costs are learned anew"
+                tell(_logger, told, path, found)
 
     def write(self, experience: Experience) -> None:
-        """Replace the files; the user is told once of a disk that does not take one."""
-        values = {"version": VERSION, **self._key, **asdict(experience)}
+        """Add to the files; the user is told once of one that cannot be written.
+
+        What another campaign has put there meanwhile stays, as far as it still counts.
+        """
         for path in self._paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, values)
-            except OSError as error:
+                with _alone(path):
+                    there = self._found(path)
+                    all_of_it = (
+                        experience.after(there) if isinstance(there, Experience) else experience
+                    )
+                    values = {"version": VERSION, **self._key, **asdict(all_of_it)}
+                    write_json(path, values)
+            except (OSError, Held) as error:
                 if path not in self._failed:
                     tell(
                         _logger,
                         "%s: cannot be written (%s), so that the next campaign learns costs anew",
-                        *(path, error.strerror),
+                        path,
+                        error.strerror if isinstance(error, OSError) else "its lock is held",
                     )
                 self._failed.add(path)
+
+    def _found(self, path: Path) -> Experience | str:
+        """Content of a file, or why it is of no use; empty if there is none."""
+        try:
+            return self._experience(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        except ValueError as error:
+            return f"is damaged ({error})"
 
     def _experience(self, values: Any) -> Experience | str:
         """Content of a file, or why it is of no use.
@@ -111,6 +126,20 @@ class CostFiles:
             if values.get(name) != mine:
                 return f"is of {name} {values.get(name)}, here it is {mine}"
         return msgspec.convert(values, Experience)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other campaigns from a file for the length of a ``with`` block.
+
+    Where the file system has no locks they come in between, at worst, and one's observations are
+    lost.
+    """
+    with ExitStack() as stack:
+        # The file itself is replaced, and its lock with it.
+        with suppress(Unlockable):
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), _SECONDS_FOR_ANOTHER))
+        yield
 
 
 def _cache() -> Path | None:

@@ -272,10 +272,9 @@ class Estimator:
                 parameter_bytes=4 * cost.parameters * wide,
             )
 
-        architecture = network.Architecture.model_dump(mode="json", exclude_defaults=True)
-        told_by = training.model_dump(
-            mode="json", exclude=_TOLD_BY_THE_BATCH, exclude_defaults=True
-        )
+        # With the defaults: a network that has one of them is of no other family.
+        architecture = network.Architecture.model_dump(mode="json")
+        told_by = training.model_dump(mode="json", exclude=_TOLD_BY_THE_BATCH)
         return self._works.work([architecture, told_by, batch], count)
 
 

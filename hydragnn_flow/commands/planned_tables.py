@@ -85,7 +85,7 @@ def plan_table(draws: Sequence[Simulated], site: Site, config: RunConfig) -> Tab
     ]
     if site.node.watts is not None:
         energy = [hour * site.node.watts / 1000 for hour in hours]
-        rows.append(("energy [kWh]", energy, number))
+        rows.append((r"energy of the GCDs, at most \[kWh]", energy, number))
     for name, values, told in rows:
         table.add_row(name, *map(told, _percentiles(values)))
     return table
@@ -93,7 +93,7 @@ def plan_table(draws: Sequence[Simulated], site: Site, config: RunConfig) -> Tab
 
 def nodes_table(on_nodes: Mapping[int, Simulated]) -> Table:
     """What half and twice the nodes would change."""
-    table = Table(title="With other numbers of nodes, everything taking the time expected")
+    table = Table(title="With other numbers of nodes, as the middle simulation")
     for column in ("nodes", "makespan", "node-hours", "GCDs idle"):
         table.add_column(column, justify="right")
     for nodes, found in sorted(on_nodes.items()):
@@ -147,11 +147,12 @@ def conclusions(
         "" if gain > _WORTH else "; they do not pay"
     )
     if site.node.watts is None:
-        yield f"energy is not known: {site.name} does not say what a node draws (`watts`)"
+        yield f"energy is not known: {site.name} does not say what its GCDs draw (`watts`)"
     if not is_calibrated:
         yield (
             f"no segment was ever measured on {site.name}: rates are guessed, and times may be off "
-            f"by more than the percentiles say; run some trials there first"
+            f"by more than the percentiles say; run `hydragnn-flow site check "
+            f"--calibrate` there first"
         )
 
 

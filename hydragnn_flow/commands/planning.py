@@ -121,7 +121,7 @@ def plan(
     ] = None,
     draws: Annotated[
         int, typer.Option("--draws", help="Simulations, in which trials take more or less.", min=3)
-    ] = 9,
+    ] = 5,
     queue_wait: QueueWait = 0.0,
     losses: Losses = 0.0,
     seed: Seed = 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -16,6 +16,7 @@ from hydragnn_flow.commands.console import console, say, short, using
 from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
+    from hydragnn_flow.campaign.calibration import Calibrated
     from hydragnn_flow.execution import Site
 
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
@@ -101,6 +102,13 @@ def check(
         Path | None,
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Train networks on a GCD for a minute; plans and campaigns then know its speed.",
+        ),
+    ] = False,
     **options: Any,
 ) -> None:
     """Start one block of a site and say, GCD by GCD, what a trial would find there.
@@ -123,12 +131,18 @@ def check(
             driver_log(directory, say),
             console.status("starting") as status,
         ):
-            reports, exchanges = check_site(loaded, directory / "parsl", store, status.update)
-        found = faults(loaded, reports, exchanges)
+            reports, exchanges, calibration = check_site(
+                *(loaded, directory / "parsl", store, status.update), calibrates=calibrate
+            )
+        found = faults(loaded, reports, exchanges, calibration)
         console.print(_report_table(reports))
         for one in exchanges:
             if "fault" not in one:
                 say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
+        if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
+            from hydragnn_flow.campaign.calibration import learn
+
+            console.print(_calibration_table(learn(loaded, networks)))
         for fault in found:
             say(fault)
         if found:
@@ -189,6 +203,18 @@ def _report_table(reports: list[dict[str, Any]]) -> Table:
         if addresses:
             row.append(report["address"])
         table.add_row(*row)
+    return table
+
+
+def _calibration_table(networks: Sequence[Calibrated]) -> Table:
+    """Predicted and measured times of training steps."""
+    table = Table(title=r"A training step \[s]", box=SIMPLE)
+    table.add_column("network")
+    for column in ("predicted before", "measured", "predicted after"):
+        table.add_column(column, justify="right")
+    for one in networks:
+        times = (f"{seconds:.3g}" for seconds in (one.before, one.measured, one.after))
+        table.add_row(f"{one.kind}, {one.hidden} features", *times)
     return table
 
 

@@ -68,7 +68,8 @@ class NodeOptions(Section):
     interface: str | None = None
     """Network interface of a node, if its name differs from the login node's."""
     watts: float | None = Field(default=None, gt=0)
-    """Power of a node at work [W], for the energy that `hydragnn-flow plan` expects."""
+    """Most power that all GCDs of a node draw together [W]: `hydragnn-flow plan` says the energy
+    that a campaign takes at most."""
 
     @field_validator("scratch")
     @classmethod

@@ -46,7 +46,7 @@ class Node:
     interface: str | None = None
     """Network interface on which the ranks of a gang meet; left to the system if not given."""
     watts: float | None = None
-    """Power of the node at work [W]; not known if not given."""
+    """Most power that all its GCDs draw together [W]; not known if not given."""
     cores_of_a_node: int | None = None
     """CPU cores of the node that trainers may use, to check the others against; unknown if not
     given."""

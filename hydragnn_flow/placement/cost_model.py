@@ -161,6 +161,20 @@ class Experience:
     process_gib: float
     """Most memory that a process takes before it has a model [GiB]."""
 
+    def after(self, earlier: Experience) -> Experience:
+        """This, after what was seen earlier, as far as that is not the same and still counts."""
+        segments = {kind: deque(several, WINDOW) for kind, several in self.segments.items()}
+        memory = {kind: deque(several, WINDOW) for kind, several in self.memory.items()}
+        _put_before(segments, earlier.segments)
+        _put_before(memory, earlier.memory)
+        repeats = [one for one in earlier.repeats if one not in self.repeats]
+        return Experience(
+            {kind: list(several) for kind, several in segments.items()},
+            {kind: list(several) for kind, several in memory.items()},
+            [*repeats, *self.repeats][-_REPEATS:],
+            min(self.process_gib, earlier.process_gib),
+        )
+
 
 @dataclass(frozen=True)
 class _Fits:

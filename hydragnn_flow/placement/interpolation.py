@@ -27,17 +27,26 @@ Array = NDArray[np.float64]
 FEWEST = 16
 """Networks of a family that are counted before any is interpolated."""
 TOLERANCE = 0.2
-"""Error of the logarithms that nine in ten networks keep when left out of the fit; experience
-corrects times by more than that."""
+"""Where not told otherwise; experience corrects times by more than that."""
 _AGAIN_AFTER = 1.25
 _REACH = 4.0
 _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
 class WorkInterpolation:
-    """Counts networks until it can interpolate them."""
+    """Counts networks until it can interpolate them.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tolerance
+        Error of the logarithms that nine in ten networks keep when left out of the fit.
+    beyond
+        How far beyond the sizes that were counted others are estimated, as a fraction of their
+        range.
+    """
+
+    def __init__(self, tolerance: float = TOLERANCE, beyond: float = 0.0) -> None:
+        self._tolerance, self._beyond = tolerance, beyond
         self._known: dict[str, Work] = {}
         self._families: dict[str, _Family] = {}
 
@@ -55,7 +64,7 @@ class WorkInterpolation:
         kind, sizes = _apart(shape)
         key = json.dumps([kind, sizes])
         if key not in self._known:
-            family = self._families.setdefault(kind, _Family())
+            family = self._families.setdefault(kind, _Family(self._tolerance, self._beyond))
             work = family.interpolate(np.array(sizes))
             if work is None:
                 work = count()
@@ -67,7 +76,8 @@ class WorkInterpolation:
 class _Family:
     """Networks that differ in their sizes alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, tolerance: float, beyond: float) -> None:
+        self._tolerance, self._beyond = tolerance, beyond
         self._sizes: list[list[float]] = []
         self._logs: list[list[float]] = []
         self._fitted = 0
@@ -80,11 +90,11 @@ class _Family:
         if len(self._sizes) >= max(FEWEST, _AGAIN_AFTER * self._fitted):
             self._fitted = len(self._sizes)
             fit = _Fit(np.array(self._sizes), np.array(self._logs))
-            self._fit = fit if fit.error <= TOLERANCE else None
+            self._fit = fit if fit.error <= self._tolerance else None
 
     def interpolate(self, sizes: Array) -> Work | None:
         """The work, or None if too little is known of such networks."""
-        if self._fit is None or not self._fit.covers(sizes):
+        if self._fit is None or not self._fit.covers(sizes, self._beyond):
             return None
         flops, moved, launches, activations, parameters = self._fit(sizes).tolist()
         return Work(flops, moved, round(launches), activations, parameters)
@@ -115,9 +125,10 @@ class _Fit:
             if error < self.error:
                 self.error, self._weights = error, weights
 
-    def covers(self, sizes: Array) -> bool:
-        """Whether no size is beyond those that were counted."""
-        return bool(np.all((self._low <= sizes) & (sizes <= self._high)))
+    def covers(self, sizes: Array, beyond: float) -> bool:
+        """Whether no size is far beyond those that were counted."""
+        far = beyond * (self._high - self._low)
+        return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
     def __call__(self, sizes: Array) -> Array:
         """The five numbers of the work."""

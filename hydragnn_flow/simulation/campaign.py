@@ -32,6 +32,8 @@ from hydragnn_flow.simulation.truth import DrawnTruth, EstimatedTruth, Truth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 _ON_VALIDATION = "val."
+# Fits of the sampler in a long simulated search.
+_FITS = 100
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,11 @@ def _expected(context: Context, run: RecordedRun, seed: int) -> Truth:
 def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
     """The campaign without what does not go in virtual time, or needs predictions."""
     search, ensemble = config.search, config.ensemble
-    if search.sampler == "auto":
-        search = search.model_copy(update={"sampler": "batched_tpe"})
+    if search.sampler in ("auto", "batched_tpe"):
+        # A fit of a thousand trials is like the next: each gives one in a hundred of them.
+        batch = max(1, search.trials // _FITS)
+        sampler = {"type": "batched_tpe", "batch_size": batch} if batch > 1 else "batched_tpe"
+        search = search.model_copy(update={"sampler": sampler})
     if ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
     return config.model_copy(update={"search": search, "ensemble": ensemble})

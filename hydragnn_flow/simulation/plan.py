@@ -23,6 +23,9 @@ from hydragnn_flow.simulation.truth import EstimatedTruth
 
 CONFIGURATIONS = 200
 """Configurations of a survey."""
+# A plan adds up thousands of networks, of which one may be off by more than where a campaign sends
+# it: it counts fewer of them.
+_TOLERANCE, _BEYOND = 0.7, 0.25
 
 
 class Quiet:
@@ -71,7 +74,7 @@ class Planner:
         self._config, self._site, self._store = config, site, store
         self._conditions, self._seed = conditions, seed
         self._experience: list[Experience] = list(CostFiles(site).read())
-        self._works = WorkInterpolation()
+        self._works = WorkInterpolation(_TOLERANCE, _BEYOND)
 
     @property
     def is_calibrated(self) -> bool:
@@ -89,16 +92,27 @@ class Planner:
             return survey(context, CONFIGURATIONS, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
-        """Simulations by how far trials are off together, and by the number of nodes."""
+        """Simulations by how far trials are off together, and by the number of nodes.
+
+        Of half and twice the nodes there is one each, which is drawn as the middle one is.
+
+        Parameters
+        ----------
+        view
+            Shows how many are done.
+        draws
+            Number of simulations with the nodes of the site.
+        """
         nodes = self._site.nodes
-        others = [n for n in (nodes // 2, nodes, 2 * nodes) if n >= 1]
+        others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
         quiet = Quiet(view, draws + len(others))
-        normal = NormalDist()
+        normal, middle = NormalDist(), draws // 2
         drawn = [
             self._play(quiet, self._site, normal.inv_cdf((draw + 0.5) / draws), draw)
             for draw in range(draws)
         ]
-        return drawn, {n: self._play(quiet, _with_nodes(self._site, n), 0.0, 0) for n in others}
+        on_nodes = {n: self._play(quiet, _with_nodes(self._site, n), 0.0, middle) for n in others}
+        return drawn, on_nodes | {nodes: drawn[middle]}
 
     def _play(self, view: Quiet, site: Site, off: float, draw: int) -> Simulated:
         seed = self._seed * 1_009 + draw

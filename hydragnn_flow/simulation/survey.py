@@ -53,10 +53,13 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=RandomSampler(seed=seed))
-    return [
-        _configuration(context, number, suggest(study.ask(), context.config.search.space))
-        for number in range(count)
-    ]
+    found = []
+    for number in range(count):
+        context.view.step("configurations", number, count)
+        parameters = suggest(study.ask(), context.config.search.space)
+        found.append(_configuration(context, number, parameters))
+    context.view.step("configurations", count, count)
+    return found
 
 
 def _configuration(context: Context, number: int, parameters: dict[str, Any]) -> Configuration:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import re
 from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from hypothesis import strategies as st
 from phase_cases import NODE, SITE, Campaign, FakePool, searched, well
 
 from hydragnn_flow.campaign import context as context_module
+from hydragnn_flow.campaign import cost_files
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.locks import Unlockable, locked
 from hydragnn_flow.placement import CostModel, Experience, Taken, Work
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -57,7 +61,67 @@ def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 def test_a_name_is_no_path() -> None:
     CostFiles(replace(SITE, name="../a b/c")).write(SEEN)
-    assert [path.name for path in site_file().parent.iterdir()] == [f"..-a-b-c-cpu-1-{TORCH}.json"]
+    name = f"..-a-b-c-cpu-1-{TORCH}.json"
+    assert {path.name for path in site_file().parent.iterdir()} == {name, f".{name}.lock"}
+
+
+def seen_by(kind: str) -> Experience:
+    return Experience({kind: [TAKEN]}, {kind: [1.0]}, [], 0.5)
+
+
+def write_many(kind: str) -> None:
+    """A campaign whose driver began when there was nothing, and that ends several times."""
+    for number in range(12):
+        CostFiles(SITE).write(seen_by(f"{kind}{number}"))
+
+
+def test_campaigns_that_end_at_once_keep_what_both_have_seen() -> None:
+    both = [
+        get_context("fork").Process(target=write_many, args=(kind,)) for kind in ("PNA", "EGNN")
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    (found,) = CostFiles(SITE).read()
+    names = {f"{kind}{number}" for kind in ("PNA", "EGNN") for number in range(12)}
+    assert set(found.segments) == set(found.memory) == names
+    assert all(several == [TAKEN] for several in found.segments.values())
+
+
+def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CostFiles(SITE).write(SEEN)
+    monkeypatch.setattr(cost_files, "_SECONDS_FOR_ANOTHER", 0.0)
+    with locked(site_file().with_name(f".{site_file().name}.lock"), 0.0):
+        CostFiles(SITE).write(seen_by("EGNN"))
+    (sentence,) = told(caplog)
+    assert "cannot be written (its lock is held)" in sentence
+    assert list(CostFiles(SITE).read()) == [SEEN]
+
+
+def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlockable(*_: Any) -> None:
+        raise Unlockable(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(cost_files, "locked", unlockable)
+    for kind in ("PNA", "EGNN"):
+        CostFiles(SITE).write(seen_by(kind))
+    (found,) = CostFiles(SITE).read()
+    assert set(found.segments) == {"PNA", "EGNN"}
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
+def test_what_another_has_seen_counts_once_and_before_mine(old: list[int], new: list[int]) -> None:
+    def of(numbers: list[int]) -> Experience:
+        several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
+        return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
+
+    mine, both = new[-16:], of(new).after(of(old))
+    expected = of([*(n for n in old if n not in mine), *mine][-16:])
+    assert both == expected
+    assert both.after(both) == both
 
 
 def test_nothing_is_there_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

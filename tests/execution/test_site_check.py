@@ -21,6 +21,8 @@ from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.site import guessed_gcd
+from hydragnn_flow.execution.site_check import check
+from hydragnn_flow.execution.site_check.calibration import run_calibration
 from hydragnn_flow.execution.site_check.check import faults
 from hydragnn_flow.execution.site_check.exchange import has_plugin, run_exchange
 from hydragnn_flow.execution.site_check.probe import run_probe
@@ -137,6 +139,25 @@ def test_two_gcds_exchange_data(tmp_path: Path) -> None:
         assert rank.result()["missing"] == ""
 
 
+def test_a_gcd_is_calibrated_by_segments() -> None:
+    """After the time there is, no other network is begun; the first is trained in any case."""
+    node = replace(NODE, gcds=("0",), cores=(CORE,))
+    (network,) = run_calibration(node, {"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
+    taken = network["taken"]
+    assert network["kind"] == "SchNet" and len(taken["work"]) == 5
+    assert 0 < taken["steps"] * taken["step_seconds"] < taken["seconds"]
+
+
+def test_a_gcd_that_cannot_be_calibrated_says_why() -> None:
+    node = replace(NODE, gcds=("0",), cores=(CORE,))
+    answer = run_calibration(node, {"device": "cuda", "threads": 1, "seconds": 0.0})
+    assert "fault" in answer
+    failed = {"kind": "MACE", "hidden": 512, "reason": "out_of_memory: 40 GiB"}
+    assert faults(site(GPUS), [gpu("a", "0")], [], answer) == [f"calibration: {answer['fault']}"]
+    (found,) = faults(site(GPUS), [gpu("a", "0")], [], {"networks": [failed]})
+    assert found == "calibration, MACE, 512 features: out_of_memory: 40 GiB"
+
+
 @pytest.fixture
 def one_core() -> Iterator[None]:
     """This machine as one with a single core, so that a check starts a single trainer process."""
@@ -152,9 +173,11 @@ def test_check_starts_workers_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, ["site", "check", "local"])
+    monkeypatch.setattr(check, "SECONDS", 0.0)
+    ran = CliRunner().invoke(app, ["site", "check", "local", "--calibrate"])
     assert ran.exit_code == 0, ran.output
-    assert "local is as it should be" in ran.output
+    assert "SchNet, 16 features" in ran.output and "local is as it should be" in ran.output
+    assert len([*Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost").glob("*.json")]) == 1
     assert list((tmp_path / "runs").iterdir()) == []
 
 

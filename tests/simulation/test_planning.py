@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
-from hydragnn_flow.commands.planned_tables import conclusions, duration
+from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_table
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
@@ -147,6 +147,7 @@ def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
     on = ("small.yaml", "--site", "frontier", "--nodes", "2")
     planned = invoke("plan", *on, "--store", str(store), "--draws", "3", "--node-hours", "5")
     assert "200 of 200 configurations" in planned and "5 node-hours are enough" in planned
+    assert "energy of the GCDs, at most [kWh]" in planned, "Frontier's GCDs have a published power"
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
     shutil.copytree(store, "runs/small/store.gs")
     said = invoke("simulate", *on)
@@ -160,3 +161,15 @@ def test_a_store_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     Path("small.yaml").write_text(yaml.safe_dump(CONFIG))
     with pytest.raises(Exception, match="is no GraphStore; prepare one or leave it out"):
         CliRunner().invoke(app, ["plan", "small.yaml", "--store", "."], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("watts", [None, 2125.0])
+def test_the_energy_is_that_of_gcds_at_full_power(watts: float | None, config: RunConfig) -> None:
+    """Four node-hours at 2.125 kW."""
+    site = replace(JOBS, node=replace(NODE, watts=watts))
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(plan_table([TOOK] * 3, site, config))
+    rows = [line for line in capture.get().splitlines() if "energy" in line]
+    assert len(rows) == (watts is not None)
+    assert all(line.count("8.5") == 3 for line in rows)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.site_check.calibration import SECONDS, run_calibration
 from hydragnn_flow.execution.site_check.exchange import run_exchange
 from hydragnn_flow.execution.site_check.probe import run_probe
 
@@ -24,8 +26,13 @@ SECONDS_FOR_THE_OTHERS = 120.0
 
 
 def check_site(
-    site: Site, directory: Path, store: Path | None, tell: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    site: Site,
+    directory: Path,
+    store: Path | None,
+    tell: Callable[[str], None],
+    *,
+    calibrates: bool = False,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """Start one block of a site, ask every GCD what it is, and give the block back.
 
     Parameters
@@ -38,6 +45,8 @@ def check_site(
         A store that every GCD is to read; none if not given.
     tell
         Called with a sentence about the progress.
+    calibrates
+        Whether the first GCD is to train networks for a minute.
 
     Returns
     -------
@@ -48,6 +57,9 @@ def check_site(
         ``between`` which GCDs, with the answer of
         :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two of the
         first node, where it has two, and two of different nodes, where two answered.
+    calibration : dict
+        Answer of :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` or a ``fault``;
+        empty if not asked for.
 
     Raises
     ------
@@ -79,7 +91,25 @@ def check_site(
             tell(f"{len(waiting)} of {here} nodes are being tried")
         reports = [report for task in asked for report in _answers(task)]
         exchanges = _exchanges(pool, site, directory, device, tell)
-    return sorted(reports, key=lambda report: report["host"]), exchanges
+        calibration = _calibration(pool, site, device, tell) if calibrates else {}
+    return sorted(reports, key=lambda report: report["host"]), exchanges, calibration
+
+
+def _calibration(
+    pool: Pool, site: Site, device: str, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Train networks on the first GCD of a node, the others idle."""
+    node, hosts = site.node, pool.hosts()
+    if not hosts:
+        return {"fault": "no node is there any more"}
+    request = {"device": device, "threads": node.cores_per_gcd, "seconds": SECONDS}
+    task = pool.submit(run_calibration, node, request, manager=hosts[0].name)
+    give_up = time.monotonic() + SECONDS + SECONDS_TO_ANSWER
+    while not task.done() and time.monotonic() < give_up:
+        wait([task], SECONDS_BETWEEN_CHECKS)
+        pool.update()
+        tell(f"a GCD trains networks, for about {SECONDS:.0f} s")
+    return _answer(task)
 
 
 def _exchanges(
@@ -129,14 +159,19 @@ def _answers(task: Future[Any]) -> list[dict[str, Any]]:
     return [{"host": "a node", "gcd": "", "fault": f"{type(error).__name__}: {error}"}]
 
 
-def faults(site: Site, reports: list[dict[str, Any]], exchanges: list[dict[str, Any]]) -> list[str]:
+def faults(
+    site: Site,
+    reports: list[dict[str, Any]],
+    exchanges: list[dict[str, Any]],
+    calibration: Mapping[str, Any] = MappingProxyType({}),
+) -> list[str]:
     """Differences between a site and its GCDs' reports, a sentence each.
 
     Parameters
     ----------
     site
         The machine.
-    reports, exchanges
+    reports, exchanges, calibration
         As :func:`check_site` returns them.
     """
     node, nodes = site.node, site.nodes // site.blocks
@@ -176,4 +211,9 @@ def faults(site: Site, reports: list[dict[str, Any]], exchanges: list[dict[str, 
                 "LD_LIBRARY_PATH, and so by slow sockets; load the module that has it, on Frontier "
                 "rccl-net-plugin"
             )
+    if "fault" in calibration:
+        found.append(f"calibration: {calibration['fault']}")
+    for one in calibration.get("networks", []):
+        if "reason" in one:
+            found.append(f"calibration, {one['kind']}, {one['hidden']} features: {one['reason']}")
     return found

@@ -1,0 +1,63 @@
+"""Calibration of a site: what its cost model makes of networks that were trained there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import CostModel, Taken, Work
+
+# Steps of a segment whose start does not count.
+_MANY = 10_000
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Time of a training step of a network."""
+
+    kind: str
+    """Message-passing type."""
+    hidden: int
+    before: float
+    """As it was predicted [s]."""
+    measured: float
+    """As it was [s]."""
+    after: float
+    """As it is predicted now [s]."""
+
+
+def learn(site: Site, networks: Sequence[Mapping[str, Any]]) -> list[Calibrated]:
+    """Add what networks took to the cost file of a site.
+
+    Parameters
+    ----------
+    site
+        Where they were trained.
+    networks
+        ``kind``, ``hidden`` and ``taken`` of each, as
+        :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` answers.
+    """
+    files = CostFiles(site)
+    model = CostModel(site.node.gcd, len(site.node.gcds))
+    for earlier in files.read():
+        model.recall(earlier)
+    trained = [(one["kind"], one["hidden"], _taken(one["taken"])) for one in networks]
+    before = [_step(model, kind, taken) for kind, _, taken in trained]
+    for kind, _, taken in trained:
+        model.observe(kind, taken)
+    files.write(model.experience())
+    return [
+        Calibrated(kind, hidden, expected, taken.step_seconds, _step(model, kind, taken))
+        for (kind, hidden, taken), expected in zip(trained, before, strict=True)
+    ]
+
+
+def _taken(values: Mapping[str, Any]) -> Taken:
+    return Taken(**{**values, "work": Work(*values["work"])})
+
+
+def _step(model: CostModel, kind: str, taken: Taken) -> float:
+    return model.estimate(kind, taken.work, _MANY).seconds / _MANY
