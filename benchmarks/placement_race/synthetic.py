@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,9 @@ SECONDS_TO_START = 2.0
 WIDEST = 32
 _SHORTEST, _LONGEST = 36.0, 3600.0
 _WIDTHS = (1, 2, 4, 8, 16, 32)
+# What a trial is known by.
+_NUMBER = "Training.Optimizer.learning_rate"
+CALM = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
 _ARCHITECTURE = {
     "mpnn_type": "SchNet",
     "hidden_dim": 8,
@@ -75,7 +78,7 @@ class Model:
     """Part of a GCD's time that each more of them loses."""
 
     @classmethod
-    def drawn(cls, seed: float, most_gib: float) -> Model:
+    def drawn(cls, seed: float, most_gib: float, slower: float = 1.0) -> Model:
         """The model of a trial, by a number that is its own."""
         chance = random.Random(seed)
         middle = math.log(math.sqrt(_SHORTEST * _LONGEST))
@@ -84,17 +87,22 @@ class Model:
         size = math.log(seconds / _SHORTEST) / math.log(_LONGEST / _SHORTEST)
         size = min(1.0, max(0.0, 0.6 * size + 0.4 * chance.random()))
         busy = min(0.97, max(0.05, 0.05 + 0.62 * size + chance.gauss(0, 0.1)))
-        return cls(seconds, most_gib**size, busy, 0.02 + 0.2 * (1 - busy) ** 2)
+        return cls(slower * seconds, most_gib**size, busy, 0.02 + 0.2 * (1 - busy) ** 2)
 
     @property
     def fewest(self) -> int:
         """GCDs that have its memory."""
         return next(width for width in _WIDTHS if self.memory_gib <= width * GCD_GIB)
 
-    def on(self, width: int) -> float:
-        """Time on a number of GCDs [s]."""
+    def on(self, width: int, batches: int = 1) -> float:
+        """Time on a number of GCDs, with so many batches in a step [s].
+
+        Where each GCD has a batch of its own, steps are fewer and as long; only gradients are to be
+        exchanged.
+        """
         within = 0.93 if width > GCDS_OF_A_NODE else 1.0
-        return self.seconds * (1 + self.serial * (width - 1)) / (width * within)
+        serial = self.serial if batches < width else 0.0
+        return self.seconds * (1 + serial * (width - 1)) / (width * within)
 
 
 class Foreseen:
@@ -103,14 +111,18 @@ class Foreseen:
     A trial's own time rules once it has been at work.
     """
 
-    def __init__(self, gcd: Gcd, most_gib: float, noise: float) -> None:
-        self.gcd, self._most, self._noise = gcd, most_gib, noise
+    def __init__(self, gcd: Gcd, most_gib: float, noise: float, slower: float = 1.0) -> None:
+        self.gcd, self._most, self._noise, self._slower = gcd, most_gib, noise, slower
         self._models: dict[float, Model] = {}
 
     def model(self, network: NetworkConfig) -> Model:
-        number = network.Training.Optimizer.learning_rate
+        return self.of({_NUMBER: network.Training.Optimizer.learning_rate})
+
+    def of(self, parameters: Mapping[str, Any]) -> Model:
+        """The model of a trial with some parameters."""
+        number = parameters[_NUMBER]
         if number not in self._models:
-            self._models[number] = Model.drawn(number, self._most)
+            self._models[number] = Model.drawn(number, self._most, self._slower)
         return self._models[number]
 
     @property
@@ -135,7 +147,7 @@ class Foreseen:
         wrong, wrong_busy = (math.exp(chance.gauss(0, self._noise)) for _ in range(2))
         if any(result.to_epoch > result.from_epoch for result in results):
             wrong = 1.0
-        seconds = model.on(width) * width * epochs / EPOCHS
+        seconds = model.on(width, batches) * width * epochs / EPOCHS
         return network, Estimate(
             seconds * wrong,
             model.memory_gib / width,
@@ -146,7 +158,7 @@ class Foreseen:
     def cost(self, rank: Rank) -> Cost:
         """What a segment really takes."""
         model = self.model(rank.spec.network)
-        epoch = model.on(rank.world) / EPOCHS
+        epoch = model.on(rank.world, rank.spec.batches) / EPOCHS
         memory = model.memory_gib / rank.world
         return Cost(SECONDS_TO_START, epoch, epoch / STEPS, STEPS, model.busy, memory)
 
@@ -156,7 +168,7 @@ class NoCurves:
 
     def errors(self, spec: SegmentSpec) -> list[float]:
         """Of each epoch."""
-        return [1.0] * EPOCHS
+        return [1.0] * spec.until_epoch
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,21 @@ class Ran:
     segments: int
 
 
-def campaign(
+@dataclass(frozen=True)
+class Stage:
+    """Simulated GCDs for these models, and a campaign that may run on them."""
+
+    context: Context
+    foreseen: Foreseen
+    workers: SimulatedWorkers
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Sends the campaign's segments to the GCDs."""
+        return Dispatch(self.context, self.workers)
+
+
+def staged(
     folder: Path,
     store: GraphStore,
     trials: int,
@@ -213,14 +239,18 @@ def campaign(
     *,
     noise: float = 0.2,
     share: int = 4,
-    resources: dict[str, Any] | None = None,
-) -> Ran:
-    """Run a search of these models to its end, in virtual time.
+    slower: float = 1.0,
+    widest: int = WIDEST,
+    conditions: Conditions = CALM,
+    sections: Mapping[str, Any] | None = None,
+    machine: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Set the stage for a campaign of these models.
 
     Parameters
     ----------
     folder
-        For the run directory.
+        For the run directory; one that is there is gone on with.
     store
         Which nobody reads.
     trials, gcds
@@ -231,8 +261,16 @@ def campaign(
         Deviation of the logarithms of estimated over true times, and of busy parts.
     share
         Segments that a GCD may have at a time.
-    resources
-        That section of the configuration.
+    slower
+        Time of the models over what it is otherwise.
+    widest
+        Most GCDs of a segment.
+    conditions
+        What the machine is like.
+    sections
+        Of the configuration.
+    machine
+        Facts of the site.
     """
     run = RunConfig.model_validate(
         {
@@ -241,32 +279,42 @@ def campaign(
                 "trials": trials,
                 "sampler": "random",
                 "rungs": "none",
-                "space": {"Training.Optimizer.learning_rate": {"float": [1e-5, 1e-2], "log": True}},
+                "space": {_NUMBER: {"float": [1e-5, 1e-2], "log": True}},
             },
-            "resources": resources or {},
+            **(sections or {}),
         }
     )
     directory = RunDirectory(folder)
     gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, share)
     node = Node(tuple(map(str, range(GCDS_OF_A_NODE))), gcd, 1, "hip")
-    site = Site("simulated", gcds // GCDS_OF_A_NODE, node, lambda directory: None)
+    facts = {"parsl_config": lambda directory: None, **(machine or {})}
+    site = Site("simulated", gcds // GCDS_OF_A_NODE, node, **facts)
+    directory.record_start(run)
+    clock = VirtualClock()
+    view = CampaignView(Console(quiet=True))
+    context = Context(run, site, directory, store, "token", view, clock)
+    foreseen = Foreseen(gcd, most_gib, noise, slower)
+    context.estimator = foreseen  # type: ignore[assignment]
+    for name in ("widest", "_most_batches"):
+        setattr(context, name, lambda network: min(widest, site.gcds_of_a_block))
+    workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), conditions, 0, 1e9)
+    return Stage(context, foreseen, workers)
+
+
+def campaign(
+    folder: Path, store: GraphStore, trials: int, gcds: int, most_gib: float, **changes: Any
+) -> Ran:
+    """Run a search of these models to its end, in virtual time; arguments as of :func:`staged`."""
     begin = time.process_time()
     with unsynced():
-        directory.record_start(run)
-        clock = VirtualClock()
-        view = CampaignView(Console(quiet=True))
-        context = Context(run, site, directory, store, "token", view, clock)
-        foreseen = Foreseen(gcd, most_gib, noise)
-        context.estimator = foreseen  # type: ignore[assignment]
-        context.widest = lambda network: WIDEST  # type: ignore[method-assign]
-        conditions = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
-        workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), conditions, 0, 1e9)
-        TrialPhase(context).run(Dispatch(context, workers))
+        stage = staged(folder, store, trials, gcds, most_gib, **changes)
+        TrialPhase(stage.context).run(stage.dispatch)
+    workers = stage.workers
     return Ran(
         workers.search_ended,
-        foreseen.models,
+        stage.foreseen.models,
         gcds,
         time.process_time() - begin,
         workers.gcds.busy / gcds / workers.search_ended,
-        sum(1 for _ in directory.results()),
+        sum(1 for _ in stage.context.directory.results()),
     )

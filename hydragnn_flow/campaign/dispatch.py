@@ -144,7 +144,7 @@ class Dispatch:
         Parameters
         ----------
         ready
-            Segments that could run.
+            Segments that could run, all of trials or all of members.
         most
             GCDs with nothing to do that may be given work.
         to_come
@@ -153,7 +153,8 @@ class Dispatch:
         fleet, now = self.fleet, self._clock.monotonic()
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
-            enough = 0.0 if to_come else SURELY_BEFORE * fleet.longest(now)
+            # Of their own kind: members that begin early are no reason for trials to take longer.
+            enough = 0.0 if to_come else SURELY_BEFORE * self.longest(ready[0].spec.kind)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most)
         for placement in placed:

@@ -1,0 +1,160 @@
+"""What comes of the GCDs' time: under a walltime, by the members, and in a whole campaign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from results import Line
+
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.phases import run_phases
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble.selection import Choice, Selection
+from hydragnn_flow.files import unsynced
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult
+from placement_race.synthetic import (
+    CALM,
+    EPOCHS,
+    GCDS_OF_A_NODE,
+    STEPS,
+    Foreseen,
+    Stage,
+    staged,
+)
+
+_TWICE = 2.0
+_WALLTIME = 7200.0
+_MEMBERS = 15
+# Time of the members where every GCD is used without a loss [s].
+_IDEAL = 3600.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many GCDs there are, and the campaign on them."""
+
+    nodes: int
+    trials: int
+    blocks: int = 1
+
+
+def walltime(folder: Path, store: GraphStore, held: Held) -> list[Line]:
+    """Trials of up to 2 h in batch jobs of 2 h, which wait for 10 min in the queue."""
+    with unsynced():
+        stage = staged(
+            folder,
+            store,
+            held.trials,
+            held.nodes * GCDS_OF_A_NODE,
+            56.0,
+            share=1,
+            slower=_TWICE,
+            conditions=replace(CALM, queue_seconds=600.0, node_seconds=30.0, losses=1e-3),
+            machine={"walltime": _WALLTIME, "blocks": held.blocks, "scheduler": "slurm"},
+        )
+        TrialPhase(stage.context).run(stage.dispatch)
+    kept = sum(_kept(stage.foreseen, result) for result in stage.context.directory.results())
+    what = f"{held.trials:,} trials of up to 2 h, {held.blocks} jobs of {held.nodes // held.blocks}"
+    return [
+        Line(
+            "walltime",
+            f"{what} nodes and 2 h each: GCD time that ended in kept training",
+            100 * kept / _held(stage),
+            "%",
+            at_least=85.0,
+        )
+    ]
+
+
+def members(folder: Path, store: GraphStore, nodes: int, *, per_gcd: bool) -> list[Line]:
+    """Members of a hundredfold cost, from scratch, on nodes that are held until the last ends."""
+    sections: dict[str, Any] = {
+        "ensemble": {"size": _MEMBERS, "epochs": EPOCHS, "start": "scratch"},
+        "resources": {"batch_per_gcd": per_gcd},
+    }
+    gcds = nodes * GCDS_OF_A_NODE
+    with unsynced():
+        # Trials whose times are spread evenly over the whole range, as far as 400 can be.
+        search = staged(folder, store, 400, 512, 56.0, sections=sections)
+        trials = TrialPhase(search.context).run(search.dispatch)
+
+        def seconds_of(trial: TrialRecord) -> float:
+            return search.foreseen.of(trial.parameters).seconds
+
+        by_time = sorted(trials, key=seconds_of)
+        places = [round(k * (len(by_time) - 1) / (_MEMBERS - 1)) for k in range(_MEMBERS)]
+        line = [Choice(by_time[place].number, 0, "") for place in places]
+        stage = staged(
+            folder,
+            store,
+            400,
+            gcds,
+            56.0,
+            share=1,
+            widest=gcds if per_gcd else 32,
+            slower=_IDEAL * gcds / sum(map(seconds_of, (by_time[place] for place in places))),
+            sections=sections,
+        )
+        MemberPhase(stage.context, Selection(line, []), trials).run(stage.dispatch)
+    found = [one for one in stage.context.directory.results() if one.kind == "member"]
+    work = sum(_trained(one) * stage.foreseen.of(one.parameters).seconds for one in found)
+    seconds = stage.workers.ended
+    batch = "a batch of each GCD" if per_gcd else "one batch, at most 32 GCDs"
+    what = f"{_MEMBERS} members on {nodes:,} nodes, {batch}"
+    return [
+        Line(
+            "members",
+            f"{what}: GCD time at work",
+            100 * stage.workers.gcds.occupied / gcds / seconds,
+            "%",
+            at_least=90.0,
+        ),
+        Line("members", f"{what}: of that on one GCD", 100 * work / gcds / seconds, "%"),
+    ]
+
+
+def whole(folder: Path, store: GraphStore, held: Held) -> list[Line]:
+    """Search and ensemble on nodes that are held from the first segment to the last."""
+    sections = {
+        "ensemble": {"size": _MEMBERS, "epochs": 3 * EPOCHS, "strategy": "top"},
+        "resources": {"batch_per_gcd": True},
+    }
+    with unsynced():
+        gcds = held.nodes * GCDS_OF_A_NODE
+        stage = staged(folder, store, held.trials, gcds, 56.0, widest=64, sections=sections)
+        run_phases(stage.context, lambda: stage.workers)
+    workers = stage.workers
+    what = f"search of {held.trials:,} trials and {_MEMBERS} members on {held.nodes} nodes"
+    total = gcds * workers.ended
+    return [
+        Line(
+            "campaign",
+            f"{what}: GCD time at work",
+            100 * workers.gcds.occupied / total,
+            "%",
+            at_least=85.0,
+        ),
+        Line("campaign", f"{what}: GCD time computing", 100 * workers.gcds.busy / total, "%"),
+        Line("campaign", f"{what}: time until the search ends", workers.search_ended, "s"),
+        Line("campaign", f"{what}: time until all ends", workers.ended, "s"),
+    ]
+
+
+def _trained(result: SegmentResult) -> float:
+    """What a segment has added to what is kept, as part of a trial's training."""
+    return result.steps / STEPS / EPOCHS
+
+
+def _kept(foreseen: Foreseen, result: SegmentResult) -> float:
+    """GCD time of that [s]."""
+    width = len(result.gcds) or 1
+    return _trained(result) * foreseen.of(result.parameters).on(width, result.batches) * width
+
+
+def _held(stage: Stage) -> float:
+    """GCD time of all batch jobs [s]."""
+    return stage.workers.blocks.node_seconds * GCDS_OF_A_NODE
