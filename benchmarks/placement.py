@@ -4,10 +4,13 @@
     python benchmarks/placement.py --only cost
 
 `cost` trains real steps of networks of all types on this machine: how far the cost model is off.
-All other rows are simulated: the search, the placer and the driver's loop are real, and trials of
-known cost, a hundredfold apart, take the time of a virtual clock. Estimates are off by 20 %. The
-bound of a row is the least time that any schedule takes; beside it stands the time of a trial after
-the other on a node each, as HydraGNN's examples run them. `decision` times the placer alone.
+`planned` runs real campaigns on two slots of it, beside the plans that were made before.
+
+In `makespan`, `walltime`, `members` and `campaign` the search, the placer and the driver's loop are
+real, and trials of known cost, a hundredfold apart, take the time of a virtual clock. Estimates are
+off by 20 %. The bound of a row is the least time that any schedule takes; beside it stands the time
+of a trial after the other on a node each, as HydraGNN's examples run them. `decision` times the
+placer alone.
 """
 
 from __future__ import annotations
@@ -20,17 +23,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from placement_race import synthetic
+from placement_race import planned, synthetic
+from placement_race.campaigns import Held, members, walltime, whole
 from placement_race.cost import cost
 from placement_race.networks import Settings as CostSettings
 from results import Line, Run, missed, table_of
 from rich.console import Console
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placeable, place
 
-ROWS = ("cost", "makespan", "decision")
+ROWS = ("cost", "makespan", "walltime", "members", "campaign", "decision", "planned")
 MEASURES = [
     "benchmarks/placement.py",
     "benchmarks/placement_race",
@@ -67,8 +71,14 @@ class Settings:
         Case("20,000 trials on 2,048 GCDs, to 200 GB", 20_000, 2_048, 200.0, "fewest", 1.25, 2.5),
         Case("20,000 trials on 65,536 GCDs", 20_000, 65_536, 200.0, "any", 1.15, 1.3),
     )
+    walltime: Held = Held(64, 4_000, 4)
+    members: tuple[int, ...] = (4, 16, 64, 2_560)
+    """Nodes."""
+    campaign: Held = Held(128, 16_000)
     decision: tuple[int, int] = (65_536, 20_000)
     """GCDs, and segments that are ready."""
+    planned: tuple[int, int] = (3, 40)
+    """Campaigns, and trials of each."""
 
 
 QUICK = Settings(
@@ -76,14 +86,18 @@ QUICK = Settings(
         Case("200 trials on 32 GCDs", 200, 32, 56.0, "fewest", 1.25, 2.5),
         Case("200 trials on 640 GCDs", 200, 640, 200.0, "any", 1.15, 1.3),
     ),
+    Held(4, 100, 2),
+    (4,),
+    Held(4, 200),
     (512, 200),
+    (1, 6),
 )
 
 
-def makespans(folder: Path, cases: tuple[Case, ...], say: Callable[[str], None]) -> list[Line]:
+def makespans(
+    folder: Path, store: GraphStore, cases: tuple[Case, ...], say: Callable[[str], None]
+) -> list[Line]:
     """Simulated campaigns beside their bounds and beside a node for each trial."""
-    data = DataConfig.model_validate(synthetic.CONFIG["data"])
-    store = prepare_store(data, 4.0, None, 0, folder / "store.gs")
     lines = []
     for number, case in enumerate(cases):
         say(case.what)
@@ -185,10 +199,22 @@ def main(
         folder = Path(name).resolve()
         if "cost" in (only or ROWS):
             lines += cost(folder, CostSettings(seed=2), say)
+        data = DataConfig.model_validate(synthetic.CONFIG["data"])
+        store = prepare_store(data, 4.0, None, 0, folder / "store.gs")
         if "makespan" in (only or ROWS):
-            lines += makespans(folder, settings.cases, say)
+            lines += makespans(folder, store, settings.cases, say)
+        if "walltime" in (only or ROWS):
+            lines += walltime(folder / "walltime", store, settings.walltime)
+        for nodes in settings.members if "members" in (only or ROWS) else ():
+            for per_gcd in (True, False):
+                run_directory = folder / f"members{nodes}{per_gcd}"
+                lines += members(run_directory, store, nodes, per_gcd=per_gcd)
+        if "campaign" in (only or ROWS):
+            lines += whole(folder / "campaign", store, settings.campaign)
         if "decision" in (only or ROWS):
             lines += decisions(*settings.decision)
+        if "planned" in (only or ROWS):
+            lines += planned.lines(folder / "planned", say, *settings.planned)
     result = run.end(
         [table_of(lines)],
         remarks=[missed(lines)],

@@ -22,7 +22,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 def test_few_trials_use_many_gcds(tmp_path: Path, store: GraphStore) -> None:
     """A GCD each, they would wait for the longest; and what comes first is always the same."""
     trials, gcds = 40, 256
-    fixed = synthetic.campaign(tmp_path / "fixed", store, trials, gcds, 56.0, resources={"gcds": 1})
+    fixed = synthetic.campaign(
+        tmp_path / "fixed", store, trials, gcds, 56.0, sections={"resources": {"gcds": 1}}
+    )
     free, again = (
         synthetic.campaign(tmp_path / name, store, trials, gcds, 56.0) for name in ("a", "b")
     )

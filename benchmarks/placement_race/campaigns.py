@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from results import Line
 
@@ -33,8 +33,7 @@ _MEMBERS = 15
 _IDEAL = 3600.0
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """How many GCDs there are, and the campaign on them."""
 
     nodes: int
@@ -111,7 +110,8 @@ def members(folder: Path, store: GraphStore, nodes: int, *, per_gcd: bool) -> li
             f"{what}: GCD time at work",
             100 * stage.workers.gcds.occupied / gcds / seconds,
             "%",
-            at_least=90.0,
+            # What a batch of 256 graphs keeps from being wide is no matter of placing.
+            at_least=90.0 if per_gcd else None,
         ),
         Line("members", f"{what}: of that on one GCD", 100 * work / gcds / seconds, "%"),
     ]

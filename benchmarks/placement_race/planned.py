@@ -1,13 +1,15 @@
 """Plans beside the campaigns that follow them: really trained on this machine, on two CPU slots.
 
 A first campaign of few trials measures the machine, as a user's first would. Each plan knows what
-was measured before it.
+was measured before it. Each campaign stands beside what no schedule of its own segments is shorter
+than, and beside trials that begin in the order in which they were asked for.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation import Conditions, Planner
 
 _NETWORK = {
@@ -68,7 +71,7 @@ def lines(
         Trials of each.
     """
     site = _slots(load_site("local"))
-    within, errors, spreads = 0, [], []
+    within, errors, spreads, bounds, in_order = 0, [], [], [], []
     with _cache_in(folder / "cache"):
         say(f"a first campaign of {_FIRST} trials")
         _run(_config("first", _FIRST, 0), site, folder / "first")
@@ -76,8 +79,11 @@ def lines(
             config = _config(f"campaign{number}", trials, number)
             low, middle, high, spread = _planned(config, site, folder / f"{number}.gs")
             say(f"campaign {number}: planned {low:.0f} to {high:.0f} s, median {middle:.0f} s")
-            took = _run(config, site, folder / str(number))
+            results = _run(config, site, folder / str(number))
+            took = max(r.ended for r in results) - min(r.started for r in results)
             say(f"campaign {number}: took {took:.0f} s")
+            bounds.append(took / _bound(results))
+            in_order.append(_in_order(results) / took)
             within += low <= took <= high
             errors.append(abs(middle / took - 1))
             spreads.append(spread)
@@ -97,7 +103,47 @@ def lines(
             "%",
             at_most=20.0,
         ),
+        Line(
+            "slots",
+            f"the same campaigns on {_SLOTS} slots: makespan",
+            float(np.median(bounds)),
+            "of the bound",
+            at_most=1.15,
+            spread=(min(bounds), max(bounds)),
+        ),
+        Line(
+            "slots",
+            "their segments, first come first served: makespan over ours",
+            float(np.median(in_order)),
+            "times",
+            spread=(min(in_order), max(in_order)),
+        ),
     ]
+
+
+def _slot_seconds(results: Sequence[SegmentResult]) -> dict[tuple[str, int], float]:
+    """Time of each trial and member on its slots, added up [s]."""
+    found: dict[tuple[str, int], float] = {}
+    for one in results:
+        name = one.kind, one.number
+        found[name] = found.get(name, 0.0) + (one.ended - one.started) * max(1, len(one.gcds))
+    return found
+
+
+def _bound(results: Sequence[SegmentResult]) -> float:
+    """Time that the segments take at least, whatever the order [s]: all slots always at work."""
+    return sum(_slot_seconds(results).values()) / _SLOTS
+
+
+def _in_order(results: Sequence[SegmentResult]) -> float:
+    """Time of the trials in the order of their numbers, a slot each, then of the members [s]."""
+    taken, end = _slot_seconds(results), 0.0
+    for kind in ("trial", "member"):
+        free = [end] * _SLOTS
+        for name in sorted(name for name in taken if name[0] == kind):
+            heapq.heapreplace(free, free[0] + taken[name])
+        end = max(free)
+    return end
 
 
 def _planned(config: RunConfig, site: Site, path: Path) -> tuple[float, float, float, float]:
@@ -111,11 +157,10 @@ def _planned(config: RunConfig, site: Site, path: Path) -> tuple[float, float, f
     return low, middle, high, max(seconds) / min(seconds)
 
 
-def _run(config: RunConfig, site: Site, path: Path) -> float:
-    """Time of a campaign from the start of its first segment to the end of its last [s]."""
+def _run(config: RunConfig, site: Site, path: Path) -> list[SegmentResult]:
+    """Run a campaign; returns its segments."""
     run_campaign(config, site, path, CampaignView(Console(quiet=True)))
-    results = list(RunDirectory(path).results())
-    return max(r.ended for r in results) - min(r.started for r in results)
+    return list(RunDirectory(path).results())
 
 
 def _config(name: str, trials: int, seed: int) -> RunConfig:

@@ -78,9 +78,10 @@ def widened(
         options = may_be.setdefault(place, shapes(ready[place]))
         if level + 1 == len(options):
             break
-        left -= options[level + 1].width - options[level].width
-        if left < 0:
-            break
+        more = options[level + 1].width - options[level].width
+        if more > left:
+            continue
+        left -= more
         taken[place] = level + 1
         heapq.heappush(last, (-options[level + 1].seconds, place, level + 1))
     return [
