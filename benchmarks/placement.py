@@ -35,6 +35,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placeable, place
 
 ROWS = ("cost", "makespan", "walltime", "members", "campaign", "decision", "planned")
+WALLTIME, CAMPAIGN = Held(64, 4_000, 4), Held(128, 16_000)
 MEASURES = [
     "benchmarks/placement.py",
     "benchmarks/placement_race",
@@ -71,10 +72,10 @@ class Settings:
         Case("20,000 trials on 2,048 GCDs, to 200 GB", 20_000, 2_048, 200.0, "fewest", 1.25, 2.5),
         Case("20,000 trials on 65,536 GCDs", 20_000, 65_536, 200.0, "any", 1.15, 1.3),
     )
-    walltime: Held = Held(64, 4_000, 4)
+    walltime: Held = WALLTIME
     members: tuple[int, ...] = (4, 16, 64, 2_560)
     """Nodes."""
-    campaign: Held = Held(128, 16_000)
+    campaign: Held = CAMPAIGN
     decision: tuple[int, int] = (65_536, 20_000)
     """GCDs, and segments that are ready."""
     planned: tuple[int, int] = (3, 40)
