@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -79,6 +80,7 @@ class Estimator:
         self._config, self._store, self._device = config, store, device
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
         self._works = works or WorkInterpolation()
+        self._counted: tuple[tuple[Any, ...], Work] | None = None
         train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
         self._sizes = {
@@ -250,6 +252,14 @@ class Estimator:
 
         ``steps`` is the number of steps in an epoch.
         """
+        training = network.Training
+        of = network.Architecture, training.precision, training.conv_checkpointing, steps
+        # One network is asked about on several numbers of GCDs in turn.
+        if self._counted is None or self._counted[0][0] is not of[0] or self._counted[0] != of:
+            self._counted = of, self._another_step_work(network, steps)
+        return self._counted[1]
+
+    def _another_step_work(self, network: NetworkConfig, steps: int) -> Work:
         sizes = self._store.manifest.splits[TRAIN]
         batch = {
             "atoms": -(-sizes.atoms // steps),

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_REMEMBERED = 10_000
 _MOST_ITERATIONS = 20
 _CONVERGED = 1e-4
 # Longest step of a logarithm in one iteration.
@@ -112,10 +113,21 @@ class Regression:
         # In units of the noise, which scales with it in the posterior.
         self._precision = (prior.noise / np.array(deviations)) ** 2
         self._values = np.zeros(len(deviations))
+        self._known: dict[Case, Expected] = {}
         self._fit(seen)
 
     def expect(self, case: Case) -> Expected:
-        """Predict the time of a case."""
+        """Predict the time of a case.
+
+        What is ready is asked about again at every turn, so that the last answers are kept.
+        """
+        if case not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[case] = self._expect(case)
+        return self._known[case]
+
+    def _expect(self, case: Case) -> Expected:
         table = self._table([case])
         rows, log, parts = self._linear(*table)
         spread = 1 + float(rows[0] @ self._covariance @ rows[0])

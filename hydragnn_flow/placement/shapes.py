@@ -47,8 +47,9 @@ def widened(
 ) -> list[Segment]:
     """Let segments have more GCDs than one, so that the last of them ends as early as it can.
 
-    Again and again the segment that would end last gets its next larger number of GCDs. Once it can
-    have no more, the others keep what they have: it would be the last in any case.
+    Again and again the segment that would end last gets its next larger number of GCDs. Where too
+    few are left for that, the next to last does: it leaves its GCDs to the last the earlier. Once
+    the last can have no more, the others keep what they have: it would be so in any case.
 
     Parameters
     ----------

@@ -17,6 +17,7 @@ from phase_cases import (
     member_phase,
     micro_batches,
     run,
+    trained,
     well,
 )
 
@@ -24,6 +25,7 @@ from hydragnn_flow.campaign.context import LEAST_STEPS, Context
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 PER_GCD = {"batch_per_gcd": True}
 SPACE: dict[str, Any] = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
@@ -54,9 +56,16 @@ def test_members_have_a_batch_of_each_of_their_gcds(campaign: Campaign) -> None:
     trials, pools = run(campaign(**SMALL), well)
     assert {spec.batches for spec in pools.sent} == {1}, "trials are compared with each other"
     context = on_slow_gcds(campaign(**SMALL))
-    pools = FakePool(well, nodes=3)
-    members = member_phase(context, trials[:2]).run(pools)
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return replace(well(spec), graphs_per_step=1.0 * spec.batches, learning_rate=0.01)
+
+    pools = FakePool(machine, nodes=3)
+    members = trained(member_phase(context, trials[:2]), pools)
     assert all(not one.reason for one in members)
+    batches = {spec.number: spec.batches for spec in pools.sent}
+    assert {one.member: one.graphs_per_step for one in members} == batches
+    assert {one.learning_rate for one in members} == {0.01}
     assert {rank.spec.batches for rank in pools.ranks if rank.world == 4} == {4}
     assert all(rank.spec.batches == rank.world for rank in pools.ranks)
     recorded = [one for one in context.directory.results() if one.kind == "member"]
@@ -67,7 +76,7 @@ def test_without_it_no_segment_has_more_than_one(campaign: Campaign) -> None:
     changes = {**SMALL, "resources": {}, "training": {"batch_size": 16}}
     trials, _ = run(campaign(**changes), well)
     pools = FakePool(well, nodes=3)
-    member_phase(on_slow_gcds(campaign(**changes)), trials[:2]).run(pools)
+    trained(member_phase(on_slow_gcds(campaign(**changes)), trials[:2]), pools)
     assert max(rank.world for rank in pools.ranks) > 1
     assert {rank.spec.batches for rank in pools.ranks} == {1}
 

@@ -72,14 +72,18 @@ def test_segments_are_widened_so_that_the_last_ends_early(
     assert all(one.width <= most for one in widest)
     last = max(one.seconds for one in widest)
     assert last <= max(one.seconds for one in ready)
-    # Nothing was spent on what would have ended before the last anyway.
+    left = gcds - sum(one.width for one in widest)
     for one in found:
         steps = [shape.seconds for shape in reversed(one.shapes())]
-        assert len(steps) == 1 or steps[-2] >= last
+        # It was the last one when it was given more, but for those that there was too little for.
+        longer = [other for other in widest if len(steps) > 1 and other.seconds > steps[-2]]
+        assert all(left < other.width for other in longer)
     # The last could not have more: of its own, or because of the others.
     slowest = max(widest, key=lambda one: one.seconds)
-    left = gcds - sum(one.width for one in widest)
     assert slowest.width == most or left < slowest.width
+    # Nor could others, where the last may have more once these have ended.
+    full = any(one.width == most for one in widest)
+    assert full or all(left < one.width for one in widest)
     assert widened(ready, gcds, shapes_up_to(most)) == found
 
 
@@ -154,7 +158,8 @@ def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
         best = remaining * (1 - min(scale.values()))
         assert best >= max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining)
     if chosen:
-        assert max(lengths) == max(one.remaining(NOW) for one in chosen)
+        longest = max(one.remaining(NOW) for one in chosen)
+        assert longest == pytest.approx(max(lengths))
     assert to_place_anew(residents, times_of, fleet, NOW) == chosen
     assert to_place_anew(residents, times_of, fleet, NOW - 1) == [], "they have just begun"
 
