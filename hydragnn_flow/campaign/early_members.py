@@ -26,8 +26,9 @@ from hydragnn_flow.segment import SegmentResult
 MOST_UNDECIDED = 0.1
 # Least time to the expected end of the last trial from which it is worth while [s].
 LEAST_TIME = 60.0
-# Time between two looks [s].
-SECONDS_BETWEEN_LOOKS = 10.0
+# Least time between two looks [s], and over the time that the last one took: it may have read the
+# predictions of the best trials.
+SECONDS_BETWEEN_LOOKS, BETWEEN_LOOKS = 10.0, 20.0
 _logger = logging.getLogger(__name__)
 
 
@@ -51,7 +52,7 @@ class EarlyMembers:
         self._failed: set[int] = set()
         self._selection = Selection([], [])
         self._ended: set[int] = set()
-        self._looked = -math.inf
+        self._next_look = -math.inf
 
     def begin(self, dispatch: Dispatch, search: Search) -> None:
         """Begin members on idle GCDs, and stop those that would be chosen no more.
@@ -59,10 +60,13 @@ class EarlyMembers:
         To be called where no segment of a trial is ready.
         """
         now = self._context.clock.monotonic()
-        if now - self._looked < SECONDS_BETWEEN_LOOKS or not self._is_time(dispatch, search):
+        if now < self._next_look or not self._is_time(dispatch, search):
             return
-        self._looked = now
-        records = search.records
+        self._look(dispatch, search.records)
+        after = self._context.clock.monotonic()
+        self._next_look = after + max(SECONDS_BETWEEN_LOOKS, BETWEEN_LOOKS * (after - now))
+
+    def _look(self, dispatch: Dispatch, records: Sequence[TrialRecord]) -> None:
         selection = self._choose(records)
         wanted = numbered(self._context, selection)
         wanted = {number: wanted[number] for number in [*wanted][: len(selection.chosen)]}

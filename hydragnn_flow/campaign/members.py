@@ -104,6 +104,7 @@ class MemberPhase:
         at_work = {task.spec.number: task for task in dispatch.tasks("member")}
         self._dropped = at_work.keys() - {*self._asked}
         dispatch.stop([at_work[k] for k in self._dropped])
+        self._drop_others()
         ready = [self._task(k) for k in self._asked if k not in self._ended.keys() | at_work]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before
@@ -137,7 +138,7 @@ class MemberPhase:
 
     def _drop_others(self) -> None:
         """Take away what members have left that began early and were not chosen."""
-        for k in {*range(len(self._selection.early))} - {*self._asked}:
+        for k in {*range(len(self._selection.early))} - {*self._asked} - self._dropped:
             shutil.rmtree(self._folder(k), ignore_errors=True)
 
     def _miss_checkpoints(self) -> None:

@@ -76,9 +76,11 @@ def stage_of(run_directory: Path) -> Stage:
     trials, results = read_trials(directory.path), list(directory.results())
     size = _integer(values, "ensemble", "size")
     ends = {r.number: r.status for r in results if r.kind == "member"}
-    trained = sorted(number for number, status in ends.items() if status == "ok")
+    # Of one that began early and was not chosen nothing is left.
+    folder = directory.ensemble / "members"
+    trained = sorted(k for k, end in ends.items() if end == "ok" and (folder / str(k)).exists())
     failed = sorted(member.member for member in failed_members(directory.ensemble))
-    begun = _begun(directory.ensemble / "members")
+    begun = _begun(folder)
     planned = _integer(values, "search", "trials")
     searching = any(trial.state == "running" for trial in trials)
     over = planned and len(trials) >= planned

@@ -176,6 +176,9 @@ def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Pa
     (members.parent / "selection.json").write_text(json.dumps({"failed": failed}))
     assert "phase: members: 1 of 3 are trained, 0 in training, 1 failed" in shown(made.directory)
     (made.directory / "segments.jsonl").write_text("".join(lines))
+    # One that began early and was not chosen has left nothing but its record.
+    assert "phase: members: 2 of 3 are trained" in shown(made.directory)
+    (members / "2").mkdir()
     assert "phase: calibration and test: all 3 members are trained" in shown(made.directory)
 
 
