@@ -21,7 +21,7 @@ from hydragnn_flow.ensemble.selection import Early, Selection
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.segment import SegmentResult
 
-# Trials at work, as a part of all, from which members begin: so many of them may take the place of
+# Part of all trials that may be at work when members begin: as many may yet take the place of
 # one that was chosen without them.
 MOST_UNDECIDED = 0.1
 # Least time to the expected end of the last trial from which it is worth while [s].
