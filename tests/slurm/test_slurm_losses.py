@@ -14,9 +14,10 @@ from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 pytestmark = pytest.mark.slurm
 
 GANG = 4
-# GCDs of each trial. Those of one GCD fill the node that comes first; on two, they might take one
-# of each block, whichever comes first, and leave no block to the gang while they stand still.
-WIDTHS = (1, 1, GANG, 1)
+# GCDs of each trial. The gang is asked for first: it has the block of which both nodes come first,
+# and the others fill a node. Asked for after one of them, it might wait for that one's block while
+# the rest take a node of the other, and they all stand still.
+WIDTHS = (GANG, 1, 1, 1)
 GCDS_OF_A_NODE = WIDTHS.count(1)
 TRIALS, EPOCHS = len(WIDTHS), 120
 # Between noticing a loss and going on elsewhere.
@@ -36,10 +37,7 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 
 @contextmanager
 def a_gang_and_others(campaign: Campaign) -> Iterator[tuple[dict[str, set[int]], str]]:
-    """Hold all trials while they train; who works where, and a node of the gang.
-
-    The gang has a block of its own, as the others have a node of the first block.
-    """
+    """Hold all trials while they train; who works where, and a node of the gang."""
     with campaign.held(TRIALS) as held:
         at_work = {node: set(campaign.at_work()[node]) for node in held}
         yield at_work, next(node for node, there in at_work.items() if WIDTHS.index(GANG) in there)
