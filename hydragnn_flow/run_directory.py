@@ -16,7 +16,9 @@ import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
+from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
+from hydragnn_flow.ensemble.failed_members import SELECTION
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
@@ -62,6 +64,17 @@ class RunDirectory:
         """Whether the search has begun; its study may be lost, and is then made anew."""
         return any(is_there(path) for path in (self.journal, self.segments, self.path / "trials"))
 
+    @property
+    def has_members(self) -> bool:
+        """Whether the members of the ensemble are chosen; some may begin before."""
+        if not self.ensemble.exists():
+            return False
+        try:
+            content = read_json(self.ensemble / SELECTION)
+        except InputError:  # it is lost, or was never needed
+            return True
+        return bool(content.get("chosen", True))
+
     def warm_start(self) -> tuple[Path, ...]:
         """Earlier searches that the study began with."""
         return tuple(map(Path, self._recorded()["search"]["warm_start"]))
@@ -99,7 +112,7 @@ class RunDirectory:
                 f"{self.path}: is not empty and not the directory of a run; choose another with "
                 f"--run-dir"
             )
-        if self.ensemble.exists():
+        if self.has_members:
             free = {"data.path", "search.warm_start"}
             if self.is_extended(config):
                 free |= {"search.trials", *_OF_THE_ENSEMBLE}
@@ -122,7 +135,7 @@ class RunDirectory:
 
     def _changeable(self, key: str) -> str:
         """What can be changed once members are chosen, where one of their keys was."""
-        if key not in _OF_THE_ENSEMBLE or not self.ensemble.exists():
+        if key not in _OF_THE_ENSEMBLE or not self.has_members:
             return ""
         if self.summary.exists():
             return "of a finished ensemble no key can be changed, unless search.trials is raised; "
@@ -135,7 +148,15 @@ class RunDirectory:
     def is_extended(self, config: RunConfig) -> bool:
         """Whether more trials are asked for than those the ensemble was chosen from."""
         before = self._recorded().get("search", {})
-        return self.ensemble.exists() and config.search.trials > before.get("trials", math.inf)
+        return self.has_members and config.search.trials > before.get("trials", math.inf)
+
+    def is_for_another_ensemble(self, config: RunConfig) -> bool:
+        """Whether members that began before the search was over are of another ensemble."""
+        if not self.ensemble.exists() or self.has_members:
+            return False
+        free = {*_resolved(config), *_OF_THE_FINISH} - {"ensemble"}
+        before = _with_defaults(self._recorded())
+        return _first_difference(before, _resolved(config), "", free) is not None
 
     def is_complete(self, config: RunConfig) -> bool:
         """Whether there is nothing left to do."""

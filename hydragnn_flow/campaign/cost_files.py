@@ -63,32 +63,39 @@ class CostFiles:
         if run_directory is not None:
             self._paths.append(run_directory / FILE)
         self._failed: set[Path] = set()
+        # What is no news to a file: it has been there, or was read from another.
+        self._known: dict[Path, list[Experience]] = {}
 
-    def read(self) -> Iterator[Experience]:
+    def read(self) -> list[Experience]:
         """What the files that are of use have; the user is told of any other."""
+        read: list[Experience] = []
         for path in self._paths:
             found = self._found(path)
             if isinstance(found, Experience):
-                yield found
+                read.append(found)
             elif found:
                 told = "%s: %s; it is ignored, and costs are learned anew"
                 tell(_logger, told, path, found)
+        self._known = dict.fromkeys(self._paths, read)
+        return read
 
     def write(self, experience: Experience) -> None:
-        """Add to the files; the user is told once of one that cannot be written.
+        """Add what is new to the files; the user is told once of one that cannot be written.
 
-        What another campaign has put there meanwhile stays, as far as it still counts.
+        What another campaign has put there meanwhile is older than that, and newer than all else.
         """
         for path in self._paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with _alone(path):
-                    there = self._found(path)
-                    all_of_it = (
-                        experience.after(there) if isinstance(there, Experience) else experience
-                    )
+                    there, all_of_it = self._found(path), experience
+                    if isinstance(there, Experience):
+                        for known in self._known.get(path, ()):
+                            all_of_it = all_of_it.without(known)
+                        all_of_it = all_of_it.after(there)
                     values = {"version": VERSION, **self._key, **asdict(all_of_it)}
                     write_json(path, values)
+                self._known[path] = [experience]
             except (OSError, Held) as error:
                 if path not in self._failed:
                     tell(

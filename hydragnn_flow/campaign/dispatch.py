@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from hydragnn_flow.placement import (
     Resident,
     Spot,
     place,
+    to_make_way,
     to_place_anew,
     widened,
 )
@@ -103,13 +104,12 @@ class Dispatch:
 
     def tasks(self, kind: Kind) -> list[Task]:
         """Segments at work, of trials or of members, in the order in which they were sent."""
-        return [one.task for one in self._running if one.task.spec.kind == kind]
+        return [sending.task for _, sending in self._of(kind)]
 
     def longest(self, kind: Kind) -> float:
         """Time until the last segment, of trials or of members, is expected to end [s]."""
         now = self._clock.monotonic()
-        own = (one.resident for one in self._running if one.task.spec.kind == kind)
-        return max((resident.remaining(now) for resident in own), default=0.0)
+        return max((resident.remaining(now) for resident, _ in self._of(kind)), default=0.0)
 
     @property
     def is_stopping(self) -> bool:
@@ -136,7 +136,14 @@ class Dispatch:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
-    def begin(self, ready: Sequence[Task], most: float = math.inf, to_come: int = 0) -> list[Task]:
+    def begin(
+        self,
+        ready: Sequence[Task],
+        most: float = math.inf,
+        to_come: int = 0,
+        *,
+        may_join: bool = True,
+    ) -> list[Task]:
         """Send those for which there are GCDs now; returns the others.
 
         Where GCDs would idle, segments that are free to have more than one get several.
@@ -149,6 +156,8 @@ class Dispatch:
             GCDs with nothing to do that may be given work.
         to_come
             Number of segments that are yet to be asked for, which have a right to GCDs too.
+        may_join
+            Whether they may share a GCD with those at work.
         """
         fleet, now = self.fleet, self._clock.monotonic()
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
@@ -156,7 +165,7 @@ class Dispatch:
             # Of their own kind: members that begin early are no reason for trials to take longer.
             enough = 0.0 if to_come else SURELY_BEFORE * self.longest(ready[0].spec.kind)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
-        placed, rest = place(ready, fleet, now, most)
+        placed, rest = place(ready, fleet, now, most, may_join=may_join)
         for placement in placed:
             self._send(placement)
         return [replace(task, wider=()) if task.wider else task for task in rest]
@@ -175,7 +184,8 @@ class Dispatch:
         """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
 
         They come back from :meth:`wait` as interrupted ones do. To be called where nothing is ready
-        that could use these GCDs.
+        that could use these GCDs. Trials go on over those of members that began early, too: these
+        stop first.
 
         Parameters
         ----------
@@ -189,17 +199,43 @@ class Dispatch:
         if self.is_stopping:
             return  # what was promised to them is still to be given
         at_work = {
-            sending.resident: sending
-            for sending in self._running
-            if sending.task.is_flexible and sending.task.spec.kind == kind
+            resident: sending for resident, sending in self._of(kind) if sending.task.is_flexible
         }
 
         def times(resident: Resident) -> list[tuple[int, float]]:
             return [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
 
-        for resident in to_place_anew(at_work, times, fleet, now):
+        chosen = to_place_anew(at_work, times, fleet, now)
+        for resident in chosen:
             _logger.info("%s is to go on over more GCDs", at_work[resident].task)
             self._release(at_work[resident])
+        if not chosen and kind == "trial" and self._number["member"]:
+            members = dict(self._of("member"))
+            over_theirs = to_place_anew(at_work, times, fleet, now, members)
+            self._clear({node for nodes in over_theirs.values() for node in nodes})
+
+    def make_way(self, ready: Sequence[Task]) -> None:
+        """Have members stop at a checkpoint whose GCDs one of the trials that are ready waits for.
+
+        The others go on.
+        """
+        if self.is_stopping or not self._number["member"]:
+            return
+        members, fleet, now = dict(self._of("member")), self.fleet, self._clock.monotonic()
+        for width in sorted({task.width for task in ready}):
+            nodes = to_make_way(width, fleet, now, members)
+            if nodes:
+                self._clear(nodes)
+                return
+
+    def _of(self, kind: Kind) -> Iterator[tuple[Resident, _Sending]]:
+        return ((one.resident, one) for one in self._running if one.task.spec.kind == kind)
+
+    def _clear(self, nodes: Collection[str]) -> None:
+        """Have the members on some nodes stop."""
+        for resident, sending in self._of("member"):
+            if any(spot.node in nodes for spot in resident.spots):
+                self._release(sending)
 
     def _release(self, sending: _Sending) -> None:
         sending.is_released = True

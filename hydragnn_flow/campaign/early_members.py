@@ -19,7 +19,6 @@ from hydragnn_flow.campaign.selecting import (
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.ensemble.selection import Early, Selection
 from hydragnn_flow.search import Search, TrialRecord
-from hydragnn_flow.segment import SegmentResult
 
 # Part of all trials that may be at work when members begin: as many may yet take the place of
 # one that was chosen without them.
@@ -37,7 +36,8 @@ class EarlyMembers:
 
     A member that is not chosen in the end has cost only what nobody could use. One of a trial that
     was continued since it began does not count as the same. Trials have precedence: where one
-    waits for GCDs, early members stop at a checkpoint.
+    waits for GCDs, or would go on over more of them, early members stop at a checkpoint; they do
+    not share a GCD with one.
 
     Parameters
     ----------
@@ -49,7 +49,6 @@ class EarlyMembers:
         self._context = context
         self._begun = begun_early(context)
         self._gcds = context.site.nodes * len(context.site.node.gcds)
-        self._failed: set[int] = set()
         self._selection = Selection([], [])
         self._ended: set[int] = set()
         self._next_look = -math.inf
@@ -72,27 +71,17 @@ class EarlyMembers:
         wanted = {number: wanted[number] for number in [*wanted][: len(selection.chosen)]}
         at_work = {task.spec.number: task for task in dispatch.tasks("member")}
         dispatch.stop([task for number, task in at_work.items() if number not in wanted])
-        trained = {one.number for one in self._context.ledger.members if one.status == "ok"}
+        last = {one.number: one.status for one in self._context.ledger.members}
+        # One that failed is seen to when the search is over.
+        ended = {number for number, status in last.items() if status != "interrupted"}
         trials = {record.number: record for record in records}
         ready = [
             member_task(self._context, number, choice, trials[choice.trial])
             for number, choice in wanted.items()
-            if number not in at_work.keys() | trained | self._failed
+            if number not in at_work.keys() | ended
         ]
         if ready and not dispatch.is_stopping:
             self._send(dispatch, ready)
-
-    def give_way(self, dispatch: Dispatch) -> None:
-        """Stop the member that began last, for a trial that waits for GCDs."""
-        at_work = dispatch.tasks("member")
-        if at_work and not dispatch.is_stopping:
-            dispatch.stop(at_work[-1:])
-
-    def judge(self, result: SegmentResult) -> None:
-        """Take note of how a member ended; one that failed is seen to when the search is over."""
-        if result.status not in ("ok", "interrupted"):
-            _logger.info("early member %d: %s: %s", result.number, result.status, result.reason)
-            self._failed.add(result.number)
 
     def _is_time(self, dispatch: Dispatch, search: Search) -> bool:
         """Whether GCDs idle, few trials are undecided, and the last of them takes a while."""
@@ -123,7 +112,7 @@ class EarlyMembers:
         return self._selection
 
     def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> None:
-        rest = dispatch.begin(ready, self._gcds - dispatch.running)
+        rest = dispatch.begin(ready, self._gcds - dispatch.running, may_join=False)
         waiting = {task.spec.number for task in rest}
         for task in ready:
             if task.spec.number not in waiting:

@@ -69,12 +69,12 @@ class MemberPhase:
         self.line = numbered(context, selection)
         trials = {record.number: record for record in records}
         self.trials = {member: trials[choice.trial] for member, choice in self.line.items()}
-        last: dict[int, SegmentResult] = {}
+        self._last: dict[int, SegmentResult] = {}
         for result in context.ledger.members:
-            last.pop(result.number, None)  # in the order they ended
-            last[result.number] = result
+            self._last.pop(result.number, None)  # in the order they ended
+            self._last[result.number] = result
         for k, trial in self.trials.items():
-            trained = last[k].parameters if k in last else {}
+            trained = self._last[k].parameters if k in self._last else {}
             if trained and trained != trial.parameters:
                 directory = context.directory
                 raise InputError(
@@ -85,10 +85,12 @@ class MemberPhase:
         given_up = {failed.member for failed in failed_members(context.directory.ensemble)}
         self._ended = {
             k: result
-            for k, result in last.items()
+            for k, result in self._last.items()
             if k in self.line and (k in given_up or self._has_ended(result))
         }
-        self._miss_checkpoints()
+        # Those that began early and are not asked for, or not yet, have no say.
+        self._ended = {k: result for k, result in self._ended.items() if k in {*self._asked}}
+        self._miss_checkpoints(self._asked)
         # Members at work that began early and are not asked for.
         self._dropped: set[int] = set()
 
@@ -133,26 +135,34 @@ class MemberPhase:
 
     @property
     def _asked(self) -> list[int]:
-        """Members to be trained: as many as the ensemble has, and one for each that failed."""
-        return [*self.line][: self.size + len(self._failed)]
+        """Members to be trained: as many as the ensemble has, and one more for each that failed."""
+        asked: list[int] = []
+        wanted = self.size
+        for k in self.line:
+            if len(asked) == wanted:
+                break
+            asked.append(k)
+            wanted += k in self._ended and self._ended[k].status != "ok"
+        return asked
 
     def _drop_others(self) -> None:
         """Take away what members have left that began early and were not chosen."""
         for k in {*range(len(self._selection.early))} - {*self._asked} - self._dropped:
             shutil.rmtree(self._folder(k), ignore_errors=True)
 
-    def _miss_checkpoints(self) -> None:
+    def _miss_checkpoints(self, members: Sequence[int]) -> None:
         """Train members again whose checkpoint was taken away since, say for being damaged."""
+        trained = [self._last[k] for k in members if k in self._last]
         missed = [
             SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
-            for k, result in self._ended.items()
-            if result.status == "ok" and not self._checkpoints(k)
+            for result in trained
+            if result.status == "ok" and not self._checkpoints(result.number)
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
         self.context.ledger.record(missed)
         for result in missed:
             _logger.info("member %d is trained again: %s", result.number, result.reason)
-            del self._ended[result.number]
+            self._ended.pop(result.number, None)
 
     def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
         """Send the members for which there are GCDs, the longest first; returns the others."""
@@ -205,7 +215,9 @@ class MemberPhase:
         else:
             what = "no other trial can take its place, so it stays what it was until then"
         tell(_logger, "member %d has failed (%s); %s", member, _reason(result), what)
-        return [k for k in asked[before:] if k not in self._dropped]
+        more = [k for k in asked[before:] if k not in self._dropped]
+        self._miss_checkpoints(more)  # one may have begun early, and been dropped
+        return more
 
     def _check_own_fault(self, result: SegmentResult) -> None:
         """Stop where a member that is given up is not to blame.

@@ -24,6 +24,7 @@ from hydragnn_flow.training.criterion import Criterion
 _VERSION = 3
 # Version 1 says nothing of failed members, version 2 nothing of early ones.
 _READ = (1, 2, _VERSION)
+_NOBODY = Early(-1, 0, 0)
 _logger = logging.getLogger(__name__)
 
 
@@ -81,7 +82,7 @@ def numbered(context: Context, selection: Selection) -> dict[int, Choice]:
     A member that began early keeps its number, unless its trial was continued since.
     """
     known = {early: number for number, early in enumerate(selection.early)}
-    more = itertools.count(len(known))
+    more = itertools.count(len(selection.early))
     line = [*selection.chosen, *selection.reserve]
     keys = [Early(c.trial, c.repeat, trained_epochs(context, c.trial)) for c in line]
     return {
@@ -91,12 +92,17 @@ def numbered(context: Context, selection: Selection) -> dict[int, Choice]:
 
 
 def begun_early(context: Context) -> list[Early]:
-    """The members that have begun before the search was over, by their numbers."""
+    """The members that were chosen before the search was over, by their numbers.
+
+    Where that is lost, the numbers of all that have begun are of nobody: none is taken for another.
+    """
     file = context.directory.ensemble / SELECTION
     try:
-        return [Early(*values) for values in read_json(file)["early"]] if is_there(file) else []
+        content = read_json(file)
+        return [Early(*values) for values in content["early"]] if content["version"] > 2 else []
     except (InputError, KeyError, TypeError):
-        return []
+        numbers = [result.number for result in context.ledger.members]
+        return [_NOBODY] * (max(numbers, default=-1) + 1)
 
 
 def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, list[int]]:

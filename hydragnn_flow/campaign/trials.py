@@ -96,8 +96,6 @@ class TrialPhase:
                 for task, result in dispatch.wait(at_once=self._has_room):
                     if task.spec.kind == "trial":
                         self._judge(task, result)
-                    elif early is not None:
-                        early.judge(result)
             waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
             for number in waiting:
@@ -137,7 +135,7 @@ class TrialPhase:
         if not self._ready or self.search.asked >= self.context.config.search.trials:
             dispatch.reshape("trial")
         if early is not None and self._ready:
-            early.give_way(dispatch)
+            dispatch.make_way(self._ready)
         elif early is not None:
             early.begin(dispatch, self.search)
 

@@ -127,7 +127,10 @@ def conclusions(
     _, middle, most = _percentiles([draw.node_hours for draw in draws])
     if site.scheduler is not None:
         yield _jobs(longest, site)
-        yield f"apply for {number(most)} node-hours: nine simulations of ten take less"
+        yield (
+            f"apply for {number(most)} node-hours: it takes less nine times of ten, as far as is "
+            f"known"
+        )
     if node_hours is not None:
         enough = (
             "enough"
@@ -151,7 +154,7 @@ def conclusions(
     if not is_calibrated:
         yield (
             f"no segment was ever measured on {site.name}: rates are guessed, and times may be off "
-            f"by more than the percentiles say; run `hydragnn-flow site check "
+            f"by more than the percentiles say; run `hydragnn-flow site check {site.name} "
             f"--calibrate` there first"
         )
 

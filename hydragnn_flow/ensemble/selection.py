@@ -48,7 +48,7 @@ class Choice:
 
 
 class Early(NamedTuple):
-    """A member that began before the search was over; its place in a list is its number."""
+    """A member that was chosen before the search was over; its place in a list is its number."""
 
     trial: int
     repeat: int
@@ -65,7 +65,7 @@ class Selection:
     reserve: list[Choice]
     """Other trials, the next in line first."""
     early: list[Early] = field(default_factory=list)
-    """All that began early, chosen in the end or not."""
+    """All that were chosen early, in the end too or not."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from hydragnn_flow.placement.placer import Placeable, Placement, place, too_larg
 from hydragnn_flow.placement.room import Room, room_of
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
+    to_make_way,
     to_place_anew,
     useful_widths,
     widened,
@@ -39,6 +40,7 @@ __all__ = [
     "WorkInterpolation",
     "place",
     "room_of",
+    "to_make_way",
     "to_place_anew",
     "too_large",
     "useful_widths",

@@ -175,6 +175,15 @@ class Experience:
             min(self.process_gib, earlier.process_gib),
         )
 
+    def without(self, earlier: Experience) -> Experience:
+        """What was not seen earlier."""
+        return Experience(
+            _less(self.segments, earlier.segments),
+            _less(self.memory, earlier.memory),
+            [one for one in self.repeats if one not in earlier.repeats],
+            self.process_gib,
+        )
+
 
 @dataclass(frozen=True)
 class _Fits:
@@ -419,6 +428,14 @@ def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
         seen[kind] = deque([*before, *mine], maxlen=WINDOW)
         new += len(before)
     return new
+
+
+def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:
+    """What was seen but not earlier."""
+    return {
+        kind: [one for one in several if one not in earlier.get(kind, ())]
+        for kind, several in seen.items()
+    }
 
 
 def _net_bytes(work: Work, width: int) -> float:

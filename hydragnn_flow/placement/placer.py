@@ -57,7 +57,12 @@ class Placement(Generic[Segment]):
 
 
 def place(
-    ready: Sequence[Segment], fleet: Fleet, now: float, most: float = math.inf
+    ready: Sequence[Segment],
+    fleet: Fleet,
+    now: float,
+    most: float = math.inf,
+    *,
+    may_join: bool = True,
 ) -> tuple[list[Placement[Segment]], list[Segment]]:
     """Choose what begins now, and put it on GCDs of the fleet.
 
@@ -86,6 +91,8 @@ def place(
         The time, by the clock of ``ready_since`` [s].
     most
         GCDs with nothing to do that may be given work.
+    may_join
+        Whether segments may join others at work.
 
     Returns
     -------
@@ -100,7 +107,7 @@ def place(
     with room_of(fleet, now, most) as room:
         for segment in _in_order(ready, now, patience):
             shape, spots = _widest(segment, room)
-            if spots is None and segment.width == 1:
+            if spots is None and segment.width == 1 and may_join:
                 spot = room.join(segment.estimate, segment.seconds)
                 spots = None if spot is None else [spot]
             if spots is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -98,8 +98,12 @@ Times = Sequence[tuple[int, float]]
 
 
 def to_place_anew(
-    at_work: Iterable[Resident], times: Callable[[Resident], Times], fleet: Fleet, now: float
-) -> list[Resident]:
+    at_work: Iterable[Resident],
+    times: Callable[[Resident], Times],
+    fleet: Fleet,
+    now: float,
+    yielding: Container[Resident] = (),
+) -> dict[Resident, list[str]]:
     """Choose segments at work that are to stop at a checkpoint and go on over more GCDs.
 
     For a time in which GCDs have nothing to do and nothing is ready. The segment that would end
@@ -116,14 +120,17 @@ def to_place_anew(
         The GCDs.
     now
         The time [s].
+    yielding
+        Other segments at work, whose GCDs count as free.
 
     Returns
     -------
-    list of Resident
-        Those to be stopped.
+    dict
+        Those to be stopped, each with the nodes that are promised to it.
     """
-    idle = _Idle(fleet, now)
-    chosen, last = [], 0.0
+    idle = _Idle(fleet, now, yielding)
+    chosen: dict[Resident, list[str]] = {}
+    last = 0.0
     # What has just begun has got what there was for it.
     settled = [one for one in at_work if now - one.since >= LEAST_SAVED]
     for resident in sorted(settled, key=lambda one: -one.remaining(now)):
@@ -135,18 +142,24 @@ def to_place_anew(
             new = remaining * seconds / whole
             if remaining - new < max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining):
                 continue
-            if idle.take(width, resident):
-                chosen.append(resident)
+            if nodes := idle.take(width, resident):
+                chosen[resident] = nodes
                 remaining = new
                 break
         last = max(last, remaining)
     return chosen
 
 
-class _Idle:
-    """GCDs with nothing to do, by node, of which some are promised."""
+def to_make_way(width: int, fleet: Fleet, now: float, yielding: Container[Resident]) -> list[str]:
+    """Nodes that have GCDs enough for a segment once those that yield have ended; none if not."""
+    nodes, _ = _Idle(fleet, now, yielding).found(width)
+    return nodes
 
-    def __init__(self, fleet: Fleet, now: float) -> None:
+
+class _Idle:
+    """GCDs with nothing to do, or nothing that counts, by node; some of them are promised."""
+
+    def __init__(self, fleet: Fleet, now: float, yielding: Container[Resident]) -> None:
         self._size, self.gcds = fleet.size, 0
         self._nodes: dict[str, Node] = {}
         self._by_free: list[dict[str, None]] = [{} for _ in range(fleet.size + 1)]
@@ -156,10 +169,13 @@ class _Idle:
             if not lasts(node.host, math.inf, now):
                 continue
             self._nodes[node.host.name] = node
-            self._set(node.host.name, node.free)
+            all_yield = (
+                all(one in yielding for one in gcd.residents) for gcd in node.gcds if gcd.residents
+            )
+            self._set(node.host.name, node.free + sum(all_yield))
 
-    def take(self, width: int, resident: Resident) -> bool:
-        """Promise GCDs to a segment, its own among them; says whether there are enough."""
+    def take(self, width: int, resident: Resident) -> list[str]:
+        """Promise GCDs to a segment, its own among them; returns their nodes, if there are any."""
         own = [
             spot.node
             for spot in resident.spots
@@ -168,15 +184,15 @@ class _Idle:
         ]
         for name in own:
             self._set(name, self._free[name] + 1)
-        taken, each = self._found(width)
+        taken, each = self.found(width)
         for name in taken:
             self._set(name, self._free[name] - each)
         if not taken:
             for name in own:
                 self._set(name, self._free[name] - 1)
-        return bool(taken)
+        return taken
 
-    def _found(self, width: int) -> tuple[list[str], int]:
+    def found(self, width: int) -> tuple[list[str], int]:
         """Nodes that have so many GCDs, and how many of each."""
         if width <= self._size:
             fitting = (names for names in self._by_free[width:] if names)

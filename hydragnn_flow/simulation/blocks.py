@@ -11,6 +11,7 @@ import numpy as np
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
+from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.placement import Host
 from hydragnn_flow.simulation.clock import VirtualClock
 
@@ -49,6 +50,8 @@ class _Block:
     at_work: int = 0
     """Segments on its nodes."""
     idle_since: float = math.inf
+    leaving: bool = False
+    """Whether its end is so near that its nodes take no more work."""
 
 
 class Blocks:
@@ -105,7 +108,8 @@ class Blocks:
     def hosts(self) -> list[Host]:
         """The nodes that take work."""
         if self._hosts is None:
-            self._hosts = [host for block in self._blocks for host in block.hosts.values()]
+            staying = [block for block in self._blocks if not block.leaving]
+            self._hosts = [host for block in staying for host in block.hosts.values()]
         return self._hosts
 
     def update(self, demand: int) -> None:
@@ -120,17 +124,20 @@ class Blocks:
             raise CampaignStopped("all simulated nodes are lost; simulate fewer losses")
         each = self._site.gcds_of_a_block
         wanted = min(self._site.blocks, max(1, math.ceil(demand / each)))
-        for block in [*self._blocks]:
+        staying = [block for block in self._blocks if not block.leaving]
+        number = len(staying)
+        for block in staying:
             idle = self._clock.monotonic() - block.idle_since
-            if len(self._blocks) > wanted and idle >= _SECONDS_IDLE:
+            if number > wanted and idle >= _SECONDS_IDLE:
                 self._end(block)
-        while len(self._blocks) < wanted:
+                number -= 1
+        for _ in range(number, wanted):
             self._ask()
 
     def begin_work(self, node: str) -> bool:
-        """Take note of a segment on a node; returns whether the node is there."""
+        """Take note of a segment on a node; returns whether the node takes it."""
         block = self._block_of.get(node)
-        if block is None:
+        if block is None or block.leaving:
             return False
         block.at_work += 1
         block.idle_since = math.inf
@@ -146,7 +153,9 @@ class Blocks:
     def _see_whether_idle(self, block: _Block) -> None:
         if not block.at_work:
             block.idle_since = self._clock.monotonic()
-            if self._site.blocks > 1:  # the campaign is to look again then
+            if block.leaving:
+                self._clock.at(block.idle_since, partial(self._end, block))
+            elif self._site.blocks > 1:  # the campaign is to look again then
                 self._clock.at(block.idle_since + _SECONDS_IDLE, lambda: None)
 
     def _ask(self) -> None:
@@ -167,7 +176,15 @@ class Blocks:
             self._clock.at(start, partial(self._join, block, node))
         if self._site.walltime < math.inf:
             block.ends = now + self._site.walltime
+            last_work = block.ends - drain_seconds(self._site.walltime)
+            self._clock.at(last_work, partial(self._drain, block))
             self._clock.at(block.ends, partial(self._end, block))
+
+    def _drain(self, block: _Block) -> None:
+        block.leaving = True
+        self._hosts = None
+        if not block.at_work:
+            self._end(block)
 
     def _join(self, block: _Block, node: str) -> None:
         block.to_come -= 1

@@ -73,7 +73,7 @@ class Planner:
     ) -> None:
         self._config, self._site, self._store = config, site, store
         self._conditions, self._seed = conditions, seed
-        self._experience: list[Experience] = list(CostFiles(site).read())
+        self._experience: list[Experience] = CostFiles(site).read()
         self._works = WorkInterpolation(_TOLERANCE, _BEYOND)
 
     @property
@@ -106,12 +106,12 @@ class Planner:
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
         quiet = Quiet(view, draws + len(others))
-        normal, middle = NormalDist(), draws // 2
-        drawn = [
-            self._play(quiet, self._site, normal.inv_cdf((draw + 0.5) / draws), draw)
-            for draw in range(draws)
-        ]
-        on_nodes = {n: self._play(quiet, _with_nodes(self._site, n), 0.0, middle) for n in others}
+        middle = draws // 2
+        offs = [NormalDist().inv_cdf((draw + 0.5) / draws) for draw in range(draws)]
+        drawn = [self._play(quiet, self._site, off, draw) for draw, off in enumerate(offs)]
+        on_nodes = {
+            n: self._play(quiet, _with_nodes(self._site, n), offs[middle], middle) for n in others
+        }
         return drawn, on_nodes | {nodes: drawn[middle]}
 
     def _play(self, view: Quiet, site: Site, off: float, draw: int) -> Simulated:

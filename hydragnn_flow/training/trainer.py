@@ -80,8 +80,8 @@ class Trainer:
         self.settings = network.Training.with_batches(spec.batches)
         self.train, self.val = store["trainset"], store["valset"]
         self.budget = Budget.of(network, spec.batches)
-        self.reading = _smaller(self.budget, self.settings.accumulation_steps)
-        """Limits of a batch that is only predicted."""
+        self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
+        """Limits of a batch that is only predicted: on one GCD, however many train."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if self.settings.precision == "fp64":
@@ -494,7 +494,7 @@ class Trainer:
 
 
 def _smaller(budget: Budget, micro_batches: int) -> Budget:
-    limits = {name: max(1, limit // micro_batches) for name, limit in budget.of_a_step.items()}
+    limits = {name: max(1, limit // micro_batches) for name, limit in budget.limits.items()}
     return Budget(**limits, oversized=budget.oversized)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -101,6 +102,24 @@ def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(
     assert list(CostFiles(SITE).read()) == [SEEN]
 
 
+def numbered(numbers: Sequence[int]) -> Experience:
+    several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
+    return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
+
+
+def test_what_was_read_at_first_does_not_count_as_new(tmp_path: Path) -> None:
+    """What another process has measured since stays, and takes the place of that."""
+    CostFiles(SITE).write(numbered(range(16)))
+    mine = CostFiles(SITE, tmp_path)
+    (read,) = mine.read()
+    CostFiles(SITE).write(numbered(range(20, 36)))  # `site check --calibrate`, say
+    mine.write(read)
+    assert CostFiles(SITE).read() == [numbered(range(20, 36))]
+    mine.write(numbered(range(40, 42)).after(read))
+    expected = numbered(range(40, 42)).after(numbered(range(20, 36)))
+    assert CostFiles(SITE).read() == [expected]
+
+
 def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def unlockable(*_: Any) -> None:
         raise Unlockable(errno.ENOLCK, "No locks available")
@@ -114,12 +133,8 @@ def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch: pytest.Mon
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
 def test_what_another_has_seen_counts_once_and_before_mine(old: list[int], new: list[int]) -> None:
-    def of(numbers: list[int]) -> Experience:
-        several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
-        return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
-
-    mine, both = new[-16:], of(new).after(of(old))
-    expected = of([*(n for n in old if n not in mine), *mine][-16:])
+    mine, both = new[-16:], numbered(new).after(numbered(old))
+    expected = numbered([*(n for n in old if n not in mine), *mine][-16:])
     assert both == expected
     assert both.after(both) == both
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,13 +14,22 @@ from campaign_cases import CONFIG
 from phase_cases import NODE, SITE, Campaign, run, trained, well
 from rich.console import Console
 
+from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
+from hydragnn_flow.campaign.member_task import member_task, trained_epochs
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import begun_early, numbered, write_selection
+from hydragnn_flow.campaign.selecting import (
+    begun_early,
+    numbered,
+    select_trials,
+    write_selection,
+)
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.ensemble import Member
+from hydragnn_flow.ensemble.failed_members import SELECTION, failed_members
 from hydragnn_flow.ensemble.selection import Choice, Early, Selection
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
@@ -31,6 +41,7 @@ from hydragnn_flow.simulation import campaign as simulated
 from hydragnn_flow.simulation.campaign import Stage, play
 from hydragnn_flow.simulation.truth import DrawnTruth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
+from hydragnn_flow.training.checkpoint import checkpoints
 
 MEMBERS = 4
 GPU = replace(NODE, gcd=Gcd(64, 1e8, 1e8, 1e-3, 0.5, 3), device="cuda")
@@ -180,3 +191,124 @@ def test_one_that_fails_is_replaced_whatever_the_numbers(campaign: Campaign) -> 
     ]
     assert found[1].choice.startswith("in place of member 1, which failed")
     assert not (context.directory.ensemble / "members" / "0").exists()
+
+
+def ended(context: Any, trial: Any, number: int, status: str) -> None:
+    """Have an early member end before the search does."""
+    task = member_task(context, number, Choice(trial.number, 0, "by hand"), trial).sent()
+    result = well(task.spec)
+    if status != "ok":
+        result = replace(result, status=status, checkpoint="")
+        for file in checkpoints(task.spec.folder):
+            file.unlink()
+    context.record([result.expected(task.forecast(1.0))])
+
+
+@pytest.mark.parametrize("status", ["ok", "diverged"])
+def test_one_that_is_not_chosen_has_no_say(
+    campaign: Campaign, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    trials, pools = run(campaign(), well)
+    context = campaign()
+    early = [Early(trials[4].number, 0, trained_epochs(context, trials[4].number))]
+    ended(context, trials[4], 0, status)
+    line = [Choice(trial.number, 0, "by hand") for trial in trials]
+    selection = Selection(line[:2], line[2:], early)
+    pools.sent = []
+    found = trained(MemberPhase(context, selection, trials), pools)
+    assert {spec.number for spec in pools.sent} == {member.member for member in found} == {1, 2}
+    assert failed_members(context.directory.ensemble) == []
+    ledger = len(campaign().ledger.members)
+    MemberPhase(campaign(), selection, trials)
+    assert len(campaign().ledger.members) == ledger
+    assert "trained again" not in caplog.text
+
+
+def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign: Campaign) -> None:
+    trials, pools = run(campaign(), well)
+    context = campaign()
+    early = [Early(trials[2].number, 0, trained_epochs(context, trials[2].number))]
+    ended(context, trials[2], 0, "ok")
+    line = [Choice(trial.number, 0, "by hand") for trial in trials[:3]]
+    selection = Selection(line[:2], line[2:], early)
+
+    def machine(spec: Any) -> SegmentResult:
+        result = well(spec)
+        return replace(result, status="diverged", checkpoint="") if spec.number == 1 else result
+
+    pools.machine, pools.sent = machine, []
+    found = trained(MemberPhase(context, selection, trials), pools)
+    assert {member.trial for member in found} == {trials[1].number, trials[2].number}
+    assert sorted(spec.number for spec in pools.sent) == [0, 1, 2]
+
+
+def test_where_the_early_choice_is_lost_no_number_is_used_twice(campaign: Campaign) -> None:
+    trials, _ = run(campaign(), well)
+    context = campaign()
+    early = [Early(trials[4].number, 0, trained_epochs(context, trials[4].number))]
+    ended(context, trials[4], 0, "ok")
+    write_selection(context, Selection([], [], early), [])
+    (context.directory.ensemble / SELECTION).write_text("")
+    again = campaign()
+    selection = select_trials(again, trials)
+    assert 0 not in [*numbered(again, selection)]
+    MemberPhase(again, selection, trials)
+
+
+def test_one_that_failed_is_not_sent_again_before_the_search_is_over(campaign: Campaign) -> None:
+    trials, pools = run(campaign(), well)
+    context = campaign()
+    early = [Early(trials[0].number, 0, trained_epochs(context, trials[0].number))]
+    ended(context, trials[0], 0, "diverged")
+    write_selection(context, Selection([], [], early), [])
+    pools.sent, again = [], campaign()
+    EarlyMembers(again)._look(Dispatch(again, pools), trials)
+    assert pools.sent and 0 not in {spec.number for spec in pools.sent}
+
+
+def test_until_the_choice_the_ensemble_can_be_changed(campaign: Campaign) -> None:
+    run(campaign(), well)
+    context = campaign()
+    context.directory.record_start(context.config)
+    directory, config = RunDirectory(context.directory.path), context.config
+    longer = config.model_copy(
+        update={
+            "ensemble": config.ensemble.model_copy(update={"epochs": config.ensemble.epochs + 1})
+        }
+    )
+    more = config.model_copy(
+        update={"search": config.search.model_copy(update={"trials": config.search.trials + 1})}
+    )
+    write_selection(context, Selection([], [], [Early(0, 0, 8)]), [])
+    for other in (config, longer, more):
+        directory.check(other)
+        assert not directory.is_extended(other)
+        assert directory.is_for_another_ensemble(other) == (other is longer)
+    write_selection(context, Selection([Choice(0, 0, "by hand")], []), [])
+    with pytest.raises(InputError, match="members are chosen"):
+        directory.check(longer)
+    assert directory.is_extended(more) and not directory.is_for_another_ensemble(longer)
+
+
+def test_early_members_leave_trials_their_gcds(
+    campaign_in: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None shares one with a trial, and the search ends when it would without them."""
+
+    def search(path: Path) -> list[SegmentResult]:
+        results = list(RunDirectory(path).results())
+        early_ones = began_early(path)
+        assert all(
+            one.together == 1.0
+            for one in results
+            if one.kind == "member" and one.number in early_ones
+        )
+        return [one for one in results if one.kind == "trial"]
+
+    early = search(campaign_in(tmp_path / "early"))
+    monkeypatch.setattr(EarlyMembers, "begin", lambda *_: None)
+    late = search(campaign_in(tmp_path / "late"))
+    begin, end = min(one.started for one in late), max(one.ended for one in late)
+    began = min(one.started for one in early)
+    assert max(one.ended for one in early) - began == pytest.approx(end - begin, rel=0.01)

@@ -17,6 +17,7 @@ from hydragnn_flow.placement import (
     Resident,
     Spot,
     place,
+    to_make_way,
     to_place_anew,
     useful_widths,
     widened,
@@ -161,7 +162,7 @@ def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
         longest = max(one.remaining(NOW) for one in chosen)
         assert longest == pytest.approx(max(lengths))
     assert to_place_anew(residents, times_of, fleet, NOW) == chosen
-    assert to_place_anew(residents, times_of, fleet, NOW - 1) == [], "they have just begun"
+    assert to_place_anew(residents, times_of, fleet, NOW - 1) == {}, "they have just begun"
 
 
 def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
@@ -176,8 +177,9 @@ def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
     def times_of(one: Resident) -> list[tuple[int, float]]:
         return [(1, 100.0), (4, 26.0)]
 
-    assert to_place_anew([resident], times_of, fleet, NOW) == []
-    assert to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, NOW) == [resident]
+    assert to_place_anew([resident], times_of, fleet, NOW) == {}
+    chosen = to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, NOW)
+    assert [*chosen] == [resident]
 
 
 @pytest.mark.parametrize("free", [0, 1])
@@ -197,6 +199,20 @@ def test_a_gcd_that_is_shared_does_not_come_free() -> None:
         for seconds in (2000.0, 1000.0)
     ]
     options = [(1, 100.0), (2, 51.0)]
-    assert to_place_anew(both, lambda one: options, fleet, NOW) == []
+    assert to_place_anew(both, lambda one: options, fleet, NOW) == {}
     fleet.end(both[1], both[1].spots, NOW)
-    assert to_place_anew(both[:1], lambda one: options, fleet, NOW) == both[:1]
+    assert [*to_place_anew(both[:1], lambda one: options, fleet, NOW)] == both[:1]
+
+
+def test_a_segment_goes_on_over_the_gcds_of_those_that_yield() -> None:
+    fleet = fleet_of(2)
+    trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
+    options = [(1, 100.0), (2, 51.0), (NODE, 14.0)]
+    assert to_place_anew([trial], lambda one: options, fleet, NOW) == {}
+    chosen = to_place_anew([trial], lambda one: options, fleet, NOW, set(members))
+    assert [*chosen] == [trial] and len(chosen[trial]) == 1
+    there = {node.host.name for node in fleet.nodes}
+    assert set(to_make_way(NODE, fleet, NOW, set(members))) == there - {trial.spots[0].node}
+    assert to_make_way(2 * NODE, fleet, NOW, set(members)) == []
+    assert set(to_make_way(2 * NODE, fleet, NOW, {trial, *members})) == there
+    assert to_make_way(1, fleet, NOW, set()) == []

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 from phase_cases import NODE, SITE
 
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Rank, merged
+from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from hydragnn_flow.simulation.blocks import Conditions
+from hydragnn_flow.simulation.blocks import Blocks, Conditions
 from hydragnn_flow.simulation.clock import VirtualClock
 from hydragnn_flow.simulation.truth import Cost
 from hydragnn_flow.simulation.workers import SimulatedWorkers
@@ -171,3 +173,29 @@ def test_what_is_sent_to_a_node_that_is_gone_comes_back(machine: Machine) -> Non
     end = machine.workers.run([Rank(machine.spec("a"), gcd=0)], "nowhere")
     found = result(end)
     assert (found.status, found.node) == ("interrupted", "")
+
+
+def test_a_job_that_is_about_to_end_takes_no_more_work() -> None:
+    """A segment of seconds would be stopped at once, and be sent there again and again."""
+    clock = VirtualClock()
+    site = replace(SITE, nodes=1, node=NODE, scheduler="slurm", walltime=1000.0)
+    blocks = Blocks(site, clock, QUIET, np.random.default_rng(0), lambda node: None)
+
+    def wait_until(seconds: float) -> list[str]:
+        while clock.monotonic() < seconds:
+            clock.next(SimpleQueue(), min(0.4, seconds - clock.monotonic()))
+        blocks.update(1)
+        return [host.name for host in blocks.hosts()]
+
+    wait_until(1.0)
+    (node,) = wait_until(2.0)
+    assert blocks.begin_work(node)
+    last_work = 1000.0 - drain_seconds(1000.0)
+    assert wait_until(last_work - 1) == [node]
+    assert wait_until(last_work + 1) == [] and not blocks.begin_work(node)
+    assert blocks.asked == 2, "the next one is asked for"
+    (other,) = wait_until(last_work + 2)
+    assert other != node
+    blocks.end_work(node)
+    wait_until(last_work + 3)
+    assert blocks.node_seconds == pytest.approx(last_work + 3, abs=2.0), "it was given back"
