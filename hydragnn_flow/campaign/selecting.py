@@ -54,7 +54,13 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
             "criterion alone",
             *(len(missing), ", ".join(map(str, missing))),
         )
-    selection = replace(selection, early=begun_early(context))
+    early = begun_early(context)
+    if _NOBODY in early and _are_of(context, selection, records):
+        early = []
+    elif _NOBODY in early:
+        file = context.directory.ensemble / SELECTION
+        tell(_logger, "%s: is lost or damaged; its members are trained anew", file)
+    selection = replace(selection, early=early)
     for member, choice in [*numbered(context, selection).items()][: len(selection.chosen)]:
         _logger.info("member %d is of trial %d: %s", member, choice.trial, choice.reason)
     write_selection(context, selection, [])
@@ -103,6 +109,16 @@ def begun_early(context: Context) -> list[Early]:
     except (InputError, KeyError, TypeError):
         numbers = [result.number for result in context.ledger.members]
         return [_NOBODY] * (max(numbers, default=-1) + 1)
+
+
+def _are_of(context: Context, selection: Selection, records: Sequence[TrialRecord]) -> bool:
+    """Whether all members that have begun are those of a selection, with none of them early."""
+    numbers, trials = numbered(context, selection), {record.number: record for record in records}
+    return all(
+        result.number in numbers
+        and result.parameters in ({}, trials[numbers[result.number].trial].parameters)
+        for result in context.ledger.members
+    )
 
 
 def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, list[int]]:

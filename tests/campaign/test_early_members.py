@@ -243,7 +243,20 @@ def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign: Cam
     assert sorted(spec.number for spec in pools.sent) == [0, 1, 2]
 
 
-def test_where_the_early_choice_is_lost_no_number_is_used_twice(campaign: Campaign) -> None:
+def test_where_the_choice_at_the_end_is_lost_its_members_are_kept(campaign: Campaign) -> None:
+    trials, pools = run(campaign(), well)
+    context = campaign()
+    trained(MemberPhase(context, select_trials(context, trials), trials), pools)
+    (context.directory.ensemble / SELECTION).write_text("")
+    pools.sent, again = [], campaign()
+    trained(MemberPhase(again, select_trials(again, trials), trials), pools)
+    assert pools.sent == []
+
+
+def test_where_the_early_choice_is_lost_no_number_is_used_twice(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
     trials, _ = run(campaign(), well)
     context = campaign()
     early = [Early(trials[4].number, 0, trained_epochs(context, trials[4].number))]
@@ -253,6 +266,7 @@ def test_where_the_early_choice_is_lost_no_number_is_used_twice(campaign: Campai
     again = campaign()
     selection = select_trials(again, trials)
     assert 0 not in [*numbered(again, selection)]
+    assert "selection.json: is lost or damaged; its members are trained anew" in caplog.text
     MemberPhase(again, selection, trials)
 
 
