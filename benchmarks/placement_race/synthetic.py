@@ -24,7 +24,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Rank, Site
 from hydragnn_flow.files import unsynced
-from hydragnn_flow.placement import Estimate, Gcd
+from hydragnn_flow.placement import Estimate, Gcd, Sharing
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
@@ -128,6 +128,10 @@ class Foreseen:
     @property
     def models(self) -> list[Model]:
         return [*self._models.values()]
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(pays=True, is_known=True)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         return 1

@@ -25,6 +25,7 @@ from hydragnn_flow.placement import (
     Spot,
     place,
     to_make_way,
+    to_part,
     to_place_anew,
     widened,
 )
@@ -39,6 +40,8 @@ MANY = 32
 SECONDS_BETWEEN_LOOKS = 10.0
 # Time for all ranks of a gang to end when one has, before they are ended [s].
 SECONDS_TO_FOLLOW = 60.0
+# While it is not known how segments slow each other down on a GCD, one of so many has its own.
+_ONE_ALONE_OF = 4
 _logger = logging.getLogger(__name__)
 
 
@@ -120,6 +123,7 @@ class Dispatch:
     def fleet(self) -> Fleet:
         """The GCDs of all nodes that take work now."""
         self._fleet.update(self._workers.hosts())
+        self._fleet.sharing_pays = self._context.estimator.sharing.pays
         return self._fleet
 
     def request_workers(self, more: int) -> None:
@@ -160,6 +164,11 @@ class Dispatch:
             Whether they may share a GCD with those at work.
         """
         fleet, now = self.fleet, self._clock.monotonic()
+        if fleet.gcd.most_segments > 1 and not self._context.estimator.sharing.is_known:
+            ready = [
+                task if task.spec.number % _ONE_ALONE_OF else replace(task, keeps_gcd=True)
+                for task in ready
+            ]
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
             # Of their own kind: members that begin early are no reason for trials to take longer.
@@ -168,7 +177,10 @@ class Dispatch:
         placed, rest = place(ready, fleet, now, most, may_join=may_join)
         for placement in placed:
             self._send(placement)
-        return [replace(task, wider=()) if task.wider else task for task in rest]
+        return [
+            replace(task, wider=(), keeps_gcd=False) if task.wider or task.keeps_gcd else task
+            for task in rest
+        ]
 
     def stop(self, tasks: Collection[Task]) -> None:
         """Have segments at work stop at a checkpoint.
@@ -301,7 +313,19 @@ class Dispatch:
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])
+        if self._fleet.sharing_pays and not self._context.estimator.sharing.pays:
+            self._part()
         return ended
+
+    def _part(self) -> None:
+        """Have segments that share a GCD go on apart: they get on faster one after the other."""
+        self._fleet.sharing_pays = False
+        told = "segments get on faster one after the other than together on a GCD: they are parted"
+        tell(_logger, told)
+        at_work = {sending.resident: sending for sending in self._running}
+        for resident in to_part(at_work, self._clock.monotonic()):
+            if not at_work[resident].is_released:
+                self._release(at_work[resident])
 
     def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
         """Tell the pool how nodes do; in a gang each rank counts for its own node.

@@ -19,6 +19,7 @@ from hydragnn_flow.placement import (
     CostModel,
     Estimate,
     Gcd,
+    Sharing,
     Sizes,
     Taken,
     Work,
@@ -144,6 +145,11 @@ class Estimator:
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
         """Work of one training step of a network on some batches of average size."""
         return self._step_work(network, self.steps_per_epoch(network, batches))
+
+    @property
+    def sharing(self) -> Sharing:
+        """What is known of segments that share a GCD."""
+        return self.costs.sharing
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""

@@ -51,6 +51,11 @@ class Node:
     """CPU cores of the node that trainers may use, to check the others against; unknown if not
     given."""
 
+    @property
+    def uncounted_gib(self) -> float:
+        """Memory of a process that its measured peak lacks [GiB]: an accelerator's libraries."""
+        return 0.0 if self.device == "cpu" else self.gcd.process_gib
+
 
 @dataclass(frozen=True)
 class Site:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,10 @@ COPIES_OF_WEIGHTS = 5
 # The last segments of a message-passing type that count, so that a change of the machine is
 # followed.
 WINDOW = 16
+# Segments on a GCD, in the mean, from which one says how they get on together.
+_SHARED = 1.5
+# Deviation of the power of their number below which that is known.
+_KNOWN = 0.3
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
 _AGAIN_AFTER = 0.2
 
@@ -148,6 +153,15 @@ class Taken:
         )
 
 
+class Sharing(NamedTuple):
+    """What is known of segments that share a GCD."""
+
+    pays: bool
+    """Whether they may get on better together than one after the other."""
+    is_known: bool
+    """Whether some were seen together, and some alone."""
+
+
 @dataclass(frozen=True)
 class Experience:
     """What a cost model has seen, to be kept in a file."""
@@ -160,19 +174,18 @@ class Experience:
     """Logarithms of measured over expected times of steps, where a trial's own were known."""
     process_gib: float
     """Most memory that a process takes before it has a model [GiB]."""
+    packs: dict[str, list[Taken]] = field(default_factory=dict)
+    """The last segments of each type that shared their GCD, which is not forgotten for others."""
 
     def after(self, earlier: Experience) -> Experience:
         """This, after what was seen earlier, as far as that is not the same and still counts."""
-        segments = {kind: deque(several, WINDOW) for kind, several in self.segments.items()}
-        memory = {kind: deque(several, WINDOW) for kind, several in self.memory.items()}
-        _put_before(segments, earlier.segments)
-        _put_before(memory, earlier.memory)
         repeats = [one for one in earlier.repeats if one not in self.repeats]
         return Experience(
-            {kind: list(several) for kind, several in segments.items()},
-            {kind: list(several) for kind, several in memory.items()},
+            _joined(earlier.segments, self.segments),
+            _joined(earlier.memory, self.memory),
             [*repeats, *self.repeats][-_REPEATS:],
             min(self.process_gib, earlier.process_gib),
+            _joined(earlier.packs, self.packs),
         )
 
     def without(self, earlier: Experience) -> Experience:
@@ -182,6 +195,7 @@ class Experience:
             _less(self.memory, earlier.memory),
             [one for one in self.repeats if one not in earlier.repeats],
             self.process_gib,
+            _less(self.packs, earlier.packs),
         )
 
 
@@ -216,6 +230,7 @@ class CostModel:
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
         self._seen: dict[str, deque[Taken]] = {}
+        self._packs: dict[str, deque[Taken]] = {}
         self._memory: dict[str, deque[float]] = {}
         self._repeats: deque[float] = deque(maxlen=_REPEATS)
         self._guess = self._fitted = self._fit()
@@ -280,6 +295,12 @@ class CostModel:
             busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
         )
 
+    @property
+    def sharing(self) -> Sharing:
+        """How segments on a GCD get on: steps of each of n take n^a times as long as alone."""
+        power, deviation = self._fits().steps.power(0)
+        return Sharing(pays=power - deviation < 1, is_known=deviation < _KNOWN)
+
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
         """Learn from a segment that did all of its work.
 
@@ -299,7 +320,8 @@ class CostModel:
             expected, before = (self._fits().steps.expect(case).log for case in cases)
             ratio = math.log(taken.step_seconds / own.step_seconds)
             self._repeats.append(ratio - (expected - before))
-        self._seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
+        seen = self._packs if taken.together >= _SHARED else self._seen
+        seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
         self._new += 1
 
     def observe_memory(self, kind: str, ratio: float) -> None:
@@ -328,6 +350,7 @@ class CostModel:
             {kind: list(several) for kind, several in self._memory.items()},
             list(self._repeats),
             self.process_gib,
+            {kind: list(several) for kind, several in self._packs.items()},
         )
 
     def recall(self, earlier: Experience) -> None:
@@ -338,22 +361,22 @@ class CostModel:
         earlier
             Of another model for the same GCDs, which may have seen some of the same segments.
         """
-        segments = {
-            kind: [taken for taken in several if taken.is_sound]
-            for kind, several in earlier.segments.items()
-        }
+        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
+            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
+            self._new += _put_before(mine, sound)
         memory = {
             kind: [ratio for ratio in several if 0 < ratio < math.inf]
             for kind, several in earlier.memory.items()
         }
-        self._new += _put_before(self._seen, segments) + _put_before(self._memory, memory)
+        self._new += _put_before(self._memory, memory)
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
         self.observe_process(earlier.process_gib / _PROCESS_MARGIN)
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""
-        seen = sum(map(len, self._seen.values())) + sum(map(len, self._memory.values()))
+        all_of_it = (self._seen, self._packs, self._memory)
+        seen = sum(len(several) for one in all_of_it for several in one.values())
         if self._new > _AGAIN_AFTER * seen:
             self._fitted, self._new = self._fit(), 0
         return self._fitted
@@ -361,7 +384,7 @@ class CostModel:
     def _fit(self) -> _Fits:
         steps: list[tuple[Case, float]] = []
         rest: list[tuple[Case, float]] = []
-        for kind, several in self._seen.items():
+        for kind, several in chain(self._seen.items(), self._packs.items()):
             for t in several:
                 steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
                 beside = t.seconds - t.steps * t.step_seconds
@@ -428,6 +451,13 @@ def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
         seen[kind] = deque([*before, *mine], maxlen=WINDOW)
         new += len(before)
     return new
+
+
+def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str, list[T]]:
+    """The last of what was seen, earlier or later."""
+    seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
+    _put_before(seen, earlier)
+    return {kind: list(several) for kind, several in seen.items()}
 
 
 def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:

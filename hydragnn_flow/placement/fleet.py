@@ -120,6 +120,8 @@ class Fleet:
 
     def __init__(self, gcd: Gcd, gcds_of_a_node: int, gcds_of_a_block: float = math.inf) -> None:
         self.gcd, self.size, self.gcds_of_a_block = gcd, gcds_of_a_node, gcds_of_a_block
+        self.sharing_pays = True
+        """Whether a segment may join others on a GCD."""
         self._nodes: dict[str, Node] = {}
         self._hosts: list[Host] = []
         self.at_work = 0
@@ -198,7 +200,8 @@ class Fleet:
             return 1.0
         first = resident.spots[0]
         crowd = self._nodes[first.node].gcds[first.gcd].count(now) - resident._crowd
-        return max(1.0, crowd / (now - resident.since)) if now > resident.since else 1.0
+        # One that was alone all the time is to have exactly one.
+        return max(1.0, round(crowd / (now - resident.since), 6)) if now > resident.since else 1.0
 
     def ends(self, node: str) -> float:
         """Time at which a node's batch job ends [s]."""
@@ -227,6 +230,8 @@ class Fleet:
 
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
         """A GCD at work that a segment can join; the one with the fewest segments."""
+        if not self.sharing_pays:
+            return None
         room = MEMORY_FRACTION * self.gcd.memory_gib - estimate.memory_gib
         for number in range(1, self.gcd.most_segments):
             for level in range(_level(estimate.busy), _LEVELS + 2):
@@ -245,7 +250,7 @@ class Fleet:
     @property
     def may_share(self) -> bool:
         """Whether another segment might find room on a GCD at work."""
-        return any(self._shared.values())
+        return self.sharing_pays and any(self._shared.values())
 
     def keep(self, nodes: Iterable[Node], is_kept: bool) -> None:
         """Keep nodes for one segment, or let others have them again."""

@@ -31,6 +31,8 @@ class Placeable:
     """Time from which it could have run [s]."""
     is_urgent: bool = False
     """Whether it was cut short: its progress is of no use before it continues."""
+    keeps_gcd: bool = False
+    """Whether it shares its GCD with no other, if it gets one with nothing to do."""
     wider: tuple[Any, ...] = ()
     """The segment on more GCDs, which it may have where they are free; the most come last."""
 
@@ -107,18 +109,17 @@ def place(
     with room_of(fleet, now, most) as room:
         for segment in _in_order(ready, now, patience):
             shape, spots = _widest(segment, room)
+            alone = shape.width > 1 or shape.keeps_gcd
             if spots is None and segment.width == 1 and may_join:
                 spot = room.join(segment.estimate, segment.seconds)
-                spots = None if spot is None else [spot]
+                spots, alone = (None if spot is None else [spot]), False
             if spots is None:
                 if segment.width > 1:
                     is_late = now - segment.ready_since > LATE * patience
                     room.reserve(segment.width, is_late=is_late)
                 rest.append(segment)
                 continue
-            resident = fleet.begin(
-                spots, shape.estimate, now + shape.seconds, now, alone=shape.width > 1
-            )
+            resident = fleet.begin(spots, shape.estimate, now + shape.seconds, now, alone=alone)
             placed.append(Placement(shape, resident))
     return placed, rest
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from hydragnn_flow.placement.fleet import Fleet, Node, Resident, lasts
+from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 from hydragnn_flow.placement.placer import Segment
 
 # A segment at work is stopped and placed anew where that saves this much of the time to its end
@@ -147,6 +147,22 @@ def to_place_anew(
                 remaining = new
                 break
         last = max(last, remaining)
+    return chosen
+
+
+def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
+    """Choose segments that share a GCD and are to stop at a checkpoint, where sharing does not pay.
+
+    Of those on a GCD the one that would end last stays. Others stay that are about to end.
+    """
+    packs: defaultdict[Spot, list[Resident]] = defaultdict(list)
+    for resident in at_work:
+        if not resident.alone:
+            packs[resident.spots[0]].append(resident)
+    chosen: list[Resident] = []
+    for residents in packs.values():
+        *others, _ = sorted(residents, key=lambda one: one.remaining(now))
+        chosen += [one for one in others if one.remaining(now) >= LEAST_SAVED]
     return chosen
 
 

@@ -120,7 +120,9 @@ def simulate(
                 write_json(directory.ensemble / SELECTION, selection)
             return play(
                 Stage(run.configured(config), site, directory, data, view, token),
-                lambda context: RecordedTruth(run, _expected(context, run, seed)),
+                lambda context: RecordedTruth(
+                    run, _expected(context, run, seed), site.node.uncounted_gib
+                ),
                 # What was recorded has its noise already.
                 conditions=replace(conditions, noise=0.0),
                 seed=seed,

@@ -92,10 +92,12 @@ class RecordedTruth:
         The recorded run.
     other
         The truth about segments that it does not know.
+    uncounted_gib
+        Memory of a process that the recorded peaks lack [GiB].
     """
 
-    def __init__(self, run: RecordedRun, other: Truth) -> None:
-        self._run, self._other = run, other
+    def __init__(self, run: RecordedRun, other: Truth, uncounted_gib: float) -> None:
+        self._run, self._other, self._uncounted_gib = run, other, uncounted_gib
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
@@ -120,7 +122,7 @@ class RecordedTruth:
             step_seconds=statistics.fmean(r.step_seconds for r in trained) * width / rank.world,
             steps=max(1, round(steps / epochs)),
             busy=1.0,
-            memory_gib=max(result.peak_memory_gib for result in trained),
+            memory_gib=max(r.peak_memory_gib for r in trained) + self._uncounted_gib,
             launch_seconds=self._run.launch_seconds(rank.spec),
             status=recurring[-1].status if recurring else "ok",
         )

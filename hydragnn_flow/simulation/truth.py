@@ -48,7 +48,7 @@ class Cost:
     busy: float
     """Fraction of its time in which it keeps a GCD busy."""
     memory_gib: float
-    """Peak memory of each GCD [GiB]."""
+    """Peak memory of each GCD, process included [GiB]."""
     launch_seconds: float = 0.0
     """Time between its sending and its start [s]."""
     status: Status = "ok"

@@ -245,7 +245,7 @@ class SimulatedWorkers:
             from_step=round(sending.from_epoch % 1 * cost.steps),
             seconds=seconds,
             cpu_seconds=seconds,
-            peak_memory_gib=cost.memory_gib,
+            peak_memory_gib=max(0.0, cost.memory_gib - self._site.node.uncounted_gib),
             started=self._unix_time + began,
             ended=self._unix_time + now,
         )

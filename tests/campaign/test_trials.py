@@ -74,11 +74,14 @@ def test_all_is_well(campaign: Campaign) -> None:
     assert len({spec.attempt for spec in pools.sent}) == len(pools.sent)
 
 
-@pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 8)])
+@pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 5)])
 def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     campaign: Campaign, launch_seconds: float, asked: int
 ) -> None:
-    """What computes all the time fills a GCD; of what waits for its launches four share one."""
+    """What computes all the time fills a GCD; of what waits for its launches four share one.
+
+    While it is not known how they get on together, one of four has a GCD to itself.
+    """
     context = campaign(trials=10)
     change_gcd(context, most_segments=4, launch_seconds=launch_seconds, step_seconds=0.0)
     before: list[int] = []

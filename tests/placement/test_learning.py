@@ -82,10 +82,10 @@ def predicted(model: CostModel) -> Array:
 BEFORE = predicted(CostModel(GCD))
 
 
-def taken(i: int, together: int = 1) -> Taken:
-    """A segment; those that share a GCD take the root of their number as long."""
+def taken(i: int, together: int = 1, power: float = 0.5) -> Taken:
+    """A segment; those that share a GCD take a power of their number as long."""
     network = NETWORKS[i]
-    step = SECONDS[i] * together**0.5
+    step = SECONDS[i] * together**power
     return Taken(
         *(network.work, 100, step, 101 * step, 1, 0.0), memory=network.memory, together=together
     )
@@ -172,3 +172,27 @@ def test_hardly_a_network_needs_more_memory_than_predicted() -> None:
         assert 1.0 < min(over(model, others, own=True)) < 1.2
     assert np.mean(np.array(ratios) < 1) < 0.01
     assert np.median(ratios) < 1.25
+
+
+@pytest.mark.parametrize(("power", "pays"), [(0.0, True), (0.5, True), (0.9, True), (1.5, False)])
+def test_segments_seen_apart_and_together_say_whether_sharing_pays(
+    power: float, pays: bool
+) -> None:
+    model = CostModel(GCD)
+    assert model.sharing == (True, False)
+    chance = random.Random(1)
+    chosen = chance.sample(range(len(NETWORKS)), 40)
+    for i in chosen[:20]:
+        model.observe(NETWORKS[i].kind, taken(i, 3, power))
+    assert model.sharing.pays and not model.sharing.is_known  # the machine may just be slow
+    for i in chosen[20:]:
+        model.observe(NETWORKS[i].kind, taken(i))
+    assert model.sharing == (pays, True)
+    # It is not forgotten for all that were apart since, nor by the next campaign.
+    for i in chance.choices(range(len(NETWORKS)), k=1000):
+        model.observe(NETWORKS[i].kind, taken(i))
+    assert model.sharing == (pays, True)
+    later = CostModel(GCD)
+    later.recall(model.experience().after(learned_from(chosen).experience()))
+    assert later.sharing == (pays, True)
+    assert not model.experience().without(model.experience()).packs["PNA"]

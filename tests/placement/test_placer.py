@@ -100,6 +100,30 @@ def test_small_segments_share_and_large_ones_do_not() -> None:
     assert [p.item for p in together] == [1]
 
 
+def test_nothing_joins_where_sharing_does_not_pay() -> None:
+    fleet = one_node(gcd(share=4), free=1)
+    fleet.sharing_pays = False
+    placed, rest = place(segments(*[(10.0, 1.0, 0.2)] * 3), fleet, 0.0)
+    assert (len(placed), len(rest), fleet.may_share) == (1, 2, False)
+    fleet.sharing_pays = True
+    assert fleet.may_share
+    placed, rest = place(rest, fleet, 0.0)
+    assert (len(placed), len(rest)) == (2, 0)
+
+
+def test_what_keeps_its_gcd_shares_it_with_no_other() -> None:
+    fleet = one_node(gcd(share=4), free=2)
+    first, *others = segments((20.0, 1.0, 0.2), *[(10.0, 1.0, 0.2)] * 5)
+    keeper = replace(first, keeps_gcd=True)
+    placed, rest = place([keeper, *others], fleet, 0.0)
+    assert sorted(map(len, by_gcd(placed))) == [1, 4] and len(rest) == 1
+    # Where none is free it joins others.
+    fleet = one_node(gcd(share=4), free=1)
+    place(others[:2], fleet, 0.0)
+    placed, rest = place([keeper], fleet, 0.0)
+    assert len(placed) == 1 and not placed[0].resident.alone
+
+
 def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends() -> None:
     """It does not wait for the slowest."""
     brief, long, third, fourth = segments(*[(10.0, 1.0, 0.5)] * 2, *[(99.0, 1.0, 0.5)] * 2)

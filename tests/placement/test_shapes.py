@@ -18,6 +18,7 @@ from hydragnn_flow.placement import (
     Spot,
     place,
     to_make_way,
+    to_part,
     to_place_anew,
     useful_widths,
     widened,
@@ -216,3 +217,16 @@ def test_a_segment_goes_on_over_the_gcds_of_those_that_yield() -> None:
     assert to_make_way(2 * NODE, fleet, NOW, set(members)) == []
     assert set(to_make_way(2 * NODE, fleet, NOW, {trial, *members})) == there
     assert to_make_way(1, fleet, NOW, set()) == []
+
+
+def test_of_segments_that_are_to_part_the_last_to_end_stays() -> None:
+    fleet = fleet_of(1)
+    spots = [Spot("node0", gcd) for gcd in range(NODE)]
+
+    def begun(gcd: int, until: float, alone: bool = False) -> Resident:
+        return fleet.begin(spots[gcd : gcd + 1], SMALL, NOW + until, 0.0, alone=alone)
+
+    last, other, ending = (begun(0, 9 * NOW), begun(0, 5 * NOW), begun(0, 0.5 * NOW))
+    one, alone = begun(1, NOW), begun(2, NOW, alone=True)
+    gang = fleet.begin(spots[4:], SMALL, NOW, 0.0, alone=True)
+    assert to_part([ending, other, last, one, alone, gang], NOW) == [other]

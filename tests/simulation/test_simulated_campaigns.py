@@ -135,6 +135,32 @@ def test_what_a_batch_job_cuts_short_goes_on_in_the_next(run: Simulate, tmp_path
             assert after.from_epoch == one.to_epoch
 
 
+def test_networks_on_a_simulated_gpu_are_as_small_as_they_are(
+    run: Simulate, tmp_path: Path
+) -> None:
+    """The peak of a process is not taken for that of its network, thousands of times as large."""
+    found = run(replace(SITE, node=GPU, nodes=4), 40)
+    assert "failed" not in found.trials
+    assert all((r.predicted_memory_gib or 0.0) < 1.0 for r in results(tmp_path / "run"))
+
+
+def test_packs_that_are_slower_than_apart_are_undone(run: Simulate, tmp_path: Path) -> None:
+    """Launches leave these GCDs idle for most of the time, but segments slow each other down."""
+
+    def makespan(most: int, interference: float) -> float:
+        gcd = replace(GPU.gcd, launch_seconds=0.05, most_segments=most)
+        site = replace(SITE, node=replace(GPU, gcd=gcd), nodes=4)
+        return run(site, 100, conditions=Conditions(interference=interference)).makespan
+
+    apart = makespan(1, 4.0)
+    assert makespan(MOST, 0.0) < 0.6 * apart
+    assert makespan(MOST, 4.0) < 1.1 * apart
+    ended = sorted(results(tmp_path / "run"), key=lambda result: result.ended)
+    assert any(result.status == "interrupted" for result in ended)
+    assert any(result.together > 2 for result in ended[: len(ended) // 2])
+    assert all(result.together < 1.5 for result in ended[len(ended) // 2 :])
+
+
 def test_lost_nodes_cost_segments_and_not_the_campaign(run: Simulate, tmp_path: Path) -> None:
     conditions = Conditions(losses=20.0)
     found = run(replace(BATCH, walltime=3600.0), 40, conditions=conditions, seed=3)

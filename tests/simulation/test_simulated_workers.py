@@ -13,7 +13,7 @@ from phase_cases import NODE, SITE
 
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.execution import Rank, merged
+from hydragnn_flow.execution import Node, Rank, merged
 from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
@@ -44,9 +44,16 @@ class Fixed:
 class Machine:
     """Simulated workers, driven by hand."""
 
-    def __init__(self, config: RunConfig, folder: Path, cost: Cost = COST, nodes: int = 2) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        cost: Cost = COST,
+        nodes: int = 2,
+        node: Node = NODE,
+    ) -> None:
         self.clock = VirtualClock()
-        site = replace(SITE, nodes=nodes, node=NODE)
+        site = replace(SITE, nodes=nodes, node=node)
         fixed = Fixed(cost)
         self.workers = SimulatedWorkers(site, self.clock, fixed, fixed, QUIET, 0, 1e9)
         self._config, self._folder = config, folder
@@ -143,6 +150,19 @@ def test_what_does_not_fit_runs_out_of_memory(config: RunConfig, tmp_path: Path)
     statuses = [result(end).status for end in ends]
     assert statuses == ["ok", "ok", "out_of_memory"]
     assert not result(ends[2]).checkpoint
+
+
+def test_the_peak_of_an_accelerator_is_without_its_libraries(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    peaks = []
+    for name in "cpu", "cuda":
+        node = replace(NODE, device=name)  # type: ignore[arg-type]
+        machine = Machine(config, tmp_path, node=node)
+        end = machine.send(Rank(machine.spec("a"), gcd=0))
+        machine.wait(1_000.0)
+        peaks.append(result(end).peak_memory_gib)
+    assert peaks == [COST.memory_gib, COST.memory_gib - NODE.gcd.process_gib]
 
 
 def test_a_gang_begins_when_its_last_rank_is_there_and_ends_as_one(machine: Machine) -> None:
