@@ -131,7 +131,7 @@ class Foreseen:
 
     @property
     def sharing(self) -> Sharing:
-        return Sharing(pays=True, is_known=True)
+        return Sharing(is_known=True, pays=True)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         return 1

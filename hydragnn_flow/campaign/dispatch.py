@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
@@ -40,8 +40,11 @@ MANY = 32
 SECONDS_BETWEEN_LOOKS = 10.0
 # Time for all ranks of a gang to end when one has, before they are ended [s].
 SECONDS_TO_FOLLOW = 60.0
-# While it is not known how segments slow each other down on a GCD, one of so many has its own.
-_ONE_ALONE_OF = 4
+# While it is not known how segments slow each other down on a GCD, one of so many keeps its own,
+# and no more than this at a time.
+_ONE_ALONE_OF, _MOST_ALONE = 4, 16
+# Segments that share a GCD and are stopped at a time, where sharing does not pay.
+_MOST_PARTED = 4096
 _logger = logging.getLogger(__name__)
 
 
@@ -57,6 +60,13 @@ class _Sending:
     """Results of the ranks of each part."""
     is_released: bool = False
     """Whether it was asked to stop at a checkpoint."""
+    is_awaited: bool = False
+    """Whether its GCDs, or others, are promised until it has stopped."""
+
+    @property
+    def keeps_gcd(self) -> bool:
+        """Whether it keeps its GCD to itself so as to be measured alone."""
+        return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property
     def is_gang(self) -> bool:
@@ -94,7 +104,9 @@ class Dispatch:
         self._follow_by: dict[_Sending, float] = {}
         self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
-        self._recorded = self._looked = -math.inf
+        self._recorded = self._looked = self._parted = -math.inf
+        self._alone = 0
+        self._told_apart = False
 
     @property
     def running(self) -> int:
@@ -117,13 +129,13 @@ class Dispatch:
     @property
     def is_stopping(self) -> bool:
         """Whether a segment was asked to stop, whose GCDs are promised, and has not ended yet."""
-        return any(sending.is_released for sending in self._running)
+        return any(sending.is_awaited for sending in self._running)
 
     @property
     def fleet(self) -> Fleet:
         """The GCDs of all nodes that take work now."""
         self._fleet.update(self._workers.hosts())
-        self._fleet.sharing_pays = self._context.estimator.sharing.pays
+        self._fleet.sharing_pays = self._sharing_pays()
         return self._fleet
 
     def request_workers(self, more: int) -> None:
@@ -164,11 +176,7 @@ class Dispatch:
             Whether they may share a GCD with those at work.
         """
         fleet, now = self.fleet, self._clock.monotonic()
-        if fleet.gcd.most_segments > 1 and not self._context.estimator.sharing.is_known:
-            ready = [
-                task if task.spec.number % _ONE_ALONE_OF else replace(task, keeps_gcd=True)
-                for task in ready
-            ]
+        ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
             # Of their own kind: members that begin early are no reason for trials to take longer.
@@ -235,9 +243,9 @@ class Dispatch:
             return
         members, fleet, now = dict(self._of("member")), self.fleet, self._clock.monotonic()
         for width in sorted({task.width for task in ready}):
-            nodes = to_make_way(width, fleet, now, members)
-            if nodes:
-                self._clear(nodes)
+            if stopped := to_make_way(width, fleet, now, members):
+                for resident in stopped:
+                    self._release(members[resident])
                 return
 
     def _of(self, kind: Kind) -> Iterator[tuple[Resident, _Sending]]:
@@ -249,8 +257,8 @@ class Dispatch:
             if any(spot.node in nodes for spot in resident.spots):
                 self._release(sending)
 
-    def _release(self, sending: _Sending) -> None:
-        sending.is_released = True
+    def _release(self, sending: _Sending, *, is_awaited: bool = True) -> None:
+        sending.is_released, sending.is_awaited = True, is_awaited
         _logger.info("%s is stopped at a checkpoint", sending.task)
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
@@ -265,6 +273,7 @@ class Dispatch:
         sending = _Sending(task, resident, parts)
         self._running[sending] = None
         self._number[spec.kind] += 1
+        self._alone += sending.keeps_gcd
         now, number = self._clock.monotonic(), 0
         for part, (node, there) in enumerate(parts):
             left = self._fleet.ends(node) - now
@@ -302,6 +311,9 @@ class Dispatch:
         for sending, _ in finished:
             del self._running[sending]
             self._number[sending.task.spec.kind] -= 1
+            self._alone -= sending.keeps_gcd
+            if sending.is_awaited:
+                self._looked = -math.inf  # what it was stopped for comes next
         now = self._clock.monotonic()
         ended = [
             (
@@ -313,19 +325,45 @@ class Dispatch:
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])
-        if self._fleet.sharing_pays and not self._context.estimator.sharing.pays:
-            self._part()
+        self._part()
         return ended
 
+    def _sharing_pays(self) -> bool:
+        """Whether segments may join others on a GCD; the user is told if not."""
+        pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
+        if not pays and not self._told_apart:
+            self._told_apart = True
+            told = "segments on one GCD get on faster one after the other: each has its own"
+            tell(_logger, told)
+        return pays
+
+    def _with_some_alone(self, ready: Sequence[Task]) -> Sequence[Task]:
+        """Let some keep their GCD, as long as it is not known how those get on that share one."""
+        if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
+            return ready
+        site = self._context.site
+        most = min(_MOST_ALONE, max(1, site.nodes * len(site.node.gcds) // _ONE_ALONE_OF))
+        candidates = (
+            position
+            for position, task in enumerate(ready)
+            if task.spec.number % _ONE_ALONE_OF == 0 and task.width == 1
+        )
+        with_some = [*ready]
+        for position in islice(candidates, max(0, most - self._alone)):
+            with_some[position] = replace(ready[position], keeps_gcd=True)
+        return with_some
+
     def _part(self) -> None:
-        """Have segments that share a GCD go on apart: they get on faster one after the other."""
-        self._fleet.sharing_pays = False
-        told = "segments get on faster one after the other than together on a GCD: they are parted"
-        tell(_logger, told)
-        at_work = {sending.resident: sending for sending in self._running}
-        for resident in to_part(at_work, self._clock.monotonic()):
-            if not at_work[resident].is_released:
-                self._release(at_work[resident])
+        """Have segments that share a GCD go on apart, where that is faster."""
+        now = self._clock.monotonic()
+        if not self._fleet.packs or now - self._parted < SECONDS_BETWEEN_LOOKS:
+            return
+        if self._sharing_pays():
+            return
+        self._parted = now
+        at_work = {one.resident: one for one in self._running if not one.is_released}
+        for resident in to_part(at_work, now)[:_MOST_PARTED]:
+            self._release(at_work[resident], is_awaited=False)
 
     def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
         """Tell the pool how nodes do; in a gang each rank counts for its own node.

@@ -7,7 +7,6 @@ on it, so it may be killed at any moment and started again by the same command.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -89,8 +88,11 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
             aside = directory.set_ensemble_aside()
             tell(_logger, "more trials are asked for; the ensemble of fewer is now %s", aside)
         elif directory.is_for_another_ensemble(config):
-            shutil.rmtree(directory.set_ensemble_aside())
-            tell(_logger, "another ensemble is asked for; members that began early begin anew")
+            aside = directory.set_ensemble_aside()
+            told = (
+                "another ensemble is asked for; its members begin anew, those of before are now %s"
+            )
+            tell(_logger, told, aside)
         directory.record_start(config)
         try:
             yield token

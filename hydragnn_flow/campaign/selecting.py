@@ -19,6 +19,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, write_json
 from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.criterion import Criterion
 
 _VERSION = 3
@@ -114,9 +115,14 @@ def begun_early(context: Context) -> list[Early]:
 def _are_of(context: Context, selection: Selection, records: Sequence[TrialRecord]) -> bool:
     """Whether all members that have begun are those of a selection, with none of them early."""
     numbers, trials = numbered(context, selection), {record.number: record for record in records}
+
+    def is_of(member: SegmentResult, trial: int) -> bool:
+        # A trial that was continued since is another.
+        was_continued = any(one.started > member.started for one in context.ledger.trials[trial])
+        return not was_continued and member.parameters in ({}, trials[trial].parameters)
+
     return all(
-        result.number in numbers
-        and result.parameters in ({}, trials[numbers[result.number].trial].parameters)
+        result.number in numbers and is_of(result, numbers[result.number].trial)
         for result in context.ledger.members
     )
 

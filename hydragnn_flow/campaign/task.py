@@ -82,6 +82,7 @@ class Task(Placeable):
             retries=retries,
             is_urgent=True,
             wider=(),
+            keeps_gcd=False,
             is_released=False,
         )
 

@@ -28,8 +28,9 @@ COPIES_OF_WEIGHTS = 5
 WINDOW = 16
 # Segments on a GCD, in the mean, from which one says how they get on together.
 _SHARED = 1.5
-# Deviation of the power of their number below which that is known.
-_KNOWN = 0.3
+# That is known once so many were seen there, and alone, and the deviation of the power of their
+# number is less than this.
+_ENOUGH, _KNOWN = 4, 0.3
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
 _AGAIN_AFTER = 0.2
 
@@ -143,6 +144,11 @@ class Taken:
     """GCDs it had."""
 
     @property
+    def is_pack(self) -> bool:
+        """Whether it shared its GCD for most of the time."""
+        return self.together >= _SHARED
+
+    @property
     def is_sound(self) -> bool:
         """Whether these are measurements."""
         work, memory = self.work, 1.0 if self.memory is None else self.memory
@@ -156,10 +162,10 @@ class Taken:
 class Sharing(NamedTuple):
     """What is known of segments that share a GCD."""
 
-    pays: bool
-    """Whether they may get on better together than one after the other."""
     is_known: bool
-    """Whether some were seen together, and some alone."""
+    """Whether enough were seen together, and alone."""
+    pays: bool
+    """Whether they may get on better together than one after the other, for all that is known."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +173,7 @@ class Experience:
     """What a cost model has seen, to be kept in a file."""
 
     segments: dict[str, list[Taken]]
-    """The last segments of each message-passing type, the newest at the end."""
+    """The last segments of each message-passing type on GCDs of their own, the newest last."""
     memory: dict[str, list[float]]
     """Their peak memory over the counted one."""
     repeats: list[float]
@@ -298,8 +304,11 @@ class CostModel:
     @property
     def sharing(self) -> Sharing:
         """How segments on a GCD get on: steps of each of n take n^a times as long as alone."""
-        power, deviation = self._fits().steps.power(0)
-        return Sharing(pays=power - deviation < 1, is_known=deviation < _KNOWN)
+        power, deviation, freedom = self._fits().steps.power(0)
+        alone, together = (sum(map(len, of.values())) for of in (self._seen, self._packs))
+        is_known = min(alone, together) >= _ENOUGH and deviation < _KNOWN
+        is_worse = power - quantile(95, freedom) * deviation > 1
+        return Sharing(is_known, pays=not (is_known and is_worse))
 
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
         """Learn from a segment that did all of its work.
@@ -320,7 +329,7 @@ class CostModel:
             expected, before = (self._fits().steps.expect(case).log for case in cases)
             ratio = math.log(taken.step_seconds / own.step_seconds)
             self._repeats.append(ratio - (expected - before))
-        seen = self._packs if taken.together >= _SHARED else self._seen
+        seen = self._packs if taken.is_pack else self._seen
         seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
         self._new += 1
 
@@ -361,9 +370,14 @@ class CostModel:
         earlier
             Of another model for the same GCDs, which may have seen some of the same segments.
         """
-        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
-            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
-            self._new += _put_before(mine, sound)
+        for mine, are_packs in (self._seen, False), (self._packs, True):
+            # Those of an older version are all in one place.
+            for theirs in (earlier.packs, earlier.segments):
+                of_these = {
+                    kind: [one for one in them if one.is_sound and one.is_pack == are_packs]
+                    for kind, them in theirs.items()
+                }
+                self._new += _put_before(mine, of_these)
         memory = {
             kind: [ratio for ratio in several if 0 < ratio < math.inf]
             for kind, several in earlier.memory.items()

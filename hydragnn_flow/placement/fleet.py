@@ -128,6 +128,8 @@ class Fleet:
         """GCDs with something to do, also those of nodes that take no more."""
         self.free = 0
         """GCDs with nothing to do, of nodes that take work."""
+        self.packs = 0
+        """GCDs with several segments."""
         # Nodes by the number of their free GCDs, by block.
         self._by_free: list[defaultdict[str, dict[str, Node]]] = [
             defaultdict(dict) for _ in range(gcds_of_a_node + 1)
@@ -274,9 +276,10 @@ class Fleet:
 
     def _change(self, spot: Spot, gcd: _Gcd, how: Callable[[_Gcd], None]) -> None:
         node = self._nodes[spot.node]
-        was_free = not gcd.residents
+        was_free, was_pack = not gcd.residents, len(gcd.residents) > 1
         self._unlist_shared(spot, gcd)
         how(gcd)
+        self.packs += (len(gcd.residents) > 1) - was_pack
         more = bool(was_free) - (not gcd.residents)
         if more:
             self._unlist(node)

@@ -94,7 +94,7 @@ def place(
     most
         GCDs with nothing to do that may be given work.
     may_join
-        Whether segments may join others at work.
+        Whether segments may join others at work, and others them.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def place(
     with room_of(fleet, now, most) as room:
         for segment in _in_order(ready, now, patience):
             shape, spots = _widest(segment, room)
-            alone = shape.width > 1 or shape.keeps_gcd
+            alone = shape.width > 1 or shape.keeps_gcd or not may_join
             if spots is None and segment.width == 1 and may_join:
                 spot = room.join(segment.estimate, segment.seconds)
                 spots, alone = (None if spot is None else [spot]), False

@@ -127,11 +127,11 @@ class Regression:
             self._known[case] = self._expect(case)
         return self._known[case]
 
-    def power(self, condition: int) -> tuple[float, float]:
-        """The power of a condition, in the median, and the scale of Student's distribution."""
+    def power(self, condition: int) -> tuple[float, float, float]:
+        """Student's distribution of the power of a condition: median, scale, degrees of freedom."""
         place = self._powers.start + condition
         variance = self._variance * float(self._covariance[place, place])
-        return float(self._values[place]), math.sqrt(variance)
+        return float(self._values[place]), math.sqrt(variance), self._freedom
 
     def _expect(self, case: Case) -> Expected:
         table = self._table([case])

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 from hydragnn_flow.placement.placer import Segment
@@ -153,7 +153,8 @@ def to_place_anew(
 def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
     """Choose segments that share a GCD and are to stop at a checkpoint, where sharing does not pay.
 
-    Of those on a GCD the one that would end last stays. Others stay that are about to end.
+    Of those on a GCD the one that would end last stays. So do those that are about to end, or have
+    just begun.
     """
     packs: defaultdict[Spot, list[Resident]] = defaultdict(list)
     for resident in at_work:
@@ -162,14 +163,59 @@ def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
     chosen: list[Resident] = []
     for residents in packs.values():
         *others, _ = sorted(residents, key=lambda one: one.remaining(now))
-        chosen += [one for one in others if one.remaining(now) >= LEAST_SAVED]
+        chosen += [one for one in others if min(one.remaining(now), now - one.since) >= LEAST_SAVED]
     return chosen
 
 
-def to_make_way(width: int, fleet: Fleet, now: float, yielding: Container[Resident]) -> list[str]:
-    """Nodes that have GCDs enough for a segment once those that yield have ended; none if not."""
-    nodes, _ = _Idle(fleet, now, yielding).found(width)
-    return nodes
+def to_make_way(
+    width: int, fleet: Fleet, now: float, yielding: Container[Resident]
+) -> list[Resident]:
+    """Choose segments that stop at a checkpoint so that another has GCDs.
+
+    Parameters
+    ----------
+    width
+        GCDs that it needs.
+    fleet
+        The GCDs.
+    now
+        The time [s].
+    yielding
+        Segments at work that may be stopped.
+
+    Returns
+    -------
+    list of Resident
+        As few as can be; none if that would not do, or if the GCDs are free as it is.
+    """
+    nodes = [node for node in fleet.nodes if lasts(node.host, math.inf, now)]
+    if width <= fleet.size:
+        choices = [_stopped(node, width - node.free, yielding) for node in nodes]
+        return min(filter(None, choices), key=len, default=[])
+    number = -(-width // fleet.size)
+    blocks: defaultdict[str, list[list[Resident]]] = defaultdict(list)
+    for node in nodes:
+        stopped = _stopped(node, fleet.size - node.free, yielding)
+        if stopped or node.free == fleet.size:
+            blocks[node.host.block].append(stopped)
+    choices = [
+        [*dict.fromkeys(chain.from_iterable(sorted(block, key=len)[:number]))]
+        for block in blocks.values()
+        if len(block) >= number
+    ]
+    return min(filter(None, choices), key=len, default=[])
+
+
+def _stopped(node: Node, gcds: int, yielding: Container[Resident]) -> list[Resident]:
+    """Segments that leave so many GCDs of a node if they stop; none if all of them leave fewer."""
+    found: list[Resident] = []
+    for gcd in node.gcds:
+        if gcds <= 0:
+            break
+        if gcd.residents and all(one in yielding for one in gcd.residents):
+            found += gcd.residents
+            gcds -= 1
+    return [*dict.fromkeys(found)] if gcds <= 0 else []
 
 
 class _Idle:
@@ -200,7 +246,7 @@ class _Idle:
         ]
         for name in own:
             self._set(name, self._free[name] + 1)
-        taken, each = self.found(width)
+        taken, each = self._found(width)
         for name in taken:
             self._set(name, self._free[name] - each)
         if not taken:
@@ -208,7 +254,7 @@ class _Idle:
                 self._set(name, self._free[name] - 1)
         return taken
 
-    def found(self, width: int) -> tuple[list[str], int]:
+    def _found(self, width: int) -> tuple[list[str], int]:
         """Nodes that have so many GCDs, and how many of each."""
         if width <= self._size:
             fitting = (names for names in self._by_free[width:] if names)

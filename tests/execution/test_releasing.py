@@ -46,3 +46,13 @@ def test_the_ranks_of_a_released_gang_end_as_one(tmp_path: Path, alloy_store: Gr
     assert [result.status for result in results] == ["interrupted"] * 2
     assert results[0].to_epoch == results[1].to_epoch > 0
     assert NODE.gcds == ("0", "1")
+
+
+def test_a_segment_that_is_released_before_it_comes_stops_at_once(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    spec = make_spec(tmp_path / "t", alloy_store, LONG, attempt="to come")
+    release("to come")
+    result = run_alone(Rank(spec, gcd=0))
+    assert result.status == "interrupted" and result.reason.startswith("asked to stop")
+    assert run_alone(Rank(replace(spec, attempt="after", until_epoch=1), gcd=0)).status == "ok"

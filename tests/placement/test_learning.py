@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -179,7 +179,7 @@ def test_segments_seen_apart_and_together_say_whether_sharing_pays(
     power: float, pays: bool
 ) -> None:
     model = CostModel(GCD)
-    assert model.sharing == (True, False)
+    assert model.sharing == (False, True)
     chance = random.Random(1)
     chosen = chance.sample(range(len(NETWORKS)), 40)
     for i in chosen[:20]:
@@ -187,12 +187,19 @@ def test_segments_seen_apart_and_together_say_whether_sharing_pays(
     assert model.sharing.pays and not model.sharing.is_known  # the machine may just be slow
     for i in chosen[20:]:
         model.observe(NETWORKS[i].kind, taken(i))
-    assert model.sharing == (pays, True)
+    assert model.sharing == (True, pays)
     # It is not forgotten for all that were apart since, nor by the next campaign.
     for i in chance.choices(range(len(NETWORKS)), k=1000):
         model.observe(NETWORKS[i].kind, taken(i))
-    assert model.sharing == (pays, True)
+    assert model.sharing == (True, pays)
     later = CostModel(GCD)
     later.recall(model.experience().after(learned_from(chosen).experience()))
-    assert later.sharing == (pays, True)
+    assert later.sharing == (True, pays)
     assert not model.experience().without(model.experience()).packs["PNA"]
+    # A file of an earlier version has both in one place.
+    known = later.experience()
+    both = {kind: [*known.packs.get(kind, []), *known.segments[kind]] for kind in known.segments}
+    older = CostModel(GCD)
+    older.recall(replace(known, segments=both, packs={}))
+    assert older.sharing == (True, pays)
+    assert all(own == known.packs.get(kind, []) for kind, own in older.experience().packs.items())

@@ -117,6 +117,10 @@ def test_what_keeps_its_gcd_shares_it_with_no_other() -> None:
     keeper = replace(first, keeps_gcd=True)
     placed, rest = place([keeper, *others], fleet, 0.0)
     assert sorted(map(len, by_gcd(placed))) == [1, 4] and len(rest) == 1
+    # Nothing joins what joins nothing.
+    fleet = one_node(gcd(share=4), free=1)
+    place([first], fleet, 0.0, may_join=False)
+    assert not fleet.may_share
     # Where none is free it joins others.
     fleet = one_node(gcd(share=4), free=1)
     place(others[:2], fleet, 0.0)

@@ -212,11 +212,25 @@ def test_a_segment_goes_on_over_the_gcds_of_those_that_yield() -> None:
     assert to_place_anew([trial], lambda one: options, fleet, NOW) == {}
     chosen = to_place_anew([trial], lambda one: options, fleet, NOW, set(members))
     assert [*chosen] == [trial] and len(chosen[trial]) == 1
-    there = {node.host.name for node in fleet.nodes}
-    assert set(to_make_way(NODE, fleet, NOW, set(members))) == there - {trial.spots[0].node}
+
+
+def test_no_more_make_way_than_have_to() -> None:
+    fleet = fleet_of(2)
+    trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
+    assert to_make_way(NODE, fleet, NOW, set(members)) == members[NODE - 1 :]
     assert to_make_way(2 * NODE, fleet, NOW, set(members)) == []
-    assert set(to_make_way(2 * NODE, fleet, NOW, {trial, *members})) == there
+    assert set(to_make_way(2 * NODE, fleet, NOW, {trial, *members})) == {trial, *members}
     assert to_make_way(1, fleet, NOW, set()) == []
+    assert len(to_make_way(1, fleet, NOW, set(members))) == 1
+    # Beside two GCDs that are free one more is enough for three.
+    for ended in members[:2]:
+        fleet.end(ended, ended.spots, NOW)
+    assert len(to_make_way(3, fleet, NOW, set(members[2:]))) == 1
+    # Those that are free already are another's, if nothing has begun there.
+    assert to_make_way(1, fleet, NOW, set(members[2:])) == [members[NODE - 1]]
+    # A gang leaves all that it has.
+    gang = fleet.begin([one.spots[0] for one in members[:2]], SMALL, NOW + 10, NOW, alone=True)
+    assert to_make_way(2, fleet, NOW, {gang}) == [gang]
 
 
 def test_of_segments_that_are_to_part_the_last_to_end_stays() -> None:

@@ -72,6 +72,7 @@ class RankRun:
         self.spec = replace(rank.spec, deadline=deadline)
         self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
         self._called_off = ""
+        self._is_released = False
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
 
@@ -85,7 +86,10 @@ class RankRun:
         gcd
             Its GCD, by its position on the node.
         """
-        self._trainer = trainer
+        with self._lock:
+            self._trainer = trainer
+            if self._is_released:
+                trainer.release(self.spec.attempt)
         outcome = self._ask(trainer)
         with self._lock:
             self._trainer = None
@@ -106,6 +110,7 @@ class RankRun:
     def release(self) -> None:
         """Have the segment end by itself, with a checkpoint; its process goes on with others."""
         with self._lock:
+            self._is_released = True
             if self._trainer is not None:
                 self._trainer.release(self.spec.attempt)
 

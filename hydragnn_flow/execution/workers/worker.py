@@ -31,8 +31,8 @@ from hydragnn_flow.segment import (
     TrainingOutcome,
 )
 
-# Attempts that were called off before they came; of the last gangs only.
-_MOST_CALLED_OFF = 1000
+# Attempts that were called off, or are to stop, before they came; of the last only.
+_MOST_REMEMBERED = 1000
 # Times between two looks for another driver [s], and most looks of all nodes in a second: they have
 # one file system. A node that hears nothing of its driver ends in any case.
 _SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
@@ -41,6 +41,7 @@ _SECONDS_TO_LEAVE = SECONDS_TO_SAVE + 5.0
 _lock = threading.Lock()
 _running: dict[str, list[RankRun]] = {}
 _called_off: dict[str, str] = {}
+_released: dict[str, str] = {}
 _watch: list[threading.Thread] = []
 
 
@@ -87,10 +88,12 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
         runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
         with _lock:
             _running[spec.attempt] = runs
-            called_off = _called_off.get(spec.attempt)
+            called_off, is_released = _called_off.get(spec.attempt), spec.attempt in _released
         stack.callback(_forget, spec.attempt)
         if called_off is not None:
             call_off(spec.attempt, called_off)
+        elif is_released:
+            release(spec.attempt)
         pool = stack.enter_context(ThreadPoolExecutor(len(runs)))
         return list(pool.map(_run, repeat(node), ranks, runs))
 
@@ -113,17 +116,12 @@ def call_off(attempt: str, reason: str) -> None:
     reason
         Why, in a few words.
     """
-    with _lock:
-        _called_off[attempt] = reason
-        while len(_called_off) > _MOST_CALLED_OFF:
-            _called_off.pop(next(iter(_called_off)))
-        runs = _running.get(attempt, [])
-    for run in runs:
+    for run in _remembered(_called_off, attempt, reason):
         run.call_off(reason)
 
 
 def release(attempt: str) -> None:
-    """Have a segment of this node end by itself, with a checkpoint, if it is at work here.
+    """Have a segment of this node end by itself, with a checkpoint; at once if it is still to come.
 
     The ranks of a gang agree to stop, so it is enough to ask those of one node.
 
@@ -132,10 +130,17 @@ def release(attempt: str) -> None:
     attempt
         Of the segment, as it was sent.
     """
-    with _lock:
-        runs = _running.get(attempt, [])
-    for run in runs:
+    for run in _remembered(_released, attempt):
         run.release()
+
+
+def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
+    """Remember an attempt that may be still to come; returns its ranks at work here."""
+    with _lock:
+        of_these[attempt] = reason
+        while len(of_these) > _MOST_REMEMBERED:
+            of_these.pop(next(iter(of_these)))
+        return _running.get(attempt, [])
 
 
 def run_function(
