@@ -12,7 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.commands import evaluate, export, init, planning, predict, search, select, sites
+from hydragnn_flow.commands import (
+    evaluate,
+    export,
+    importing,
+    init,
+    planning,
+    predict,
+    search,
+    select,
+    sites,
+)
 from hydragnn_flow.commands.console import (
     RunDir,
     console,
@@ -34,6 +44,7 @@ store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
 app.add_typer(export.app)
+app.add_typer(importing.app)
 app.add_typer(init.app)
 app.add_typer(planning.app)
 app.add_typer(predict.app)

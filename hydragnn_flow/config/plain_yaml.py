@@ -37,3 +37,9 @@ PlainLoader.yaml_implicit_resolvers = {
 _DIGITS = list("-+0123456789")
 PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), _DIGITS)
 PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), _DIGITS)
+
+
+def in_a_line(value: Any) -> str:
+    """A value as YAML in one line, in the order it has."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    return text.removesuffix("...\n").strip()

@@ -87,7 +87,7 @@ def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
     check_space(search.space, network_with)
     for i, values in enumerate(search.enqueue):
         try:
-            network_with(_completed(search.space, values))
+            network_with(completed(search.space, values))
         except InputError as error:
             raise ValueError(f"search.enqueue.{i}: {error}") from None
 
@@ -190,12 +190,12 @@ def _network(
         return network_with(values).effective()
     except InputError as error:
         try:
-            return network_with(_completed(space, values)).effective()
+            return network_with(completed(space, values)).effective()
         except InputError:
             raise error from None
 
 
-def _completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Values as a whole trial has them: of the other parameters that exist, their first example."""
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():
