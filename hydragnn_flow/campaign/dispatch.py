@@ -40,8 +40,8 @@ MANY = 32
 SECONDS_BETWEEN_LOOKS = 10.0
 # Time for all ranks of a gang to end when one has, before they are ended [s].
 SECONDS_TO_FOLLOW = 60.0
-# While it is not known how segments slow each other down on a GCD, one of so many keeps its own,
-# and no more than this at a time.
+# Until it is known how segments on one GCD slow each other down, every fourth keeps its GCD to
+# itself, sixteen at most at a time.
 _ONE_ALONE_OF, _MOST_ALONE = 4, 16
 # Segments that share a GCD and are stopped at a time, where sharing does not pay.
 _MOST_PARTED = 4096

@@ -105,7 +105,7 @@ def best_evaluations(
 def _read(file: Path, objective: str) -> pd.DataFrame:
     try:
         table = pd.read_csv(file)
-    except (ValueError, pd.errors.ParserError) as error:
+    except ValueError as error:
         why = " ".join(str(error).split())
         raise InputError(f"{file}: is no table ({why}); name a results.csv") from None
     if not any(str(column).startswith(_PREFIX) for column in table.columns):

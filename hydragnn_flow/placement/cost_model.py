@@ -26,10 +26,10 @@ COPIES_OF_WEIGHTS = 5
 # The last segments of a message-passing type that count, so that a change of the machine is
 # followed.
 WINDOW = 16
-# Segments on a GCD, in the mean, from which one says how they get on together.
+# Mean number of segments on a GCD from which a segment there counts as one of a pack.
 _SHARED = 1.5
-# That is known once so many were seen there, and alone, and the deviation of the power of their
-# number is less than this.
+# The effect of sharing is known once four segments of packs and four others were seen, and the
+# deviation of its power is less than 0.3.
 _ENOUGH, _KNOWN = 4, 0.3
 # A fit is made again once so many more segments were seen, as a fraction of those that count.
 _AGAIN_AFTER = 0.2

@@ -186,7 +186,8 @@ def to_make_way(
     Returns
     -------
     list of Resident
-        As few as can be; none if that would not do, or if the GCDs are free as it is.
+        As few as can be; none if all of them leave too few. Nodes with enough free GCDs are passed
+        over: those are kept for another segment, or this one would have begun there.
     """
     nodes = [node for node in fleet.nodes if lasts(node.host, math.inf, now)]
     if width <= fleet.size:
@@ -207,7 +208,7 @@ def to_make_way(
 
 
 def _stopped(node: Node, gcds: int, yielding: Container[Resident]) -> list[Resident]:
-    """Segments that leave so many GCDs of a node if they stop; none if all of them leave fewer."""
+    """Segments to stop on a node for a number of GCDs; none if all that yield leave fewer."""
     found: list[Resident] = []
     for gcd in node.gcds:
         if gcds <= 0:
