@@ -154,16 +154,16 @@ def _residuals(
     shares: Floats = np.ones(0)
     missing: list[int] = []
     labels: dict[str, Floats] = {}
-    n_atoms, kept = split.n_atoms.astype(np.float64), None
+    kept = None
     for trial, found in predicted:
-        if found is None or not criterion.trivial_errors.keys() <= found.keys():
+        if found is None or not found.keys() >= set(criterion.targets):
             missing.append(trial)
             continue
-        for name in criterion.trivial_errors:
+        for name in criterion.targets:
             if name not in labels:
                 labels[name] = labels_of(split, name, found[name].shape[1])
-        rows = {name: found[name][None] for name in criterion.trivial_errors}
-        (row,), all_shares = criterion.residuals(rows, labels, n_atoms)
+        rows = {name: found[name][None] for name in criterion.targets}
+        (row,), all_shares = criterion.residuals(rows, labels, split.n_atoms, split.branch)
         if kept is None:
             kept, shares = _some(np.asarray(all_shares))
         residuals[trial] = np.asarray(row[kept], np.float32)

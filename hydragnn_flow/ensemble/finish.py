@@ -106,8 +106,9 @@ def finish_ensemble(
     combined = weigh_members(
         criterion,
         known,
-        {name: labels[name] for name in criterion.trivial_errors},
+        {name: labels[name] for name in criterion.targets},
         split.n_atoms,
+        split.branch,
         fold,
         config.ensemble.aggregation,
         median=not network.Architecture.enable_interatomic_potential,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -41,6 +41,7 @@ def weigh_members(
     predictions: Mapping[str, Floats],
     labels: Mapping[str, Floats],
     n_atoms: NDArray[np.int64],
+    branch: NDArray[np.int64] | None,
     fold: NDArray[np.int64],
     asked: Aggregation | Literal["auto"],
     median: bool,
@@ -55,13 +56,12 @@ def weigh_members(
         Target -> ``[n_members, n, d]``.
     labels
         Target -> true values ``[n, d]``.
-    n_atoms, fold
-        Of each structure.
+    n_atoms, branch, fold
+        Of each structure; no branch where there is but one.
     asked, median
         As of :func:`combine_best`.
     """
-    atoms = n_atoms.astype(np.float64)
-    residuals, shares = criterion.residuals(predictions, labels, atoms)
+    residuals, shares = criterion.residuals(predictions, labels, n_atoms, branch)
     judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
     # The fold of each residual comes the way the residuals do.
     by_row = {
@@ -71,7 +71,8 @@ def weigh_members(
     }
     nothing = {name: np.where(np.isfinite(values), 0.0, np.nan) for name, values in labels.items()}
     one = {name: values[None] for name, values in by_row.items()}
-    folds, _ = criterion.residuals(one, nothing, np.ones(len(atoms)))
+    not_divided = replace(criterion, per_atom=frozenset())
+    folds, _ = not_divided.residuals(one, nothing, n_atoms, branch)
     return combine_best(judged, folds[0].astype(np.int64), asked, median)
 
 

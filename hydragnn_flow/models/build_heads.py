@@ -38,6 +38,11 @@ def head_context(
             f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
             f"give a single branch"
         )
+    if heads.branches > 1 and not manifest.statistics.by_branch and len(manifest.branches) > 1:
+        raise InputError(
+            "network: Architecture.output_heads has several branches, but the store does not know "
+            "the reference energies and scales of each; prepare the store again"
+        )
     if heads.branches > 1 and max(manifest.branches, default=0) >= heads.branches:
         raise InputError(
             f"network: Architecture.output_heads has the branches 0 to {heads.branches - 1}, but "
@@ -101,6 +106,18 @@ def _outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
                 f"network: Variables_of_interest.output_dim says {dims[position]} for {name!r}, "
                 f"but the store holds {target.dim} components; correct or remove it"
             )
-        statistics = manifest.statistics.targets[name]
-        outputs.append(Output(name, level, tuple(statistics.mean), tuple(statistics.std)))
+        of_branches = [
+            statistics.targets[name]
+            for statistics in manifest.statistics.of_branches(
+                config.Architecture.output_heads.branches
+            )
+        ]
+        outputs.append(
+            Output(
+                name,
+                level,
+                tuple(tuple(found.mean) for found in of_branches),
+                tuple(tuple(found.std) for found in of_branches),
+            )
+        )
     return outputs

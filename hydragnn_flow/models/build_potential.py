@@ -28,16 +28,16 @@ def build_potential(
     _check_potential(config, manifest)
     heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
     atomic_energy = BranchedHeads(heads, [1], context)
-    statistics = manifest.statistics
+    statistics = manifest.statistics.of_branches(architecture.output_heads.branches)
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
     # both them and their gradients about one at the start. The spread of the energies per atom can
     # be a hundred times smaller (a molecule near its minimum) and would ask for huge slopes.
-    scale = statistics.forces_rms or statistics.energy_per_atom_std or 1.0
+    scales = [found.forces_rms or found.energy_per_atom_std or 1.0 for found in statistics]
     return PotentialModel(
         encoder,
         atomic_energy,
-        scale,
-        statistics.element_energies or {},
+        scales,
+        [found.element_energies for found in statistics],
         list(manifest.node_features).index(ATOMIC_NUMBER),
         _has_stress(architecture, manifest),
         _noise(config, manifest, context),
@@ -50,12 +50,13 @@ def _noise(
     """Heads of the noise of what is trained on, where a likelihood is."""
     if config.Training.loss_function_type != "GaussianNLLLoss":
         return None
-    architecture, statistics = config.Architecture, manifest.statistics
+    architecture = config.Architecture
+    statistics = manifest.statistics.of_branches(architecture.output_heads.branches)
     scales = {}
     if architecture.energy_weight > 0 or architecture.energy_peratom_weight > 0:
-        scales["energy"] = statistics.energy_per_atom_std or 1.0
+        scales["energy"] = [found.energy_per_atom_std or 1.0 for found in statistics]
     if architecture.force_weight > 0:
-        scales["forces"] = statistics.forces_rms or 1.0
+        scales["forces"] = [found.forces_rms or 1.0 for found in statistics]
     heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
     return PotentialNoise(BranchedHeads(heads, [1] * len(scales), context), scales)
 

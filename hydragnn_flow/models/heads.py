@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import GraphHead, NodeHead
 from hydragnn_flow.models.branches import chosen
-from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.head_layers import BranchHeads, HeadContext, PlaceLinear, make_heads
 
@@ -34,13 +34,18 @@ class Output:
     level
         ``graph`` or ``node``.
     mean, std
-        Of the target over the training split, per component, in its unit.
+        Of the target over the training structures of each branch, per component, in its unit.
     """
 
     name: str
     level: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[tuple[float, ...], ...]
+    std: tuple[tuple[float, ...], ...]
+
+    @property
+    def dim(self) -> int:
+        """Number of components."""
+        return len(self.mean[0])
 
 
 class BranchedHeads(nn.Module):
@@ -133,14 +138,20 @@ class Rescale(nn.Module):
         self.name = output.name
         self.noise = noise
         self.exact = output.level == "graph"
-        self.register_buffer("mean", pack_exact(output.mean))
-        self.register_buffer("std", pack_exact(output.std))
+        self.register_buffer("mean", pack_by_branch(output.mean))
+        self.register_buffer("std", pack_by_branch(output.std))
 
-    def forward(self, raw: Tensor) -> dict[str, Tensor]:
-        """Targets [n, d] from the output of a head [n, d], or [n, 2 d] with noise."""
+    def forward(self, raw: Tensor, branch: Tensor | None) -> dict[str, Tensor]:
+        """Targets [n, d] from the output of a head [n, d], or [n, 2 d] with noise.
+
+        ``branch`` is that of each row, int64 [n]; None if there is but one.
+        """
         # In bfloat16, which automatic mixed precision ends in, the mean would swallow the rest.
         raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
-        mean, std = unpack_exact(self.mean).to(raw.dtype), unpack_exact(self.std).to(raw.dtype)
+        mean, std = (
+            of_branch(unpack_exact(values).to(raw.dtype), branch)
+            for values in (self.mean, self.std)
+        )
         if not self.noise:
             return {self.name: raw * std + mean}
         value, noise = raw.chunk(2, dim=1)
@@ -175,7 +186,7 @@ class Heads(nn.Module):
         noise: bool,
     ) -> None:
         super().__init__()
-        dims = [len(output.mean) for output in outputs]
+        dims = [output.dim for output in outputs]
         self.branches = BranchedHeads(heads, dims, context, noise)
         # A list: a target may bear a name, such as "type", that a ModuleDict refuses.
         self.scales = nn.ModuleList(Rescale(output, noise) for output in outputs)
@@ -187,7 +198,7 @@ class Heads(nn.Module):
         found: dict[str, Tensor] = {}
         raw = self.branches(features, geometry, branch)
         for scale, values in zip(self.scales, raw, strict=True):
-            found |= scale(values)
+            found |= scale(values, branch)
         return found
 
     def set_bias(self, value: float) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
-from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, sum_by
 from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
 from hydragnn_flow.models.model import Encoder, HydraModel
@@ -28,13 +28,17 @@ class PotentialNoise(nn.Module):
     heads
         One number for each target, which acts on each atom.
     scales
-        Deviation of an output of about one by target, `energy` [eV] or `forces` [eV/Å].
+        Deviation of an output of about one, of each branch, by target: `energy` [eV] or `forces`
+        [eV/Å].
     """
 
-    def __init__(self, heads: BranchedHeads, scales: Mapping[str, float]) -> None:
+    def __init__(self, heads: BranchedHeads, scales: Mapping[str, Sequence[float]]) -> None:
         super().__init__()
         self.heads = heads
-        self.scales = dict(scales)
+        self.targets = list(scales)
+        for target, values in scales.items():
+            rows = pack_by_branch([[value] for value in values])
+            self.register_buffer(f"{target}_scale", rows, persistent=False)
 
     def forward(
         self, nodes: Tensor, geometry: Geometry, branch: Tensor | None
@@ -42,8 +46,9 @@ class PotentialNoise(nn.Module):
         """Deviations of `energy` [n_graphs, 1] in eV, float64, and `forces` [n_atoms, 3]."""
         found = {}
         outputs = self.heads(nodes.detach(), geometry, branch)
-        for (target, scale), raw in zip(self.scales.items(), outputs, strict=True):
-            deviation = deviations(raw.to(nodes.dtype)) * scale
+        for target, raw in zip(self.targets, outputs, strict=True):
+            scale = of_branch(unpack_exact(self.get_buffer(f"{target}_scale")), branch)
+            deviation = deviations(raw.to(nodes.dtype)) * scale.to(nodes.dtype)
             if target == "energy":
                 variances = sum_by(deviation.double().square(), geometry.graph, geometry.n_graphs)
                 deviation = variances.sqrt()
@@ -55,6 +60,8 @@ class PotentialNoise(nn.Module):
 
 class PotentialModel(HydraModel):
     """Energy as a sum over atoms: ``Σ scale * ε(node features) + Σ element_energies[Z]``.
+
+    Scale and element energies are those of the branch that a graph belongs to.
 
     The first sum is computed in the precision of the parameters; the second, which can be
     thousands of eV, is added in float64, so that nothing of the first is lost. A loss in float64
@@ -69,10 +76,10 @@ class PotentialModel(HydraModel):
         Embedding and message passing.
     atomic_energy
         A head of one number, which acts on each atom.
-    scale
-        Energy [eV] of an output of one.
+    scales
+        Energy [eV] of an output of one, of each branch.
     element_energies
-        Reference energy [eV] by atomic number; zero if not given.
+        Of each branch, reference energy [eV] by atomic number; zero if not given.
     number_column
         Column of the node features that holds the atomic number.
     stress
@@ -88,8 +95,8 @@ class PotentialModel(HydraModel):
         self,
         encoder: Encoder,
         atomic_energy: BranchedHeads,
-        scale: float,
-        element_energies: Mapping[int, float],
+        scales: Sequence[float],
+        element_energies: Sequence[Mapping[int, float]],
         number_column: int,
         stress: bool = False,
         noise: PotentialNoise | None = None,
@@ -99,14 +106,19 @@ class PotentialModel(HydraModel):
         self.number_column = number_column
         self.stress = stress
         self.noise = noise
-        self.register_buffer("scale", pack_exact([scale]))
-        energies = [element_energies.get(number, 0.0) for number in range(N_ELEMENTS)]
-        self.register_buffer("element_energies", pack_exact(energies))
+        self.register_buffer("scale", pack_by_branch([[scale] for scale in scales]))
+        energies = [
+            [known.get(number, 0.0) for number in range(N_ELEMENTS)] for known in element_energies
+        ]
+        self.register_buffer("element_energies", pack_by_branch(energies))
 
     def references(self, batch: GraphBatch) -> Tensor:
         """Sum of the element energies [n_graphs, 1] in eV, float64."""
         numbers = batch.x[:, self.number_column].long()
-        energies = unpack_exact(self.element_energies).index_select(0, numbers)
+        branch = branch_of_graph(batch, len(self.atomic_energy))
+        if branch is not None:  # the energies of the branches lie one behind the other
+            numbers = numbers + N_ELEMENTS * branch.index_select(0, batch.batch)
+        energies = unpack_exact(self.element_energies).view(-1).index_select(0, numbers)
         return sum_by(energies[:, None], batch.batch, batch.num_graphs)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
@@ -122,12 +134,11 @@ class PotentialModel(HydraModel):
         """
         differentiable = self.training and torch.is_grad_enabled()
         branch = branch_of_graph(batch, len(self.atomic_energy))
-        if branch is not None:
-            branch = branch.index_select(0, batch.batch)
+        of_atom = None if branch is None else branch.index_select(0, batch.batch)
         with torch.enable_grad():
             positions = batch.pos.detach().to(self.dtype).requires_grad_(True)
             nodes, geometry = self.encoder(batch, positions)
-            (raw,) = self.atomic_energy(nodes, geometry, branch)
+            (raw,) = self.atomic_energy(nodes, geometry, of_atom)
             # A sum over atoms would lose much in the bfloat16 of automatic mixed precision.
             raw = raw.to(positions.dtype)
             # All that the energy knows of positions are the vectors of the edges. Their gradient
@@ -136,12 +147,15 @@ class PotentialModel(HydraModel):
                 raw.sum(), geometry.vectors, create_graph=differentiable
             )
             interaction = sum_by(raw, geometry.graph, geometry.n_graphs)
-            noise = {} if self.noise is None else self.noise(nodes, geometry, branch)
+            noise = {} if self.noise is None else self.noise(nodes, geometry, of_atom)
         if not differentiable:
             interaction = interaction.detach()
             noise = {name: values.detach() for name, values in noise.items()}
-        scale = unpack_exact(self.scale)
-        gradient = gradient * scale.to(gradient.dtype)
+        scale = of_branch(unpack_exact(self.scale), branch)
+        of_edge = scale
+        if branch is not None:
+            of_edge = scale.index_select(0, geometry.graph.index_select(0, geometry.sender))
+        gradient = gradient * of_edge.to(gradient.dtype)
         forces = sum_by(gradient, geometry.sender, geometry.n_atoms).index_add(
             0, geometry.receiver, gradient, alpha=-1
         )

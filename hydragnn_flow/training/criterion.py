@@ -7,7 +7,7 @@ predictor. Squares would let a few atoms of thousands decide.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.training.metrics import metric_name
+from hydragnn_flow.training.metrics import metric_name, of_data_set
 from hydragnn_flow.training.terms import terms_of
 
 Floats = NDArray[np.floating[Any]]
@@ -26,6 +26,9 @@ Floats = NDArray[np.floating[Any]]
 class Criterion:
     """Error relative to that of a trivial predictor, over all targets trained on.
 
+    Of several data sets each is judged as much as any other: below, a target of each data set
+    counts as a target of its own.
+
     With ``mae`` the mean over the targets of their mean absolute errors in units of
     ``trivial_errors``; with ``rmse`` the root mean square over the targets of their root mean
     square errors in those units. About 1 means that nothing was learnt, 0 is perfect. Errors of
@@ -34,9 +37,12 @@ class Criterion:
 
     name: CriterionName
     trivial_errors: Mapping[str, float]
-    """Error of the trivial predictor on the training split, by target trained on."""
+    """Error of the trivial predictor on the training split, by target trained on; of several data
+    sets by target and data set, as ``energy@mptrj``."""
     per_atom: frozenset[str]
     """Targets whose error is one per atom."""
+    branches: Mapping[str, int] = field(default_factory=dict)
+    """Branch of each data set, where there are several."""
 
     @classmethod
     def of(
@@ -62,9 +68,20 @@ class Criterion:
         trained_on = [term.target for term in terms_of(network, manifest) if term.weight]
         return cls(
             name,
-            {target: trivial_errors[target] for target in dict.fromkeys(trained_on)},
+            {
+                key: error
+                for target in dict.fromkeys(trained_on)
+                for key, error in trivial_errors.items()
+                if key.partition("@")[0] == target
+            },
             frozenset(target for target in trained_on if manifest.is_extensive(target)),
+            {data_set: branch for branch, data_set in manifest.data_sets.items()},
         )
+
+    @property
+    def targets(self) -> list[str]:
+        """Targets that are judged."""
+        return list(dict.fromkeys(key.partition("@")[0] for key in self.trivial_errors))
 
     @property
     def power(self) -> int:
@@ -79,20 +96,30 @@ class Criterion:
         metrics
             As of :class:`~hydragnn_flow.training.metrics.Metrics`.
         """
-        ratios = [
-            metrics[metric_name(target, self.name, target in self.per_atom)] / trivial
-            for target, trivial in self.trivial_errors.items()
-        ]
+        ratios = []
+        for key, trivial in self.trivial_errors.items():
+            target, _, data_set = key.partition("@")
+            name = metric_name(target, self.name, target in self.per_atom)
+            if not data_set or (name := of_data_set(name, data_set)) in metrics:
+                ratios.append(metrics[name] / trivial)
         return float(np.mean(np.power(ratios, self.power)) ** (1 / self.power))
 
     def of_predictions(
-        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: NDArray[Any]
+        self,
+        predictions: Mapping[str, Floats],
+        labels: Mapping[str, Floats],
+        n_atoms: NDArray[Any],
+        branch: NDArray[np.int64] | None = None,
     ) -> Floats:
         """The criterion of each candidate, ``[k]``; parameters as of :meth:`residuals`."""
-        return self.of_residuals(*self.residuals(predictions, labels, n_atoms))
+        return self.of_residuals(*self.residuals(predictions, labels, n_atoms, branch))
 
     def residuals(
-        self, predictions: Mapping[str, Floats], labels: Mapping[str, Floats], n_atoms: NDArray[Any]
+        self,
+        predictions: Mapping[str, Floats],
+        labels: Mapping[str, Floats],
+        n_atoms: NDArray[Any],
+        branch: NDArray[np.int64] | None = None,
     ) -> tuple[Floats, Floats]:
         """Residuals of candidates on all targets, laid flat, and the share of each.
 
@@ -106,6 +133,8 @@ class Criterion:
             stress of a structure that is not periodic, are left out.
         n_atoms
             Number of atoms of each graph, ``[n_graphs]``.
+        branch
+            Branch of each graph, ``[n_graphs]``; read where there are several data sets.
 
         Returns
         -------
@@ -114,8 +143,14 @@ class Criterion:
             criterion of a weighted mean is ``of_residuals(weights @ residuals, shares)``.
         """
         parts: list[tuple[Floats, float]] = []
-        for target, trivial in self.trivial_errors.items():
+        for key, trivial in self.trivial_errors.items():
+            target, _, data_set = key.partition("@")
             known = np.isfinite(labels[target])
+            if data_set:
+                assert branch is not None
+                rows = branch == self.branches[data_set]
+                rows = rows if len(rows) == len(known) else np.repeat(rows, n_atoms)
+                known = known & rows[:, None]
             if not known.any():
                 continue
             residuals = np.asarray(predictions[target] - labels[target], np.float64)

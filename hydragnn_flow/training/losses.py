@@ -17,10 +17,11 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Training
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.terms import Term, terms_of
+from hydragnn_flow.training.terms import Term, branch_weights, terms_of
 
 __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
@@ -63,9 +64,15 @@ class Loss:
         self._weights = torch.tensor(
             [term.weight for term in self.terms], dtype=torch.float64, device=device
         )
+        # [n_branches, dim] of each term.
         self._scales = [
             torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
+        self._n_branches = network.Architecture.output_heads.branches
+        weights = branch_weights(network, manifest)
+        self._branch_weights = (
+            torch.tensor(weights, dtype=torch.float64, device=device)[:, None] if weights else None
+        )
 
     def term_means(
         self,
@@ -88,9 +95,12 @@ class Loss:
             of different settings compare.
         """
         means = []
+        branch = branch_of_graph(batch, self._n_branches)
+        of_atom = None if branch is None else branch.index_select(0, batch.batch)
         for term, scale in zip(self.terms, self._scales, strict=True):
             residual = self._residual(term, outputs, batch)
-            unit = scale.to(residual.dtype)
+            of_row = branch if term.level == "graph" else of_atom
+            unit = (scale if of_row is None else scale.index_select(0, of_row)).to(residual.dtype)
             if self.is_likelihood:
                 deviation = outputs[term.target + NOISE_SUFFIX].to(residual.dtype)
                 if term.per_atom:
@@ -99,7 +109,9 @@ class Loss:
                 values = gaussian_nll(residual / unit, deviation / unit, beta)
             else:
                 values = self._function(residual / unit)
-            elements = getattr(counts, _ELEMENTS[term.level]) * len(term.scale)
+            if self._branch_weights is not None and of_row is not None:
+                values = values * self._branch_weights.index_select(0, of_row).to(values.dtype)
+            elements = getattr(counts, _ELEMENTS[term.level]) * scale.shape[1]
             means.append(values.sum().double() / elements)
         # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
         # reach none that the energy does not, and theirs would take a second derivative.

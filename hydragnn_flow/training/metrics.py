@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,9 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.stress import STRESS
-from hydragnn_flow.training.losses import Counts, atoms_per_graph, reference
+from hydragnn_flow.training.losses import atoms_per_graph, reference
 from hydragnn_flow.training.terms import STRESS_DIM
 
 
@@ -40,9 +41,17 @@ def metric_name(target: str, error: CriterionName, per_atom: bool) -> str:
     return f"{target}_{error}" + ("_per_atom" if per_atom else "")
 
 
+def of_data_set(name: str, data_set: str) -> str:
+    """Name of an error on the structures of one data set, such as ``energy_mae@mptrj``."""
+    return f"{name}@{data_set}"
+
+
 class Metrics:
     """Mean absolute errors of all targets, of extensive ones per atom too; with root mean squares
     where these are the criterion.
+
+    Of several data sets each has errors of its own, and an error of all is the mean over the data
+    sets, however large these are.
 
     Parameters
     ----------
@@ -58,6 +67,7 @@ class Metrics:
         self, targets: Mapping[str, str], manifest: Manifest, criterion: CriterionName = "mae"
     ) -> None:
         self._metrics: list[Metric] = []
+        self._data_sets = manifest.data_sets
         for target, level in targets.items():
             dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             extensive = manifest.is_extensive(target)
@@ -67,21 +77,28 @@ class Metrics:
             if criterion == "rmse":
                 self._metrics.append(Metric(target, level, dim, extensive, "rmse"))
 
-    def __len__(self) -> int:
-        return len(self._metrics)
-
-    def __iter__(self) -> Iterator[Metric]:
-        return iter(self._metrics)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of :meth:`sums`."""
+        return len(self._metrics) + 2, max(len(self._data_sets), 1)
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Sum of each error over a batch, squared for a root mean square; ``[n_metrics]`` float64.
+        """Sum of each error over the graphs of each data set in a batch, and the sets' sizes.
 
         Parameters
         ----------
         outputs, batch
             Predictions and labels.
+
+        Returns
+        -------
+        Tensor
+            ``[n_metrics + 2, n_data_sets]`` float64; squares for a root mean square. The last two
+            rows are the numbers of graphs and of atoms.
         """
         sums: list[Tensor] = []
+        of_graph = self._number_of_graph(batch)
+        of_atom = None if of_graph is None else of_graph.index_select(0, batch.batch)
         for metric in self._metrics:
             output = outputs[metric.target].detach()
             error = (output - reference(batch, metric.target, output)).abs()
@@ -89,22 +106,53 @@ class Metrics:
                 error = error / atoms_per_graph(batch, error)
             if metric.error == "rmse":
                 error = error.double().square()
-            sums.append(error.sum().double())
+            sums.append(self._added(error, of_graph if metric.level == "graph" else of_atom))
+        sizes = torch.ones((batch.num_graphs, 1), dtype=torch.float64, device=batch.x.device)
+        sums.append(self._added(sizes, of_graph))
+        sums.append(self._added(atoms_per_graph(batch, sizes), of_graph))
         return torch.stack(sums)
 
-    def means(self, sums: Sequence[float], counts: Counts) -> dict[str, float]:
-        """Errors by name, from the sums over a whole split of all ranks.
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Errors by name, from the sums over all graphs to be judged on all ranks.
 
         Parameters
         ----------
         sums
             As of :meth:`sums`.
-        counts
-            Size of the split.
         """
-        elements = {"graph": counts.graphs, "node": counts.atoms}
-        means = {}
-        for metric, total in zip(self._metrics, sums, strict=True):
-            mean = total / (elements[metric.level] * metric.dim)
-            means[metric.name] = math.sqrt(mean) if metric.error == "rmse" else mean
+        *errors, graphs, atoms = sums.tolist()
+        sizes = {"graph": graphs, "node": atoms}
+        means: dict[str, float] = {}
+        for metric, totals in zip(self._metrics, errors, strict=True):
+            found = [
+                _mean(metric, total, size) if size else None
+                for total, size in zip(totals, sizes[metric.level], strict=True)
+            ]
+            known = [mean for mean in found if mean is not None]
+            means[metric.name] = sum(known) / len(known)
+            for data_set, mean in zip(self._data_sets.values(), found, strict=False):
+                if mean is not None:
+                    means[of_data_set(metric.name, data_set)] = mean
         return means
+
+    def _number_of_graph(self, batch: Batch) -> Tensor | None:
+        """Place of each graph's data set among all, int64 [n_graphs]; None if there is but one."""
+        if not self._data_sets:
+            return None
+        branches = list(self._data_sets)
+        branch = branch_of_graph(batch, max(branches) + 1)
+        if branch is None or branches == list(range(len(branches))):
+            return branch
+        return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
+
+    def _added(self, error: Tensor, number: Tensor | None) -> Tensor:
+        """Sum of rows by data set, ``[n_data_sets]`` float64."""
+        if number is None:
+            return error.sum().double()[None]
+        sums = torch.zeros(len(self._data_sets), dtype=torch.float64, device=error.device)
+        return sums.index_add(0, number, error.sum(dim=1).double())
+
+
+def _mean(metric: Metric, total: float, size: float) -> float:
+    mean = total / (size * metric.dim)
+    return math.sqrt(mean) if metric.error == "rmse" else mean

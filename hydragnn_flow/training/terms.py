@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphStore, Manifest
-from hydragnn_flow.errors import StoreError
+from hydragnn_flow.data.store.manifest import LabelStatistics
+from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
 STRESS_DIM = len(VOIGT)
@@ -23,8 +25,8 @@ class Term:
     target: str
     level: str
     weight: float
-    scale: tuple[float, ...]
-    """Scale by which the residual of each component is divided."""
+    scale: tuple[tuple[float, ...], ...]
+    """Of each branch, the scale by which the residual of each component is divided."""
     per_atom: bool = False
     """Divide the residual of a graph by its number of atoms first."""
 
@@ -44,6 +46,34 @@ def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     """
     potential = network.Architecture.enable_interatomic_potential
     return (_potential_terms if potential else _tasks)(network, manifest)
+
+
+def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
+    """Weight of each branch's graphs in the loss, one on average; None where all weigh the same.
+
+    Raises
+    ------
+    InputError
+        If `Training.branch_weights` names no data set of the store.
+    """
+    given = network.Training.branch_weights
+    if not given:
+        return None
+    names = manifest.branch_names or [str(n) for n in range(len(given))]
+    n_branches = network.Architecture.output_heads.branches
+    if n_branches < 2 or len(names) != n_branches:
+        raise InputError(
+            f"network: Training.branch_weights needs a network with a branch for each data set, "
+            f"and Architecture.output_heads has {n_branches}; remove the weights"
+        )
+    if unknown := given.keys() - set(names):
+        raise InputError(
+            f"network: Training.branch_weights names {min(unknown)!r}, but the data sets are "
+            f"{', '.join(names)}; correct the name"
+        )
+    weights = [given.get(name, 1.0) for name in names]
+    mean = sum(weights) / n_branches
+    return [weight / mean for weight in weights]
 
 
 def check_cells(store: GraphStore) -> None:
@@ -70,27 +100,33 @@ def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     asked = network.Variables_of_interest
     names = asked.output_names
     weights = _normalised(list(network.Architecture.task_weights or [1.0] * len(names)))
+    branches = _of_branches(network, manifest)
     return [
-        Term(name, level, weight, tuple(manifest.statistics.targets[name].std))
+        Term(name, level, weight, tuple(tuple(found.targets[name].std) for found in branches))
         for name, level, weight in zip(names, asked.type, weights, strict=True)
     ]
 
 
 def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    architecture, statistics = network.Architecture, manifest.statistics
+    architecture, branches = network.Architecture, _of_branches(network, manifest)
     # One scale for energies [eV] and forces [eV/Å]: their weights mean what they mean in HydraGNN,
     # and the loss begins at about one. A scale of its own would make the energies of a molecule
     # near its minimum, which hardly vary, weigh ten thousand times as much as its forces.
-    scale = statistics.forces_rms if architecture.force_weight > 0 else None
-    scale = scale or statistics.energy_per_atom_std or 1.0
+    scales = [
+        (found.forces_rms if architecture.force_weight > 0 else None)
+        or found.energy_per_atom_std
+        or 1.0
+        for found in branches
+    ]
+    energy, forces = (tuple((scale,) * dim for scale in scales) for dim in (1, 3))
     candidates = [
-        Term("energy", "graph", architecture.energy_weight, (scale,)),
-        Term("energy", "graph", architecture.energy_peratom_weight, (scale,), per_atom=True),
-        Term("forces", "node", architecture.force_weight, (scale,) * 3),
+        Term("energy", "graph", architecture.energy_weight, energy),
+        Term("energy", "graph", architecture.energy_peratom_weight, energy, per_atom=True),
+        Term("forces", "node", architecture.force_weight, forces),
     ]
     if architecture.stress_weight > 0:
-        spread = (_stress_rms(manifest),) * STRESS_DIM
-        candidates.append(Term(STRESS, "graph", architecture.stress_weight, spread))
+        spreads = tuple((_stress_rms(found),) * STRESS_DIM for found in branches)
+        candidates.append(Term(STRESS, "graph", architecture.stress_weight, spreads))
     weights = _normalised([term.weight for term in candidates])
     return [
         Term(term.target, term.level, weight, term.scale, term.per_atom)
@@ -99,9 +135,13 @@ def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     ]
 
 
-def _stress_rms(manifest: Manifest) -> float:
-    """Root mean square of the stress components over the training split, in the data's unit."""
-    moments = manifest.statistics.targets[STRESS]
+def _of_branches(network: NetworkConfig, manifest: Manifest) -> Sequence[LabelStatistics]:
+    return manifest.statistics.of_branches(network.Architecture.output_heads.branches)
+
+
+def _stress_rms(statistics: LabelStatistics) -> float:
+    """Root mean square of the stress components over training structures, in the data's unit."""
+    moments = statistics.targets[STRESS]
     squares = [
         mean**2 + std**2
         for mean, std in zip(moments.mean, moments.std, strict=True)

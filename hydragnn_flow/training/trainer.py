@@ -276,8 +276,8 @@ class Trainer:
         """
         model = model or self.average.model()
         counts = Counts(len(split), int(split.n_atoms.sum()))
-        n_terms = len(self.loss.terms)
-        sums = torch.zeros(n_terms + len(self.metrics), dtype=torch.float64, device=self.device)
+        n_terms, shape = len(self.loss.terms), self.metrics.shape
+        sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
         steps = plan_in_order(split, self.reading, self.world.size)
         with closing(self.batches(split, steps)) as batches, torch.no_grad():
             for batch in batches:
@@ -285,11 +285,11 @@ class Trainer:
                 if batch is not None:
                     outputs = model(batch)
                     sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
-                    sums[n_terms:] += self.metrics.sums(outputs, batch)
+                    sums[n_terms:] += self.metrics.sums(outputs, batch).flatten()
                     if keep is not None:
                         keep.add(outputs)
         sums = self.world.sum(sums)
-        metrics = self.metrics.means(sums[n_terms:].tolist(), counts)
+        metrics = self.metrics.means(sums[n_terms:].view(shape))
         return float(self.loss.total(sums[:n_terms])), metrics
 
     def save(self) -> None:

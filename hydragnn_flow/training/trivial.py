@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.run import CriterionName
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.manifest import ENERGY
+from hydragnn_flow.data.store.manifest import ENERGY, LabelStatistics
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
+from hydragnn_flow.training.metrics import of_data_set
 
 if TYPE_CHECKING:
     from torch_geometric.data import Batch
@@ -33,6 +36,8 @@ def trivial_errors(
 ) -> dict[str, float]:
     """Error per element of a trivial predictor on the training split, for every target.
 
+    Of several data sets each has errors of its own, named as ``energy@mptrj``.
+
     It predicts the sum of the element energies for a total energy, the mean per atom for any other
     target that is a sum over atoms, and the mean of each component for the rest. Errors of
     extensive targets are those per atom. Where the labels do not vary there is no such error, and
@@ -49,15 +54,50 @@ def trivial_errors(
         Mean absolute, or root mean square.
     """
     power = 2 if name == "rmse" else 1
-    sums = {target: np.zeros(3) for target in manifest.targets}
+    sums: dict[str, Floats] = {}
+    guessers = _guessers(manifest)
     with closing(split.batches(_spread(len(split)))) as batches:
         for batch in batches:
-            for target, found in sums.items():
-                labels, guesses = _labels_and_guesses(batch, target, manifest)
-                known = np.isfinite(labels)
-                errors, sizes = np.abs(labels - guesses)[known], np.abs(labels)[known]
-                found += (errors.size, (errors**power).sum(), (sizes**power).sum())
-    return {target: _unit(found, power) for target, found in sums.items()}
+            for target in manifest.targets:
+                for guesser in guessers:
+                    labels, guesses = _labels_and_guesses(batch, target, manifest, guesser)
+                    known = np.isfinite(labels)
+                    errors, sizes = np.abs(labels - guesses)[known], np.abs(labels)[known]
+                    found = sums.setdefault(guesser.key(target), np.zeros(3))
+                    found += (errors.size, (errors**power).sum(), (sizes**power).sum())
+    return {key: _unit(found, power) for key, found in sums.items()}
+
+
+@dataclass(frozen=True)
+class _Guesser:
+    """What is known of the structures of a data set, or of all."""
+
+    statistics: LabelStatistics
+    graphs: int
+    atoms: int
+    branch: int | None = None
+    data_set: str = ""
+
+    def key(self, target: str) -> str:
+        return of_data_set(target, self.data_set) if self.data_set else target
+
+    def rows(self, batch: Batch, level: str) -> Any:
+        """Which graphs, or atoms, of a batch belong to the data set."""
+        if self.branch is None:
+            return slice(None)
+        graphs = batch[BRANCH].reshape(-1) == self.branch
+        return (graphs if level == "graph" else graphs[batch.batch]).numpy()
+
+
+def _guessers(manifest: Manifest) -> list[_Guesser]:
+    statistics, train = manifest.statistics, manifest.splits[TRAIN]
+    if not manifest.data_sets:
+        return [_Guesser(statistics, train.graphs, train.atoms)]
+    known = {branch: statistics.by_branch[branch] for branch in manifest.data_sets}
+    return [
+        _Guesser(found, found.graphs, found.atoms, branch, manifest.data_sets[branch])
+        for branch, found in known.items()
+    ]
 
 
 def _unit(sums: Floats, power: int) -> float:
@@ -74,21 +114,24 @@ def _spread(n_graphs: int) -> Iterator[NDArray[np.int64]]:
         yield np.arange(run * _RUN, min((run + 1) * _RUN, n_graphs))
 
 
-def _labels_and_guesses(batch: Batch, target: str, manifest: Manifest) -> tuple[Floats, Any]:
+def _labels_and_guesses(
+    batch: Batch, target: str, manifest: Manifest, known: _Guesser
+) -> tuple[Floats, Any]:
     """A target's labels, per atom if it is extensive, and what is predicted of them."""
-    described, statistics = manifest.targets[target], manifest.statistics
-    labels = target_array(batch[target].numpy(), described)
+    described, statistics = manifest.targets[target], known.statistics
+    rows = known.rows(batch, described.level)
+    labels = target_array(batch[target].numpy(), described)[rows]
     mean = np.array(statistics.targets[target].mean)
     if not manifest.is_extensive(target):
         places = list(VOIGT_PLACES) if target == STRESS and described.dim == 9 else slice(None)
         return labels[:, places], mean[places]
     n_atoms = np.diff(batch.ptr.numpy()).astype(np.float64)[:, None]
-    train = manifest.splits[TRAIN]
     energies = statistics.element_energies
     # A fit of as many energies as structures would leave nothing.
-    if target != ENERGY or not energies or train.graphs < 2 * len(energies):
-        return labels / n_atoms, mean * (train.graphs / train.atoms)
-    by_number = np.zeros(max(energies) + 1)
+    if target != ENERGY or not energies or known.graphs < 2 * len(energies):
+        return labels / n_atoms[rows], mean * (known.graphs / known.atoms)
+    numbers = batch.x[:, 0].long().numpy()
+    by_number = np.zeros(max(*energies, int(numbers.max())) + 1)
     by_number[list(energies)] = list(energies.values())
-    sums = np.bincount(batch.batch.numpy(), by_number[batch.x[:, 0].long().numpy()])
-    return labels / n_atoms, sums[:, None] / n_atoms
+    sums = np.bincount(batch.batch.numpy(), by_number[numbers])
+    return labels / n_atoms[rows], (sums[:, None] / n_atoms)[rows]

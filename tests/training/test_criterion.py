@@ -24,7 +24,7 @@ from hydragnn_flow.training import trivial
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.criterion import Criterion
-from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.losses import Loss
 from hydragnn_flow.training.metrics import Metrics
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import predictions_in
@@ -60,7 +60,7 @@ def test_sums_of_batches_and_predictions_give_one_number(
     metrics = Metrics(
         Loss(load_network(NETWORK), alloy_store.manifest).targets, alloy_store.manifest, name
     )
-    sums, done = torch.zeros(len(metrics), dtype=torch.float64), {"energy": 0, "forces": 0}
+    sums, done = torch.zeros(metrics.shape, dtype=torch.float64), {"energy": 0, "forces": 0}
     for batch in split_batches(val, Budget(graphs=graphs)):
         rows = {"energy": batch.num_graphs, "forces": batch.num_nodes}
         outputs = {
@@ -69,8 +69,7 @@ def test_sums_of_batches_and_predictions_give_one_number(
         }
         done = {key: done[key] + n for key, n in rows.items()}
         sums += metrics.sums(outputs, batch)
-    counts = Counts(len(val), int(val.n_atoms.sum()))
-    by_sums = judged.of_metrics(metrics.means(sums.tolist(), counts))
+    by_sums = judged.of_metrics(metrics.means(sums))
     stacked = {key: values[None] for key, values in predictions.items()}
     by_predictions = judged.of_predictions(stacked, labels, val.n_atoms)
     np.testing.assert_allclose(by_predictions, [by_sums], rtol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -154,6 +154,9 @@ class Training(Section):
     potential predict that of energies and forces. ``huber`` is not among HydraGNN's losses."""
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` changes from quadratic to linear."""
+    branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    """Weight in the loss of the structures of each data set of ``data.sources``, by its name; 1 for
+    those not named. Not among HydraGNN's keys."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
     """Power of the predicted variance by which ``GaussianNLLLoss`` weights each element. 0.5 is a
     good value."""

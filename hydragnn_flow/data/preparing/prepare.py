@@ -43,7 +43,7 @@ Progress = Callable[[str, int, int], None]
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits."""
 # Counted up when a task records something new: those finished before are not continued.
-_RECORDS = 3
+_RECORDS = 4
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
 _TASKS = 64
 _FEWEST, _MOST = 32, 4096

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.reading.collate import checked, collate
 from hydragnn_flow.data.reading.index import GraphRows, SplitIndex
 from hydragnn_flow.data.reading.lines import Reader
@@ -90,6 +91,13 @@ class GraphSplit:
         if "graph_id" not in self._index.keys or len(self) == 0:
             return np.arange(len(self), dtype=np.int64)
         return self._reader.column("graph_id").astype(np.int64)
+
+    @cached_property
+    def branch(self) -> NDArray[np.int64] | None:
+        """Branch of each graph, int64 [len]; None where graphs do not say one."""
+        if BRANCH not in self._index.keys or len(self) == 0:
+            return None
+        return self._reader.column(BRANCH).reshape(-1).astype(np.int64)
 
     def batch(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
         """Join graphs, in the order given.

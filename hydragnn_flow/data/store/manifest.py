@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,13 +58,9 @@ class TargetStatistics(_Record):
     """1 if a component does not vary, so that it can divide."""
 
 
-class Statistics(_Record):
-    """Values derived from the training split only; nothing of the other splits leaks into them."""
+class LabelStatistics(_Record):
+    """Values derived from the labels of training structures."""
 
-    degree_histogram: list[int]
-    """Number of atoms by number of incoming edges: index d counts the atoms with d."""
-    avg_num_neighbors: float
-    """Mean number of incoming edges of an atom."""
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
     energy_per_atom_std: float
@@ -72,6 +68,35 @@ class Statistics(_Record):
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
+
+
+class BranchStatistics(LabelStatistics):
+    """Those of the structures of one branch."""
+
+    graphs: int
+    atoms: int
+
+
+class Statistics(LabelStatistics):
+    """Values derived from the training split only; nothing of the other splits leaks into them."""
+
+    degree_histogram: list[int]
+    """Number of atoms by number of incoming edges: index d counts the atoms with d."""
+    avg_num_neighbors: float
+    """Mean number of incoming edges of an atom."""
+    by_branch: dict[int, BranchStatistics] = {}
+    """Those of the labels of each branch's structures, where there are several branches: data sets
+    of different levels of theory have energies that differ by hundreds of eV per atom."""
+
+    def of_branches(self, number: int) -> Sequence[LabelStatistics]:
+        """Statistics of the labels of each of a network's branches.
+
+        Those of all structures together serve a network without branches, and a branch that no
+        structure to train on belongs to.
+        """
+        if number == 1:
+            return [self]
+        return [self.by_branch.get(branch, self) for branch in range(number)]
 
 
 class SplitSize(_Record):
@@ -156,6 +181,8 @@ class Manifest(_Record):
     branches: list[int] = []
     """Branches of a network that graphs of any split belong to, ascending; none if they do not
     say."""
+    branch_names: list[str] = []
+    """Name of each branch, from branch 0 on: that of its data set. Empty if they have none."""
     keys: dict[str, Key]
     """The keys of every graph, in their order."""
     splits: dict[str, SplitSize]
@@ -174,6 +201,14 @@ class Manifest(_Record):
         """Elements that no structure to train on has; known where these have energies."""
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
+
+    @property
+    def data_sets(self) -> dict[int, str]:
+        """Name of each branch that structures are judged by, where there are several."""
+        if len(self.statistics.by_branch) < 2:
+            return {}
+        names = dict(enumerate(self.branch_names))
+        return {branch: names.get(branch, str(branch)) for branch in self.statistics.by_branch}
 
     def is_extensive(self, target: str) -> bool:
         """Whether a target is a sum over the atoms of a graph, and its error one per atom.

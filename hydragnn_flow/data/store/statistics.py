@@ -6,7 +6,7 @@ one ever needs all graphs at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.store.manifest import Statistics, Target, TargetStatistics
+from hydragnn_flow.data.store.manifest import (
+    ENERGY,
+    BranchStatistics,
+    Statistics,
+    Target,
+    TargetStatistics,
+)
 
 _NO_SPREAD = 1e-12
 _HEAVIEST = 118
@@ -85,9 +91,8 @@ class Accumulator:
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self.branches: set[int] = set()
         """Branches of a network that graphs of any split belong to, where they say so."""
-        self._moments = {name: Moments(target.dim) for name, target in targets.items()}
-        energy = targets.get("energy")
-        self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
+        self._labels: dict[int, _Labels] = {}
+        """What the labels of each branch are; of branch 0 where graphs do not say one."""
 
     def update(self, columns: Mapping[str, Column], train: bool) -> None:
         """Add the graphs of a block.
@@ -109,11 +114,14 @@ class Accumulator:
         if not train:
             return
         self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
-        for name, target in self._targets.items():
-            values = target_array(columns[name].values, target)
-            self._moments[name].update(values)
-            if name == "energy" and self._fit is not None and numbers is not None:
-                self._fit.update(numbers, columns["x"].counts, values[:, 0])
+        atoms = columns["x"].counts
+        values = {
+            name: target_array(columns[name].values, target)
+            for name, target in self._targets.items()
+        }
+        for branch, graphs in _by_branch(columns):
+            labels = self._labels.setdefault(branch, _Labels(self._targets))
+            labels.update(values, numbers, atoms, graphs)
 
     def merge(self, other: Accumulator) -> None:
         """Add what another one has seen."""
@@ -121,35 +129,37 @@ class Accumulator:
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
         self.branches |= other.branches
-        for name, moments in self._moments.items():
-            moments.merge(other._moments[name])
-        if self._fit is not None and other._fit is not None:
-            self._fit.merge(other._fit)
+        for branch, labels in other._labels.items():
+            self._labels.setdefault(branch, _Labels(self._targets)).merge(labels)
 
     def statistics(self) -> Statistics:
         """Statistics of all graphs seen, for a manifest."""
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
-        element_energies: dict[int, float] = {}
-        residual_std = 1.0
-        if self._fit is not None and self.elements is not None:
-            element_energies, residual_std = self._fit.solve()
-        forces = self._moments.get("forces")
-        forces_rms = None
-        if forces is not None:
-            mean_square = forces.mean**2 + forces.squares / max(forces.n, 1)
-            forces_rms = float(np.sqrt(mean_square.mean()))
+        of_atoms = self.elements is not None
+        together = self._together()
+        by_branch = {
+            branch: BranchStatistics(
+                graphs=labels.graphs, atoms=labels.atoms, **labels.statistics(of_atoms)
+            )
+            for branch, labels in sorted(self._labels.items())
+            if len(self.branches) > 1
+        }
         return Statistics(
             degree_histogram=self.degrees.tolist(),
             avg_num_neighbors=edges / max(atoms, 1),
-            element_energies=element_energies,
-            energy_per_atom_std=residual_std,
-            forces_rms=forces_rms,
-            targets={
-                name: TargetStatistics(mean=moments.mean.tolist(), std=moments.std.tolist())
-                for name, moments in self._moments.items()
-            },
+            by_branch=by_branch,
+            **together.statistics(of_atoms),
         )
+
+    def _together(self) -> _Labels:
+        """The labels of all branches."""
+        if len(self._labels) == 1:
+            return next(iter(self._labels.values()))
+        found = _Labels(self._targets)
+        for _, labels in sorted(self._labels.items()):
+            found.merge(labels)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can say it, exactly."""
@@ -158,11 +168,7 @@ class Accumulator:
             "degrees": self.degrees.tolist(),
             "elements": None if self.elements is None else sorted(self.elements),
             "branches": sorted(self.branches),
-            "moments": {
-                name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
-                for name, m in self._moments.items()
-            },
-            "fit": self._fit and [self._fit.elements, self._fit.triangle().tolist()],
+            "labels": {branch: labels.to_dict() for branch, labels in self._labels.items()},
         }
 
     @classmethod
@@ -172,6 +178,99 @@ class Accumulator:
         found.degrees = np.array(values["degrees"], dtype=np.int64)
         found.elements = None if values["elements"] is None else set(values["elements"])
         found.branches = set(values["branches"])
+        found._labels = {
+            int(branch): _Labels.from_dict(labels, found._targets)
+            for branch, labels in values["labels"].items()
+        }
+        return found
+
+
+class _Labels:
+    """What the statistics of labels are made of: those of one branch, or of all together."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self._targets = targets
+        self.graphs = self.atoms = 0
+        self._moments = {name: Moments(target.dim) for name, target in targets.items()}
+        energy = targets.get(ENERGY)
+        self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
+
+    def update(
+        self,
+        values: Mapping[str, NDArray[np.float64]],
+        numbers: NDArray[np.int64] | None,
+        atoms: NDArray[np.int64],
+        graphs: NDArray[np.bool_] | None,
+    ) -> None:
+        """Add labels of a block.
+
+        Parameters
+        ----------
+        values
+            Each target of all graphs of the block, [n_graphs or n_atoms, dim].
+        numbers
+            Atomic numbers, [n_atoms]; None where nodes are no atoms.
+        atoms
+            Atoms of each graph, [n_graphs].
+        graphs
+            Which graphs count, [n_graphs]; None for all.
+        """
+        of_atoms = None if graphs is None else np.repeat(graphs, atoms)
+        self.graphs += len(_some(atoms, graphs))
+        self.atoms += int(_some(atoms, graphs).sum())
+        for name, target in self._targets.items():
+            rows = graphs if target.level == "graph" else of_atoms
+            self._moments[name].update(_some(values[name], rows))
+        if self._fit is not None and numbers is not None:
+            energies = _some(values[ENERGY][:, 0], graphs)
+            self._fit.update(_some(numbers, of_atoms), _some(atoms, graphs), energies)
+
+    def merge(self, other: _Labels) -> None:
+        """Add what another one has seen."""
+        self.graphs += other.graphs
+        self.atoms += other.atoms
+        for name, moments in self._moments.items():
+            moments.merge(other._moments[name])
+        if self._fit is not None and other._fit is not None:
+            self._fit.merge(other._fit)
+
+    def statistics(self, of_atoms: bool) -> dict[str, Any]:
+        """Fields of `LabelStatistics`; elements have energies where nodes are atoms."""
+        element_energies: dict[int, float] = {}
+        residual_std = 1.0
+        if self._fit is not None and of_atoms:
+            element_energies, residual_std = self._fit.solve()
+        forces = self._moments.get("forces")
+        forces_rms = None
+        if forces is not None:
+            mean_square = forces.mean**2 + forces.squares / max(forces.n, 1)
+            forces_rms = float(np.sqrt(mean_square.mean()))
+        return {
+            "element_energies": element_energies,
+            "energy_per_atom_std": residual_std,
+            "forces_rms": forces_rms,
+            "targets": {
+                name: TargetStatistics(mean=moments.mean.tolist(), std=moments.std.tolist())
+                for name, moments in self._moments.items()
+            },
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can say it, exactly."""
+        return {
+            "sizes": [self.graphs, self.atoms],
+            "moments": {
+                name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
+                for name, m in self._moments.items()
+            },
+            "fit": self._fit and [self._fit.elements, self._fit.triangle().tolist()],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], targets: Mapping[str, Target]) -> _Labels:
+        """The inverse of :meth:`to_dict`."""
+        found = cls(targets)
+        found.graphs, found.atoms = values["sizes"]
         for name, (n, mean, squares, largest) in values["moments"].items():
             moments = found._moments[name]
             moments.n, moments.mean = n, np.array(mean)
@@ -252,6 +351,23 @@ def _spread(
     wide = np.zeros((len(rows), len(union) + 2))
     wide[:, [0, *(1 + np.searchsorted(union, elements)).tolist(), -1]] = rows
     return wide
+
+
+def _by_branch(
+    columns: Mapping[str, Column],
+) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
+    """Each branch of a block, and which graphs belong to it; None for all."""
+    if BRANCH not in columns:
+        yield 0, None
+        return
+    branches = columns[BRANCH].values.reshape(-1)
+    different = np.unique(branches).tolist()
+    for branch in different:
+        yield branch, None if len(different) == 1 else branches == branch
+
+
+def _some(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
+    return values if rows is None else values[rows]
 
 
 def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
