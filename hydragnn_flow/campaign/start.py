@@ -61,7 +61,7 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
         directory.check(config)
         if not directory.is_complete(config):
             _check_writable(directory.path)
-            config.data.source.check_files(config.data.folder)
+            config.data.check_files()
             _check_sampler(config)
     except OSError as error:
         raise InputError(

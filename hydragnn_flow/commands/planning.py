@@ -193,7 +193,7 @@ def _loaded(
     from hydragnn_flow.execution.site import about_site
 
     loaded = load_config(config, data=data)
-    loaded.data.source.check_files(loaded.data.folder)
+    loaded.data.check_files()
     if options["account"] is None and Path(site).suffix not in (".yaml", ".yml"):
         options["account"] = about_site(site)[1].account
     return loaded, sites.load(site, options)

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.sources import AnySource
+from hydragnn_flow.config.data_sets import AnyDataSet, DataSet
+from hydragnn_flow.config.sources import AnySource, Level
+from hydragnn_flow.config.splits import SplitConfig
+from hydragnn_flow.config.targets import TargetConfig
+from hydragnn_flow.errors import InputError
+
+__all__ = ["DataConfig", "Mode", "SplitConfig"]
 
 Mode = Literal["memory", "random", "stream"]
 
-_DEFAULT_VAL = 0.1
-
-
-class SplitConfig(Section):
-    """Fractions of the training input to set aside, drawn by the run's seed."""
-
-    by: Literal["random", "composition", "group"] = "random"
-    """How structures are drawn: ``random``; ``composition``, so that every split has the same
-    fraction of each composition; or ``group``, whole groups that ``source.group`` names."""
-    val: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction for validation, which chooses epochs and trials. The default is a tenth, or none if
-    the source gives a validation set."""
-    calibration: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction that serves nothing but the weights and error bars of the ensemble. Without it and
-    without such a set of the source, they come from validation, by cross-fitting."""
-    test: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction for the final test. Required unless the source gives a test set."""
-
 
 class DataConfig(Section):
-    """One source of labelled structures."""
+    """One source of labelled structures, or several."""
 
-    source: AnySource
+    source: AnySource | None = None
+    """Where the structures come from. Required unless there are ``sources``."""
+    sources: tuple[AnyDataSet, ...] | None = Field(default=None, min_length=1)
+    """Several data sets for one network, each with a ``name`` beside the keys of its source, and a
+    ``split`` of its own if it has one. Each is learnt by a branch of the network."""
     path: Path | None = None
     """Directory the source's files are in (`--data` on the command line)."""
     split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
@@ -49,30 +42,101 @@ class DataConfig(Section):
     @classmethod
     def _one_set_for_each_role(cls, split: SplitConfig, info: ValidationInfo) -> SplitConfig:
         source = info.data.get("source")
-        if source is None:  # wrong itself, which is said first
-            return split
-        given = source.roles[1:]
-        for role in given:
-            if getattr(split, role) is not None:
-                raise ValueError(f"{role} is a set the source gives; remove the fraction")
-        if "val" not in given and split.val is None:
-            split = split.model_copy(update={"val": _DEFAULT_VAL})
-        if "test" not in given and split.test is None:
+        return split if source is None else split.of(source)
+
+    @model_validator(mode="after")
+    def _some_source(self) -> DataConfig:
+        if (self.source is None) == (self.sources is None):
+            both = "both are there" if self.source else "none is there"
             raise ValueError(
-                "test is needed, as the source gives no test set; give a fraction such as 0.1"
+                f"give source, or sources for several data sets; {both}, so write one of them"
             )
-        fractions = (split.val, split.calibration, split.test)
-        if sum(filter(None, fractions)) >= 1:
-            raise ValueError("the fractions leave nothing to train on; give smaller ones")
-        if split.by == "group" and not source.has_groups:
-            raise ValueError("by = group needs source.group, the key of each structure's group")
-        if split.by == "composition" and not source.of_atoms:
-            raise ValueError("by = composition needs structures of atoms; draw at random")
-        if split.by != "random" and not any(fractions):
-            raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
-        return split
+        names: set[str] = set()
+        for number, one in enumerate(self.sources or ()):
+            if one.name in names:
+                raise ValueError(
+                    f"sources.{number}: {one.name!r} is the name of two data sets; rename one"
+                )
+            names.add(one.name)
+            try:
+                _split_of(one, self.split)
+            except ValueError as error:
+                raise ValueError(f"sources.{number} ({one.name}): split.{error}") from None
+        _check_targets(self.sources or ())
+        return self
+
+    @property
+    def data_sets(self) -> tuple[DataSet, ...]:
+        """All data sets, each with its split; one without a name where there is one source."""
+        if self.source is not None:
+            return (DataSet("", self.source, self.split),)
+        return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())
+
+    @property
+    def branch_names(self) -> list[str]:
+        """Name of each data set, and of its branch; none where there is one source."""
+        return [one.name for one in self.sources or ()]
 
     @property
     def folder(self) -> Path:
         """Directory that the source's file names are relative to."""
         return (self.path or Path()).absolute()
+
+    @property
+    def target_levels(self) -> dict[str, Level | None] | None:
+        """Level of each target, None if unknown; None if the targets are unknown."""
+        found = [one.source.target_levels for one in self.data_sets]
+        return next((levels for levels in found if levels is not None), None)
+
+    def check_files(self) -> None:
+        """Check quickly that file names match files, before any is opened.
+
+        Raises
+        ------
+        InputError
+            Naming the path and the key.
+        """
+        for number, one in enumerate(self.data_sets):
+            try:
+                one.source.check_files(self.folder)
+            except InputError as error:
+                raise _of_data_set(error, number, one) from None
+
+
+def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
+    if one.split is None:
+        return shared.of_one_of_several(one.source)
+    return one.split.of(one.source)
+
+
+def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
+    """The error with the key that is in the user's file."""
+    if not one.name:
+        return error
+    return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
+
+
+def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
+    """Refuse data sets that do not have the same targets in the same units."""
+    known: list[tuple[str, dict[str, TargetConfig | None]]] = []
+    for one in data_sets:
+        levels = one.source.target_levels
+        if levels is not None:
+            described = getattr(one.source, "targets", None) or {}
+            known.append((one.name, {name: described.get(name) for name in levels}))
+    for name, targets in known[1:]:
+        first, others = known[0]
+        if missing := targets.keys() ^ others.keys():
+            target = min(missing)
+            has, lacks = (name, first) if target in targets else (first, name)
+            raise ValueError(
+                f"sources: {has} has the target {target!r}, and {lacks} has not; one network "
+                f"learns the same targets from all of them, so name it in both or in none"
+            )
+        for target, described in targets.items():
+            other = others[target]
+            if described and other and described.unit != other.unit:
+                raise ValueError(
+                    f"sources: {target} is in {other.unit} in {first} and in {described.unit} in "
+                    f"{name}; convert one of them"
+                )

@@ -12,7 +12,13 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
+from hydragnn_flow.config.network import (
+    NetworkConfig,
+    load_network,
+    network_section,
+    read_json,
+    with_branches,
+)
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search
@@ -109,6 +115,7 @@ class RunConfig(Section):
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
         _check_targets(self.data, base)
+        _check_branches(self.data, base)
         if self.ensemble.size > self.search.trials:
             raise ValueError(
                 f"ensemble.size = {self.ensemble.size} is more than search.trials = "
@@ -168,7 +175,8 @@ class RunConfig(Section):
         """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
         If it holds a list, a single value is put in each of its places: one width of all layers.
-        `Resources` do not belong to a network and are passed over.
+        `Resources` do not belong to a network and are passed over. Heads that are described once
+        are those of the branch of each data set.
         """
         section: dict[str, Any] = _copy(self.network)
         for path, value in parameters.items():
@@ -183,7 +191,7 @@ class RunConfig(Section):
             there: Any = place.get(key)
             many = isinstance(there, list) and not isinstance(value, list)
             place[key] = [value] * len(there) if many else value
-        return section
+        return with_branches(section, self.data.branch_names)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""
@@ -211,7 +219,7 @@ class RunConfig(Section):
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose outputs the data do not have, if the targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
-    targets = data.source.target_levels
+    targets = data.target_levels
     if targets is None:
         return
     if architecture.enable_interatomic_potential:
@@ -234,6 +242,22 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
                 f"network: {key} needs {name!r} by {level}, but in data.source it is a target by "
                 f"{targets[name]}; correct the one or the other"
             )
+
+
+def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
+    """Refuse a network whose branches are not those of the data sets."""
+    names, heads = data.branch_names, network.Architecture.output_heads
+    if names and heads.branches != len(names):
+        raise ValueError(
+            f"network: Architecture.output_heads has {heads.branches} branches, but data.sources "
+            f"has {len(names)} data sets ({', '.join(names)}); describe the heads once for all of "
+            f"them, or give a list with a branch for each"
+        )
+    if unknown := (network.Training.branch_weights or {}).keys() - set(names):
+        raise ValueError(
+            f"network: Training.branch_weights names {min(unknown)!r}, but the data sets of "
+            f"data.sources are {', '.join(names) or 'not there'}; correct the name"
+        )
 
 
 def _copy(values: Any) -> Any:

@@ -98,9 +98,10 @@ def labels_in_files(
 
 def keys_of_label(manifest: Manifest, target: str) -> list[str]:
     """Keys to look for a target's label in files: that of the training data, then its name."""
-    source = manifest.provenance.get("source", {})
-    in_training = source.get("targets", {}).get(target, {}).get("key")
-    return [in_training, target] if in_training not in (None, target) else [target]
+    in_training = [
+        (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
+    ]
+    return list(dict.fromkeys([key for key in in_training if key] + [target]))
 
 
 def label_if_known(

@@ -232,6 +232,6 @@ def open_path(
         return GraphStore.open(path, mode="random")
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
-    source = trained_on.provenance.get("source", {})
-    is_table = path.suffix == ".csv" and source.get("format") == "csv"
-    return Files(path, source["structure"] if is_table else None, but)
+    tables = [one for one in trained_on.sources if one.get("format") == "csv"]
+    is_table = path.suffix == ".csv" and tables
+    return Files(path, tables[0]["structure"] if is_table else None, but)

@@ -19,7 +19,9 @@ def data_card(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         Content of the store's `manifest.json`.
     """
     units, statistics = manifest["units"], manifest["statistics"]
-    card = [("source", _words(manifest["provenance"].get("source", {})))]
+    origin = manifest["provenance"]
+    card = [("source", _words(origin.get("source", {})))]
+    card += [(f"data set {one['name']}", _words(one)) for one in origin.get("sources", [])]
     for name, size in manifest["splits"].items():
         counts = ", ".join(f"{size[key]:,} {key}" for key in ("graphs", "atoms", "edges"))
         card.append((f"{SPLITS.get(name, name)} split", counts.replace("graphs", "structures", 1)))

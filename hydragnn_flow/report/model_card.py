@@ -110,7 +110,8 @@ def _data(manifest: Manifest) -> Iterator[str]:
     most = manifest.max_neighbours
     yield f"* neighbours within: {reach}{f', the nearest {most}' if most else ''}"
     origin = manifest.provenance
-    for words, key in (("source", "source"), ("division into splits", "split")):
+    of_data = (("source", "source"), ("data sets", "sources"), ("division into splits", "split"))
+    for words, key in of_data:
         if origin.get(key):
             yield f"* {words}: `{json.dumps(_given(origin[key]), ensure_ascii=False)}`"
     if "seed" in origin:

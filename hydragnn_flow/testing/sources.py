@@ -63,7 +63,7 @@ class SourceSuite:
 
     def test_files_are_there(self, source_config: DataConfig) -> None:
         """The quick check passes, and every file that is read counts in the fingerprint."""
-        source_config.source.check_files(source_config.folder)
+        source_config.check_files()
         files = open_source(source_config, 0).files()
         assert all(file.is_file() for file in files)
         assert fingerprint(source_config)["files"] == len(files)
@@ -73,7 +73,7 @@ class SourceSuite:
         chunks = open_source(source_config, 0).chunks()
         assert [Chunk(**json.loads(json.dumps(asdict(chunk)))) for chunk in chunks] == chunks
         roles = [role for role, _ in groupby(chunks, key=lambda chunk: chunk.role)]
-        assert roles == list(source_config.source.roles)
+        assert roles == list(source_config.data_sets[0].source.roles)
         for role in roles:
             first = 0
             of_role = [chunk for chunk in chunks if chunk.role == role]
@@ -113,13 +113,13 @@ class SourceSuite:
             assert record.index == int(graph.graph_id) == counted.get(chunk.role, 0)
             counted[chunk.role] = record.index + 1
             assert chunk.file in record.origin
-            assert (record.group is not None) == source_config.source.has_groups
+            assert (record.group is not None) == source_config.data_sets[0].source.has_groups
             assert graph.x.shape[1] == len(source.node_features)
             for name, target in source.found_targets.items():
                 rows = graph.num_nodes if target.level == "node" else 1
                 assert graph[name].numel() == rows * target.dim
         assert counted
-        levels = source_config.source.target_levels or {}
+        levels = source_config.target_levels or {}
         found = {name: target.level for name, target in source.found_targets.items()}
         assert found.keys() >= levels.keys()
         assert all(level in (None, found[name]) for name, level in levels.items())

@@ -5,7 +5,7 @@ name, unless they change nothing here or hold the value that switches the featur
 """
 
 from hydragnn_flow.config.network.architecture import Activation, Architecture
-from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads, with_branches
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
     NetworkConfig,
@@ -35,5 +35,6 @@ __all__ = [
     "network_section",
     "read_json",
     "unused_keys",
+    "with_branches",
     "write_network",
 ]

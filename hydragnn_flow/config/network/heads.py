@@ -79,6 +79,35 @@ Branches = Annotated[
 ]
 
 
+def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str, Any]:
+    """A `NeuralNetwork` section whose heads are those of a branch for each data set.
+
+    Heads of a level that are described once are taken for each branch; a list of branches stays as
+    it is.
+
+    Parameters
+    ----------
+    network
+        The section, unchecked.
+    data_sets
+        Their names; with fewer than two the section stays as it is.
+    """
+    architecture = network.get("Architecture")
+    heads = architecture.get("output_heads") if isinstance(architecture, dict) else None
+    if len(data_sets) < 2 or not isinstance(heads, dict):
+        return network
+    branched = {
+        level: [
+            {"type": f"branch-{number}", "architecture": described}
+            for number in range(len(data_sets))
+        ]
+        if isinstance(described, dict)
+        else described
+        for level, described in heads.items()
+    }
+    return {**network, "Architecture": {**(architecture or {}), "output_heads": branched}}
+
+
 class OutputHeads(Section):
     """`output_heads`: by the level of the outputs, and for each level by branch.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.tasks import (
@@ -41,7 +44,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the kind of work, the number done, and the number in all."""
 
 _DECIDING = ("role", "hash", "composition", "group")
-"""Keys of a record that decide the splits."""
+"""Keys of a record that decide the splits of a data set."""
 # Counted up when a task records something new: those finished before are not continued.
 _RECORDS = 4
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
@@ -137,6 +140,7 @@ def prepare_store(
             max_neighbours=max_neighbours,
             truncation=sum((Truncation(**r["truncation"]) for r in records), Truncation()),
             node_features=records[0]["node_features"],
+            branch_names=config.branch_names,
             provenance={
                 **provenance,
                 "division": division,
@@ -154,7 +158,7 @@ def _provenance(
 ) -> dict[str, Any]:
     """Everything that determines the content; files count by their content, not by their place."""
     return {
-        "source": config.source.model_dump(mode="json"),
+        **_sources(config),
         "split": config.split.model_dump(mode="json"),
         "dtypes": config.dtypes,
         "seed": seed,
@@ -162,6 +166,12 @@ def _provenance(
         "max_neighbours": max_neighbours,
         "inputs": fingerprint(config),
     }
+
+
+def _sources(config: DataConfig) -> dict[str, Any]:
+    if config.source is not None:
+        return {"source": config.source.model_dump(mode="json")}
+    return {"sources": [one.to_dict() for one in config.sources or ()]}
 
 
 def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
@@ -302,18 +312,29 @@ def _divide(
     config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
     """Say for each structure which split it is in; returns what the manifest keeps of that."""
-    structures = Structures(
-        *([value for record in records for value in record[name]] for name in _DECIDING)
-    )
-    split = config.split
-    division = divide(structures, split.by, split.val, split.test, seed, split.calibration)
-    names = iter(division.split)
+    data_set = np.array([number for record in records for number in record["data_set"]])
+    deciding = [[value for record in records for value in record[name]] for name in _DECIDING]
+    split_of = np.full(len(data_set), "", dtype=object)
+    left_out, duplicates = Counter[str](), Counter[str]()
+    for number, one in enumerate(config.data_sets):
+        assert one.split is not None  # its own, or the common one
+        (mine,) = np.nonzero(data_set == number)
+        structures = Structures(*([values[i] for i in mine.tolist()] for values in deciding))
+        by, fractions = one.split.by, (one.split.val, one.split.test)
+        try:
+            division = divide(structures, by, *fractions, seed, one.split.calibration)
+        except InputError as error:
+            raise InputError(f"{one.name}: {error}" if one.name else str(error)) from None
+        split_of[mine] = division.split
+        left_out.update(division.left_out)
+        duplicates.update(division.duplicates)
+    names = iter(split_of.tolist())
     for unit, record in zip(units, records, strict=True):
         write_json(split_file(unit), [next(names) for _ in record["hash"]])
     return {
-        "graphs": {name: n for name in SPLITS if (n := division.split.count(name))},
-        "left_out": division.left_out,
-        "duplicates": division.duplicates,
+        "graphs": {name: n for name in SPLITS if (n := int((split_of == name).sum()))},
+        "left_out": dict(left_out),
+        "duplicates": dict(duplicates),
     }
 
 

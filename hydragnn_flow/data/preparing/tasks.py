@@ -153,6 +153,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     source = open_source(config, request["seed"])
     roles: list[str] = []
     groups: list[str | None] = []
+    data_sets: list[int] = []
     own_edges = False
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
@@ -173,6 +174,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 series.add(_ALL, graph, record.origin)
                 roles.append(chunk["role"])
                 groups.append(record.group)
+                data_sets.append(chunk["data_set"])
         content = series.close()
     # Here, after some hundred structures, and not when all have been read.
     if request["whole_lists"] and truncation.atoms:
@@ -182,7 +184,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     formulas: list[str] = []
     for columns in _blocks(_index([directory], [content])):
         hashes += graph_hashes(columns)
-        if config.split.by == "composition":
+        if any(one.split and one.split.by == "composition" for one in config.data_sets):
             formulas += compositions(columns)
     return {
         **_content(content),
@@ -194,6 +196,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "hash": hashes,
         "composition": formulas or [""] * len(hashes),
         "group": groups,
+        "data_set": data_sets,
         "own_edges": own_edges,
         "truncation": asdict(truncation),
     }

@@ -41,6 +41,8 @@ class Chunk:
     """Position after that of the last."""
     first: int
     """Position of the file's first structure among all structures of the role, files in order."""
+    data_set: int = 0
+    """Place of the data set among those of ``data.sources``."""
 
 
 @dataclass(frozen=True)

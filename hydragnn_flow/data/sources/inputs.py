@@ -9,6 +9,7 @@ from typing import Any
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.sources.base import Source
+from hydragnn_flow.data.sources.joined import JoinedSources
 from hydragnn_flow.errors import InputError
 
 _CONTENT_UP_TO = 1 << 30
@@ -17,7 +18,7 @@ _CHUNK = 1 << 24
 
 
 def open_source(config: DataConfig, seed: int) -> Source:
-    """The reader of a configuration's source; no file is opened yet.
+    """The reader of a configuration's data sets; no file is opened yet.
 
     Parameters
     ----------
@@ -31,16 +32,22 @@ def open_source(config: DataConfig, seed: int) -> Source:
     InputError
         If the section asks for what cannot be, or the method `open` of a user's section fails.
     """
-    try:
-        source: Source = config.source.open(config.folder, seed)
-    except InputError:
-        raise
-    except Exception as error:  # whatever a user's code does
-        raise InputError(
-            f"data.source: {config.source.format} cannot be opened: "
-            f"{' '.join(repr(error).split())}; correct its method open"
-        ) from error
-    return source
+    opened: dict[str, Source] = {}
+    for number, one in enumerate(config.data_sets):
+        try:
+            # Structures that two data sets generate are not the same.
+            opened[one.name] = one.source.open(config.folder, seed + number)
+        except InputError:
+            raise
+        except Exception as error:  # whatever a user's code does
+            raise InputError(
+                f"data.source: {one.source.format} cannot be opened: "
+                f"{' '.join(repr(error).split())}; correct its method open"
+            ) from error
+    if config.sources is None:
+        (source,) = opened.values()
+        return source
+    return JoinedSources(opened)
 
 
 def fingerprint(config: DataConfig) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Description:
     """Neighbours that the edges leave out, where that was counted."""
     node_features: Sequence[str] | None = None
     """Names of the columns of ``x``; by default ``atomic_number`` first where it can be that."""
+    branch_names: Sequence[str] = ()
+    """Name of each branch, from branch 0 on; none if they have none."""
     provenance: Mapping[str, Any] | None = None
 
 
@@ -100,6 +102,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
         elements=sorted(elements or ()) if names[0] == "atomic_number" else [],
         node_features=list(names),
         branches=sorted(content.statistics.branches),
+        branch_names=list(described.branch_names),
         keys=content.keys,
         splits=splits,
         statistics=content.statistics.statistics(),

@@ -197,6 +197,12 @@ class Manifest(_Record):
         return sum(file.size for shard in self.shards for file in shard.files.values())
 
     @property
+    def sources(self) -> list[dict[str, Any]]:
+        """Sections of the configuration that the data came from; empty if they are unknown."""
+        one, several = self.provenance.get("source"), self.provenance.get("sources")
+        return list(several or ([one] if one else []))
+
+    @property
     def unseen(self) -> set[int]:
         """Elements that no structure to train on has; known where these have energies."""
         energies = self.statistics.element_energies
