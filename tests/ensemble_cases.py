@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from campaign_cases import CONFIG
@@ -20,23 +21,27 @@ from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
 
 
 def untrained_ensemble(
-    run: Path, store: GraphStore, members: int = 2, numbers: Sequence[int] = ()
+    run: Path,
+    store: GraphStore,
+    members: int = 2,
+    numbers: Sequence[int] = (),
+    network: dict[str, Any] = NETWORK,
 ) -> Path:
     """Finish an ensemble of networks in a run directory, freshly drawn where there are none yet."""
     drawn = []
     for k in numbers or range(members):
         folder = member_folder(run / FOLDER, k)
-        write_network(folder, NETWORK)
+        write_network(folder, network)
         torch.manual_seed(k)
         progress = {"best_epoch": 1 + k, "best_val_error": 1.0 - 0.1 * k}
-        weights = build_model(NETWORK, store).state_dict()
+        weights = build_model(network, store).state_dict()
         if not (folder / FILE).exists():
             save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         drawn.append(
             Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, "diverged" if k else "")
         )
     asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
-    config = RunConfig.model_validate({**CONFIG, "ensemble": asked})
+    config = RunConfig.model_validate({**CONFIG, "network": network, "ensemble": asked})
     finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
     return run
 

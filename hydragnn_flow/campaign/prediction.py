@@ -51,6 +51,7 @@ def predict_on_site(
     *,
     without: Collection[int] = (),
     coverage: float | None = None,
+    data_set: str | None = None,
     split: str | None = None,
     members: bool = False,
     say: Callable[[str], None] = print,
@@ -73,7 +74,7 @@ def predict_on_site(
         directory of the first.
     site
         The machine, which decides the device.
-    without, coverage, split, members, say
+    without, coverage, data_set, split, members, say
         As for :meth:`Ensemble.load` and :meth:`Ensemble.predict`.
     progress
         Told how far the prediction is.
@@ -91,7 +92,7 @@ def predict_on_site(
     check_keeps_input(structures, may_write)
     if not site.node.gcds:
         raise InputError(f"site {site.name}: has no GCDs to predict on; correct its node")
-    ensemble = Ensemble.load(run, without=without)
+    ensemble = Ensemble.load(run, without=without, data_set=data_set)
     if coverage is not None:
         ensemble = ensemble.at(coverage)
     data = open_path(structures, ensemble.manifest, split, may_write)
@@ -100,6 +101,7 @@ def predict_on_site(
         run=str(Path(run).absolute()),
         without=tuple(sorted(without)),
         coverage=coverage,
+        data_set=data_set,
         data=str(structures.absolute()),
         split=split,
         members=members,

@@ -137,6 +137,18 @@ Without = Annotated[
 ]
 
 
+DataSetName = Annotated[
+    str | None,
+    typer.Option(
+        "--data-set",
+        help="Data set, of several that the ensemble was trained on, as whose structures these are "
+        "predicted: its level of theory. Graphs of a store with those data sets say theirs.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
+
 def say_without(members: list[int] | None) -> None:
     """Say what leaving members out means for the intervals."""
     if members:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hydragnn_flow.commands.console import (
+    DataSetName,
     FinishedRun,
     Without,
     console,
@@ -83,6 +84,7 @@ def evaluate(
     ] = None,
     split: Split = None,
     key: Keys = None,
+    data_set: DataSetName = None,
     without: Without = None,
 ) -> None:
     """Measure the errors of a finished run's ensemble, and its uncertainty, on labelled data."""
@@ -93,7 +95,7 @@ def evaluate(
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
-        ensemble = Ensemble.load(run_dir, without=without or ())
+        ensemble = Ensemble.load(run_dir, without=without or (), data_set=data_set)
         say_without(without)
         found = measure(ensemble, data, split=split, keys=keys, say=say)
         if out is not None:
@@ -105,7 +107,11 @@ def evaluate(
 
 @app.command()
 def recalibrate(
-    run_dir: FinishedRun, data: Labelled, split: Split = None, key: Keys = None
+    run_dir: FinishedRun,
+    data: Labelled,
+    split: Split = None,
+    key: Keys = None,
+    data_set: DataSetName = None,
 ) -> None:
     """Calibrate the error bars of a finished run's ensemble on other labelled data.
 
@@ -119,7 +125,7 @@ def recalibrate(
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(run_dir, data):
-        found = calibrate(run_dir, data, split=split, keys=keys, say=say)
+        found = calibrate(run_dir, data, split=split, keys=keys, data_set=data_set, say=say)
     for target, structures in found.items():
         say(f"{target}: calibrated on {structures:,} structures")
     say(short(ensemble_folder(run_dir) / FILE))

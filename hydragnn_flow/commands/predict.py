@@ -10,6 +10,7 @@ import typer
 
 from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import (
+    DataSetName,
     FinishedRun,
     Without,
     console,
@@ -85,6 +86,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    data_set: DataSetName = None,
     without: Without = None,
     device: Annotated[
         str | None,
@@ -120,14 +122,14 @@ def predict(
 
     asked: dict[str, Any] = {"split": split, "members": members}
     with using(*out, run_dir, structures):
-        ensemble = Ensemble.load(run_dir, without=without or ())
+        ensemble = Ensemble.load(run_dir, without=without or (), data_set=data_set)
         if coverage is not None:
             ensemble = ensemble.at(coverage)
         say_without(without)
         if machine is None:
             done = _here(ensemble, structures, out, asked | {"device": device or "cpu"})
         else:
-            asked |= {"without": without or (), "coverage": coverage}
+            asked |= {"without": without or (), "coverage": coverage, "data_set": data_set}
             done = _on_site(run_dir, structures, out, machine, asked)
     for path in done.files:
         say(short(path))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hydragnn_flow.commands.console import (
+    DataSetName,
     FinishedRun,
     existing_data,
     refuse_unwritable,
@@ -42,6 +43,7 @@ def select(
     out: Annotated[
         Path, typer.Option("-o", "--out", help="File to write (.extxyz).", callback=_extxyz)
     ] = Path(f"selected{_SUFFIX}"),
+    data_set: DataSetName = None,
 ) -> None:
     """Select structures to label next: uncertain, and different from each other.
 
@@ -59,7 +61,7 @@ def select(
 
     with using(out, run_dir, structures):
         check_keeps_input(structures, [out])
-        ensemble = Ensemble.load(run_dir)
+        ensemble = Ensemble.load(run_dir, data_set=data_set)
         found = read_path(structures, ensemble, split=None, say=say)
         if isinstance(found, GraphStore):
             found = Structures.of_store(found)

@@ -13,7 +13,7 @@ from ase import Atoms
 from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.inputs import BUDGET, StructureGraphs, check_structures, graph_batches
+from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, graph_batches
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -145,8 +145,7 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     to a mean square distance of one from their centre, so that all members count alike.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
-    graphs = StructureGraphs(ensemble.manifest)
-    for batch in graph_batches(map(graphs.graph, structures), BUDGET):
+    for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
         batch = moved(batch, ensemble.device)
         for model, of_model in zip(ensemble.models, means, strict=True):
             assert isinstance(model, HydraModel)

@@ -11,6 +11,7 @@ from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
 from hydragnn_flow.ensemble.measures import gaussian_crps
+from hydragnn_flow.ensemble.mixed_calibration import ByDataSet, with_enough
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     Floats,
@@ -88,6 +89,53 @@ def calibrate_targets(
         if found is not None:
             calibrations[name] = found
     return calibrations
+
+
+def calibrate_data_sets(
+    members: Mapping[str, Floats],
+    references: Mapping[str, Floats],
+    weights: Floats,
+    fold: NDArray[np.int64],
+    n_atoms: NDArray[np.int64],
+    manifest: Manifest,
+    coverage: float,
+    median: bool = False,
+    numbers: NDArray[np.int64] | None = None,
+    data_sets: NDArray[np.object_] | None = None,
+) -> ByDataSet:
+    """Calibrate the targets of each data set that has enough structures for intervals of its own.
+
+    Parameters are those of :func:`calibrate_targets`, and ``data_sets``, the name of that of each
+    structure; with None there is but one.
+    """
+    if data_sets is None:
+        return {}
+    found = {}
+    for name in dict.fromkeys(data_sets):
+        of_graphs = data_sets == name
+        of_nodes = np.repeat(of_graphs, n_atoms)
+
+        def of(target: str, values: Floats, axis: int) -> Floats:
+            level = manifest.targets[target.removesuffix(NOISE_SUFFIX)].level
+            rows = of_graphs if level == "graph" else of_nodes  # noqa: B023  # called at once
+            return values.compress(rows, axis)
+
+        found[name] = calibrate_targets(
+            {
+                target: of(target, values, 1)
+                for target, values in members.items()
+                if target.removesuffix(NOISE_SUFFIX) in references
+            },
+            {target: of(target, values, 0) for target, values in references.items()},
+            weights,
+            fold[of_graphs],
+            n_atoms[of_graphs],
+            manifest,
+            coverage,
+            median,
+            None if numbers is None else numbers[of_nodes],
+        )
+    return with_enough(found, coverage)
 
 
 def calibrate(

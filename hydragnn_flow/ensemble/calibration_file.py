@@ -38,6 +38,19 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     return {name: Calibration.from_dict(values) for name, values in found.items()}
 
 
+def load_by_data_set(folder: Path, summary: Mapping[str, Any]) -> dict[str, dict[str, Calibration]]:
+    """The calibrations that data sets have of their own: data set -> target -> calibration.
+
+    Parameters and errors are those of :func:`load_calibrations`.
+    """
+    again = recalibration_of(folder)
+    found = (summary if again is None else again).get("calibration_by_data_set") or {}
+    return {
+        data_set: {name: Calibration.from_dict(values) for name, values in targets.items()}
+        for data_set, targets in found.items()
+    }
+
+
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
     """The content of an ensemble's `calibration.json`, as saved; None if there is none.
 
@@ -64,15 +77,26 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
 
 
 def save_calibrations(
-    folder: Path, calibrations: Mapping[str, Calibration], calibrated_on: Mapping[str, Any]
+    folder: Path,
+    calibrations: Mapping[str, Calibration],
+    by_data_set: Mapping[str, Mapping[str, Calibration]],
+    calibrated_on: Mapping[str, Any],
 ) -> None:
     """Write calibrations on other data, whole or not at all, and say which data."""
     content = {
         "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),
-        "calibration": {name: one.to_dict() for name, one in calibrations.items()},
+        "calibration": plain_calibrations(calibrations),
+        "calibration_by_data_set": {
+            data_set: plain_calibrations(found) for data_set, found in by_data_set.items()
+        },
     }
     write_json(folder / FILE, _sealed(content))
+
+
+def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, dict[str, Any]]:
+    """Calibrations by target as plain values for JSON."""
+    return {name: one.to_dict() for name, one in calibrations.items()}
 
 
 def _digest(folder: Path) -> str:

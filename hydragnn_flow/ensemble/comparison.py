@@ -74,6 +74,35 @@ def compare_models(
     return found
 
 
+def compare_by_data_set(
+    predicted: Mapping[str, Mapping[str, Floats]],
+    references: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    data_set: NDArray[np.object_] | None,
+    manifest: Manifest,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """As :func:`compare_models`, for the structures of each data set by itself.
+
+    ``data_set`` is the name of that of each structure; with None there is but one, and nothing to
+    tell.
+    """
+    found = {}
+    for name in manifest.data_sets.values() if data_set is not None else ():
+        of_graphs = data_set == name
+        rows = {"graph": of_graphs, "node": np.repeat(of_graphs, n_atoms)}
+        level = {target: rows[manifest.targets[target].level] for target in references}
+        found[name] = compare_models(
+            {
+                model: {target: of[target][level[target]] for target in references}
+                for model, of in predicted.items()
+            },
+            {target: values[level[target]] for target, values in references.items()},
+            n_atoms[of_graphs],
+            manifest,
+        )
+    return {name: errors for name, errors in found.items() if errors}
+
+
 def compare_errors(
     errors: Floats, structure: NDArray[np.int64], seed: int = 0
 ) -> tuple[list[Estimate], list[Estimate]]:

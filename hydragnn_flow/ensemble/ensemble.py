@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.run import Aggregation
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest, batch_graphs
 from hydragnn_flow.ensemble.applicability import (
     APPLICABILITY,
@@ -24,7 +25,7 @@ from hydragnn_flow.ensemble.applicability import (
     deviations_of,
     joined_notes,
 )
-from hydragnn_flow.ensemble.calibration_file import load_calibrations
+from hydragnn_flow.ensemble.calibration_file import load_by_data_set, load_calibrations
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import (
@@ -35,9 +36,16 @@ from hydragnn_flow.ensemble.inputs import (
     check_structures,
     graph_batches,
     structure_names,
+    with_branch,
 )
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.members import load_member, member_name, remaining_members
+from hydragnn_flow.ensemble.mixed_calibration import (
+    ByDataSet,
+    MixedCalibration,
+    calibration_of_rows,
+    with_enough,
+)
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
@@ -75,9 +83,16 @@ class Ensemble:
     """How the members' predictions become one: ``median``, or their mean by ``weights``."""
     applicability: Applicability = field(default_factory=Applicability)
     """Ranges of the training data; by default nothing is known of them."""
+    by_data_set: ByDataSet = field(default_factory=dict)
+    """Calibrations of several data sets, which count in place of ``calibrations`` for theirs."""
+    data_set: str | None = None
+    """Data set, of several that the members were trained on, whose branch predicts structures that
+    do not say to which they belong."""
 
     @classmethod
-    def load(cls, path: str | Path, *, without: Collection[int] = ()) -> Ensemble:
+    def load(
+        cls, path: str | Path, *, without: Collection[int] = (), data_set: str | None = None
+    ) -> Ensemble:
         """Load the ensemble of a finished run, or an exported one, and verify its files.
 
         Parameters
@@ -88,12 +103,14 @@ class Ensemble:
             Members to leave out, by number; their files are not read. The weights of the others
             are divided by their sum. The calibration was made with all members, so intervals of
             the others hold less exactly what they should.
+        data_set
+            As of :meth:`of_data_set`.
 
         Raises
         ------
         InputError
-            If the run has no ensemble yet, if its files are damaged, or if fewer than two members
-            would be left.
+            If the run has no ensemble yet, if its files are damaged, if fewer than two members
+            would be left, or if there is no such data set.
         """
         folder = ensemble_folder(path)
         verify_checksums(folder, [member_name(member) for member in without])
@@ -105,7 +122,7 @@ class Ensemble:
             raise InputError(
                 f"{folder / MANIFEST}: is damaged; restore it from a copy of the run"
             ) from None
-        return cls(
+        ensemble = cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
             load_calibrations(folder, summary),
@@ -114,7 +131,34 @@ class Ensemble:
             tuple(numbers),
             summary["aggregation"],
             Applicability.load(folder / APPLICABILITY),
+            load_by_data_set(folder, summary),
         )
+        return ensemble if data_set is None else ensemble.of_data_set(data_set)
+
+    def of_data_set(self, name: str) -> Ensemble:
+        """The same ensemble, predicting structures as those of one of its data sets.
+
+        Their energies are then at that data set's level of theory. Graphs of a store whose data
+        sets are those of training say themselves to which they belong.
+
+        Parameters
+        ----------
+        name
+            One of `data.sources` of the run.
+
+        Raises
+        ------
+        InputError
+            If the ensemble was not trained on a data set of that name, with a branch for it.
+        """
+        known = self.manifest.data_sets
+        if not self._has_branches or name not in known.values():
+            told = f"its data sets are {', '.join(known.values())}" if known else "it has but one"
+            raise InputError(
+                f"the ensemble has no branch of a data set {name!r}; {told}"
+                + ("" if known else ", so leave the name out")
+            )
+        return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
         """The same ensemble with intervals that are to hold another fraction of true values.
@@ -134,7 +178,7 @@ class Ensemble:
                     f"intervals of {name} rely on {calibration.least_structures}; give a lower "
                     f"one, or recalibrate the ensemble on more labelled structures"
                 )
-        return replace(self, coverage=coverage)
+        return replace(self, coverage=coverage, by_data_set=with_enough(self.by_data_set, coverage))
 
     def predict(
         self,
@@ -250,7 +294,7 @@ class Ensemble:
             for i, atoms in enumerate(structures):
                 if reasons[i] is None:
                     try:
-                        yield self._graphs.graph(atoms)
+                        yield self.graphs.graph(atoms)
                     except InputError as error:
                         reasons[i] = str(error)
 
@@ -258,7 +302,7 @@ class Ensemble:
         found = self._members(self.noting(graph_batches(graphs(), BUDGET), said))
         predicted = np.array([reason is None for reason in reasons], dtype=bool)
         if not predicted.any():  # any structure shows what the outputs are
-            found = self._members([self.batch_of(self._graphs.example)])
+            found = self._members([self.batch_of(self.graphs.example)])
         of_atoms = np.repeat(predicted, [len(atoms) for atoms in structures])
         whole = {}
         for name, values in found.items():
@@ -300,7 +344,7 @@ class Ensemble:
     def refusal(self, atoms: Atoms) -> str | None:
         """Why a structure cannot be predicted; None if it can be."""
         try:
-            self._graphs.graph(atoms)
+            self.graphs.graph(atoms)
         except InputError as error:
             return str(error)
         return None
@@ -314,7 +358,7 @@ class Ensemble:
             If the structure has an element the ensemble never saw, or cannot be a graph.
         """
         try:
-            return batch_graphs([self._graphs.graph(atoms)])
+            return batch_graphs([self.graphs.graph(atoms)])
         except InputError as error:
             raise InputError(f"the structure: {error}") from None
 
@@ -381,6 +425,7 @@ class Ensemble:
         members: dict[str, Floats],
         n_atoms: NDArray[np.int64],
         numbers: NDArray[np.int64] | None,
+        data_sets: NDArray[np.object_] | None = None,
     ) -> dict[str, Distribution]:
         """Combine members' predictions with the ensemble's weights and calibration.
 
@@ -392,13 +437,18 @@ class Ensemble:
             Of each structure.
         numbers
             Atomic numbers of all structures; None if nodes are no atoms.
+        data_sets
+            Name of the data set of each structure, where there are several; by default it is
+            :attr:`data_set`.
         """
+        if data_sets is None and self.data_set is not None:
+            data_sets = np.full(len(n_atoms), self.data_set, dtype=object)
         atoms = n_atoms.astype(float)[:, None]
         return {
             name: distribution(
                 members[name],
                 self.weights,
-                calibration,
+                self._calibration(name, calibration, n_atoms, data_sets),
                 atoms if self.manifest.targets[name].level == "graph" else None,
                 members.get(name + NOISE_SUFFIX),
                 self.aggregation == "median",
@@ -408,15 +458,44 @@ class Ensemble:
             for name, calibration in self.calibrations.items()
         }
 
+    def _calibration(
+        self,
+        target: str,
+        of_all: Calibration,
+        n_atoms: NDArray[np.int64],
+        data_sets: NDArray[np.object_] | None,
+    ) -> Calibration | MixedCalibration:
+        if data_sets is None or not self.by_data_set:
+            return of_all
+        of_nodes = self.manifest.targets[target].level == "node"
+        of_rows = np.repeat(data_sets, n_atoms) if of_nodes else data_sets
+        return calibration_of_rows(target, of_all, self.by_data_set, of_rows)
+
     def check_reads_structures(self) -> None:
         """Refuse structures where the members read what only graphs have.
 
         Raises
         ------
         InputError
-            If they need node features or edges that structures do not have.
+            If they need node features or edges that structures do not have, or nobody says which
+            of several branches is to predict them.
         """
         check_reads_structures(self.models, self.manifest)
+        if self._has_branches and self.data_set is None:
+            known = self.manifest.data_sets.values()
+            raise InputError(
+                f"the ensemble was trained on several data sets, {', '.join(known)}, each with "
+                f"energies or labels of its own level; say as which of them structures are to be "
+                f"predicted, by --data-set or Ensemble.of_data_set"
+            )
+
+    def with_branches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches, each graph with the branch of :attr:`data_set` if it does not say one."""
+        branch = self._branch
+        for batch in batches:
+            if branch is not None and BRANCH not in batch:
+                batch = with_branch(batch, branch, batch.num_graphs)
+            yield batch
 
     @property
     def device(self) -> torch.device:
@@ -424,8 +503,20 @@ class Ensemble:
         return next(self.models[0].parameters()).device
 
     @cached_property
-    def _graphs(self) -> StructureGraphs:
-        return StructureGraphs(self.manifest)
+    def graphs(self) -> StructureGraphs:
+        """Maker of the graphs of structures."""
+        return StructureGraphs(self.manifest, self._branch)
+
+    @property
+    def _branch(self) -> int | None:
+        """Number of the branch of :attr:`data_set`."""
+        numbers = {name: number for number, name in self.manifest.data_sets.items()}
+        return None if self.data_set is None else numbers[self.data_set]
+
+    @property
+    def _has_branches(self) -> bool:
+        return any(getattr(model, "n_branches", 1) > 1 for model in self.models)
 
     def _members(self, batches: Iterable[Batch]) -> dict[str, Floats]:
+        batches = self.with_branches(batches)
         return join_members(predict_together(self.models, batches, self.device))

@@ -17,6 +17,7 @@ from hydragnn_flow.ensemble.all_structures import read_path
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import check_structures, current, structure_names
 from hydragnn_flow.ensemble.labels import (
+    data_sets_of_splits,
     in_components,
     keys_of_label,
     labels_in_files,
@@ -50,6 +51,8 @@ class Predicted(NamedTuple):
     """Atomic numbers of all structures; None if nodes are no atoms."""
     flagged: NDArray[np.bool_]
     """Whether each structure is unlike the data that the ensemble was made with."""
+    data_sets: NDArray[np.object_] | None = None
+    """Name of the data set of each structure, where they say it."""
 
 
 def evaluate(
@@ -93,7 +96,7 @@ def evaluate(
     """
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
-        ensemble.distributions(found.members, found.n_atoms, found.numbers),
+        ensemble.distributions(found.members, found.n_atoms, found.numbers, found.data_sets),
         found.references,
         found.n_atoms,
         found.flagged,
@@ -167,7 +170,8 @@ def _of_store(
     n_atoms = np.concatenate([one.n_atoms for one in splits])
     references = ensemble.references(splits, members, labelled)
     numbers = numbers_of(splits, ensemble.manifest)
-    return Predicted(members, references, n_atoms, numbers, _flagged(remarks))
+    data_sets = data_sets_of_splits(splits, ensemble.manifest, ensemble.data_set)
+    return Predicted(members, references, n_atoms, numbers, _flagged(remarks), data_sets)
 
 
 def _of_structures(
@@ -209,7 +213,7 @@ def _flagged(remarks: Sequence[str]) -> NDArray[np.bool_]:
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
     n_atoms, references = data.n_atoms, data.references
-    predicted = ensemble.distributions(data.members, n_atoms, data.numbers)
+    predicted = ensemble.distributions(data.members, n_atoms, data.numbers, data.data_sets)
     for name, reference in references.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
         found = predicted[name]

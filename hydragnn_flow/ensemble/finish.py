@@ -12,16 +12,17 @@ import numpy as np
 from torch import nn
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
-from hydragnn_flow.ensemble.calibration import calibrate_targets
+from hydragnn_flow.ensemble.calibration import calibrate_data_sets, calibrate_targets
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
+from hydragnn_flow.ensemble.calibration_file import plain_calibrations
 from hydragnn_flow.ensemble.checksums import write_checksums
-from hydragnn_flow.ensemble.comparison import compare_models
+from hydragnn_flow.ensemble.comparison import compare_by_data_set, compare_models
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
-from hydragnn_flow.ensemble.labels import labels_of, numbers_of
+from hydragnn_flow.ensemble.labels import data_sets_of, labels_of, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files
 from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
@@ -114,7 +115,7 @@ def finish_ensemble(
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
-    calibrations = calibrate_targets(
+    calibrated_on = (
         known,
         labels,
         combined.fold_weights,
@@ -125,6 +126,8 @@ def finish_ensemble(
         combined.aggregation == "median",
         numbers_of([split], store.manifest),
     )
+    calibrations = calibrate_targets(*calibrated_on)
+    by_data_set = calibrate_data_sets(*calibrated_on, data_sets_of(split, store.manifest))
     deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
     applicability = Applicability.of(store["trainset"], store.manifest, deviations)
     applicability.save(folder / APPLICABILITY)
@@ -136,6 +139,7 @@ def finish_ensemble(
         coverage,
         aggregation=combined.aggregation,
         applicability=applicability,
+        by_data_set=by_data_set,
         numbers=tuple(member.member for member in members),
     )
 
@@ -147,7 +151,10 @@ def finish_ensemble(
     tables = split_tables(ensemble, [test], predictions, calibrations, members=True)
     tables.save(folder_out / "test")
     distributions = ensemble.distributions(
-        predictions, test.n_atoms, numbers_of([test], store.manifest)
+        predictions,
+        test.n_atoms,
+        numbers_of([test], store.manifest),
+        data_sets_of(test, store.manifest),
     )
     references = ensemble.references([test], predictions, calibrations)
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
@@ -165,7 +172,10 @@ def finish_ensemble(
         "failed": [asdict(failed) for failed in failed_members(folder)],
         "best_member": members[best].member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
-        "calibration": {name: value.to_dict() for name, value in calibrations.items()},
+        "calibration": plain_calibrations(calibrations),
+        "calibration_by_data_set": {
+            name: plain_calibrations(found) for name, found in by_data_set.items()
+        },
         "test": _test(ensemble, test, predictions, distributions, best),
         "measures": {
             name: found.to_dict()
@@ -179,6 +189,7 @@ def finish_ensemble(
             ).items()
         },
         "errors": compare_models(compared, references, test.n_atoms, store.manifest),
+        "data_sets": _of_data_sets(compared, references, distributions, test, store.manifest),
         **totals,
     }
     (folder / CALIBRATION).unlink(missing_ok=True)  # of an ensemble that this one replaces
@@ -188,6 +199,29 @@ def finish_ensemble(
     write_checksums(folder, [MANIFEST, APPLICABILITY, *files], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
+
+
+def _of_data_sets(
+    compared: Mapping[str, Mapping[str, Floats]],
+    references: Mapping[str, Floats],
+    distributions: Mapping[str, Distribution],
+    test: GraphSplit,
+    manifest: Manifest,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Errors on the structures of each data set, and how many of their intervals hold."""
+    names = data_sets_of(test, manifest)
+    found = compare_by_data_set(compared, references, test.n_atoms, names, manifest)
+    for name, errors in found.items():
+        assert names is not None  # there are several
+        of_graphs = names == name
+        for error in errors.values():
+            target = error["target"]
+            of_atoms = manifest.targets[target].level == "node"
+            rows = np.repeat(of_graphs, test.n_atoms) if of_atoms else of_graphs
+            predicted = distributions[target]
+            inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
+            error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())
+    return found
 
 
 def _best_single(members: Sequence[Member], criterion: Floats) -> int:

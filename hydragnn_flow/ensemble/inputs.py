@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from ase import Atoms
 from ase.data import chemical_symbols
 from torch import nn
 from torch_geometric.data import Batch, Data
 
+from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.structures import Found
@@ -32,13 +34,20 @@ class StructureGraphs:
     ----------
     manifest
         Manifest of the store the members were trained on.
+    branch
+        Branch that predicts them, where there are several.
     """
 
     manifest: Manifest
+    branch: int | None = None
 
     @cached_property
     def known(self) -> frozenset[int]:
-        """Elements of the training data."""
+        """Elements of the training data; where they have energies, of the branch's data set."""
+        if self.branch in (of_branches := self.manifest.statistics.by_branch):
+            assert self.branch is not None
+            if energies := of_branches[self.branch].element_energies:
+                return frozenset(energies)
         return frozenset(set(self.manifest.elements) - self.manifest.unseen)
 
     @property
@@ -66,9 +75,16 @@ class StructureGraphs:
         whole = counted is not None and not counted.atoms
         kept = None if whole else self.manifest.max_neighbours
         try:
-            return atoms_to_graph(atoms, cutoff, kept)
+            graph = atoms_to_graph(atoms, cutoff, kept)
         except InputError as error:
             raise InputError(re.sub(r"^structure 0 ", "", str(error))) from None
+        return graph if self.branch is None else with_branch(graph, self.branch, 1)
+
+
+def with_branch(graphs: Data, branch: int, n: int) -> Data:
+    """A graph, or a batch of ``n``, with the number of the branch that predicts it."""
+    graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
+    return graphs
 
 
 def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
@@ -173,6 +189,12 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
                 f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
                 f"on; prepare the store like those, or give its structures in a file ASE reads"
             )
+    if found.branch_names and found.branch_names != trained_on.branch_names:
+        raise InputError(
+            f"{file}: its data sets are {', '.join(found.branch_names)}, but those the ensemble "
+            f"was trained on are {', '.join(trained_on.branch_names) or 'not named'}, in this "
+            f"order; prepare the store like those"
+        )
     cut, whole = found.truncation, trained_on.truncation
     if cut is not None and cut.atoms and whole is not None and not whole.atoms:
         raise InputError(

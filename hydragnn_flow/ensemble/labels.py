@@ -31,6 +31,37 @@ def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.i
     return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
 
 
+def data_sets_of(
+    split: GraphSplit, manifest: Manifest, data_set: str | None = None
+) -> NDArray[np.object_] | None:
+    """Name of the data set of each graph of a split; None where there is but one.
+
+    Parameters
+    ----------
+    split
+        Of a store like that of the manifest.
+    manifest
+        Of the store that was trained on.
+    data_set
+        That of graphs that do not say theirs.
+    """
+    if not manifest.data_sets:
+        return None
+    if split.branch is None:
+        return None if data_set is None else np.full(len(split), data_set, dtype=object)
+    names = [manifest.data_sets.get(number, str(number)) for number in split.branch.tolist()]
+    return np.array(names, dtype=object)
+
+
+def data_sets_of_splits(
+    splits: Sequence[GraphSplit], manifest: Manifest, data_set: str | None = None
+) -> NDArray[np.object_] | None:
+    """As :func:`data_sets_of`, for splits one behind the other."""
+    found = [data_sets_of(split, manifest, data_set) for split in splits]
+    known = [names for names in found if names is not None]
+    return np.concatenate(known) if known else None
+
+
 def atoms_of(manifest: Manifest) -> bool:
     """Whether the first node feature is the atomic number."""
     return manifest.node_features[:1] == ["atomic_number"]

@@ -71,6 +71,7 @@ def predict_part(request: Mapping[str, Any]) -> None:
         request["run"],
         tuple(request["without"]),
         request["coverage"],
+        request["data_set"],
         request["device"],
         request["ensemble"],
     )
@@ -177,13 +178,18 @@ def watched(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 @lru_cache(maxsize=1)
 def _ensemble(
-    run: str, without: tuple[int, ...], coverage: float | None, device: str, digest: str
+    run: str,
+    without: tuple[int, ...],
+    coverage: float | None,
+    data_set: str | None,
+    device: str,
+    digest: str,
 ) -> Ensemble:
     """The ensemble, which a process loads once for all its parts."""
     if digest_of_ensemble(run) != digest:
         raise InputError(f"{run}: the ensemble has changed meanwhile; give the same command again")
     try:
-        ensemble = Ensemble.load(run, without=without)
+        ensemble = Ensemble.load(run, without=without, data_set=data_set)
         return on_device(ensemble if coverage is None else ensemble.at(coverage), device)
     except InputError as error:
         # The driver has loaded it, so this node is at fault, and another may do it.

@@ -54,6 +54,7 @@ class Asked:
     run: str
     without: tuple[int, ...]
     coverage: float | None
+    data_set: str | None
     data: str
     split: str | None
     members: bool

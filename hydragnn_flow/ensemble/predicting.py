@@ -11,15 +11,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from ase import Atoms
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
-from hydragnn_flow.ensemble.labels import atoms_of, in_components, keys_of_label, label_if_known
-from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, Predictions, build_tables
+from hydragnn_flow.ensemble.labels import (
+    atoms_of,
+    data_sets_of,
+    in_components,
+    keys_of_label,
+    label_if_known,
+)
+from hydragnn_flow.ensemble.predictions_table import (
+    DATA_SET,
+    GRAPH_ID,
+    Predictions,
+    build_tables,
+)
 from hydragnn_flow.ensemble.records import CHUNK, Record, chunks, columns_of, fault_of
 from hydragnn_flow.ensemble.structure_files import Files, Piece, Progress, open_path
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
@@ -159,7 +170,7 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
     lost |= np.array([refusal is not None for refusal in refusals], dtype=bool)
     flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
     tables = build_tables(
-        columns_of(records, first),
+        columns_of(records, first) | _told(ensemble, len(records)),
         n_atoms,
         ensemble.manifest.targets,
         predicted,
@@ -188,16 +199,22 @@ def _of_graphs(
     numbers: list[NDArray[np.int64]] = []
     batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
     batches = _keeping(labels, numbers, batches, store)
+    batches = ensemble.with_branches(batches)
     predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
     n_atoms = one.n_atoms[start:stop]
+    data_sets = data_sets_of(one, ensemble.manifest, ensemble.data_set)
+    data_sets = None if data_sets is None else data_sets[start:stop]
     predicted = ensemble.distributions(
-        predictions, n_atoms, np.concatenate(numbers) if numbers else None
+        predictions, n_atoms, np.concatenate(numbers) if numbers else None, data_sets
     )
     unlike = ensemble.remarks(said, predictions, n_atoms)
     missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
     flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
+    about: dict[str, ArrayLike] = {**named, GRAPH_ID: one.graph_id[start:stop]}
+    if data_sets is not None:
+        about[DATA_SET] = data_sets
     tables = build_tables(
-        {**named, GRAPH_ID: one.graph_id[start:stop]},
+        about,
         n_atoms,
         ensemble.manifest.targets,
         predicted,
@@ -211,6 +228,10 @@ def _of_graphs(
         flagged.tolist(),
     )
     return Chunk(tables, None, int(lost.sum()), int((flagged & ~lost).sum()))
+
+
+def _told(ensemble: Ensemble, n: int) -> dict[str, list[str]]:
+    return {} if ensemble.data_set is None else {DATA_SET: [ensemble.data_set] * n}
 
 
 def _keeping(

@@ -16,6 +16,7 @@ from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
 GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
+DATA_SET = "data_set"
 ERROR = "_error"
 NODES = "_nodes"
 """Name of the table of atoms, behind that of the table of structures."""
@@ -32,7 +33,8 @@ class Predictions:
     graphs: pd.DataFrame
     """A row per structure: `graph_id`, then the columns of each graph target.
 
-    Graphs from several splits of a store have a column `split` before it. After it, structures from
+    Graphs from several splits of a store have a column `split` before it. After it, where several
+    data sets were trained on, `data_set` says whose branch predicts a structure; structures from
     files have `file` and `frame`, all that come from no store `formula`, and those that say their
     own name `id`. The column `note` says what is wrong with a structure; it is empty otherwise, and
     predictions that could not be made are NaN. The column `flagged` is true where there is no

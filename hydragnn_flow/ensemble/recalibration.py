@@ -9,7 +9,7 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble.calibration import calibrate_targets
+from hydragnn_flow.ensemble.calibration import calibrate_data_sets, calibrate_targets
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.ensemble import Ensemble
@@ -25,6 +25,7 @@ def recalibrate(
     *,
     split: str | None = None,
     keys: Mapping[str, str] | None = None,
+    data_set: str | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, int]:
     """Fit an ensemble's standard deviations and intervals to labelled structures.
@@ -41,6 +42,8 @@ def recalibrate(
     data, split, keys, say
         As of :func:`~hydragnn_flow.ensemble.evaluation.evaluate`. The structures must be others
         than those of training, and like those that will be predicted.
+    data_set
+        As of :meth:`Ensemble.load`.
 
     Returns
     -------
@@ -53,12 +56,12 @@ def recalibrate(
         If there are too few structures for the coverage of the ensemble's intervals, and as of
         :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
     """
-    ensemble = Ensemble.load(path)
-    members, references, n_atoms, numbers, _ = predict_labelled(
+    ensemble = Ensemble.load(path, data_set=data_set)
+    members, references, n_atoms, numbers, _, data_sets = predict_labelled(
         ensemble, data, split=split, keys=keys, say=say
     )
     fold = folds(len(n_atoms))
-    found = calibrate_targets(
+    calibrated_on = (
         members,
         references,
         np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
@@ -69,6 +72,7 @@ def recalibrate(
         ensemble.aggregation == "median",
         numbers,
     )
+    found = calibrate_targets(*calibrated_on)
     counts = {name: found[name].structures if name in found else 0 for name in references}
     needed = needed_for_coverage(ensemble.coverage)
     for name, count in counts.items():
@@ -77,9 +81,16 @@ def recalibrate(
                 f"{_named(data)}: has {count} structures to calibrate {name} on, and intervals of "
                 f"{100 * ensemble.coverage:g} % need at least {needed}; give more"
             )
+    calibrations, by_data_set = {**ensemble.calibrations, **found}, dict(ensemble.by_data_set)
+    if data_set is not None:  # those of the others stay
+        calibrations = ensemble.calibrations
+        by_data_set[data_set] = {**by_data_set.get(data_set, {}), **found}
+    elif data_sets is not None:
+        by_data_set |= calibrate_data_sets(*calibrated_on, data_sets)
     save_calibrations(
         ensemble_folder(path),
-        {**ensemble.calibrations, **found},
+        calibrations,
+        by_data_set,
         {"data": Path(_named(data)).name, "split": split, "structures": counts},
     )
     return counts

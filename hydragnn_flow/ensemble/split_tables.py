@@ -11,9 +11,9 @@ from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.ensemble.applicability import joined_notes
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import BUDGET
-from hydragnn_flow.ensemble.labels import numbers_of
+from hydragnn_flow.ensemble.labels import data_sets_of_splits, numbers_of
 from hydragnn_flow.ensemble.predicting import missing_predictions
-from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables
+from hydragnn_flow.ensemble.predictions_table import DATA_SET, GRAPH_ID, Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.training.predict import split_batches
 
@@ -44,7 +44,10 @@ def split_tables(
     n_atoms = np.concatenate([split.n_atoms for split in splits])
     names = np.repeat([split.name for split in splits], [len(split) for split in splits])
     about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
-    about["graph_id"] = np.concatenate([split.graph_id for split in splits])
+    about[GRAPH_ID] = np.concatenate([split.graph_id for split in splits])
+    data_sets = data_sets_of_splits(splits, ensemble.manifest, ensemble.data_set)
+    if data_sets is not None:
+        about[DATA_SET] = data_sets
     said = [
         note
         for split in splits
@@ -52,7 +55,9 @@ def split_tables(
         for note in ensemble.applicability.notes(batch)
     ]
     unlike = ensemble.remarks(said, predictions, n_atoms)
-    predicted = ensemble.distributions(predictions, n_atoms, numbers_of(splits, ensemble.manifest))
+    predicted = ensemble.distributions(
+        predictions, n_atoms, numbers_of(splits, ensemble.manifest), data_sets
+    )
     missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
     return build_tables(
         about,

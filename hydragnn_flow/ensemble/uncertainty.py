@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from hydragnn_flow.ensemble.conformal import Scores
 from hydragnn_flow.ensemble.deviation import Deviation
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.mixed_calibration import MixedCalibration
 
 Floats = NDArray[np.float64]
 
@@ -129,7 +132,7 @@ class Distribution:
     lo: Floats
     hi: Floats
     """Ends of the calibrated interval."""
-    calibration: Calibration
+    calibration: Calibration | MixedCalibration
     aleatoric_std: Floats | None = None
     """Calibrated noise that the heads predict, where they do."""
     numbers: NDArray[np.int64] | None = None
@@ -183,7 +186,7 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
 def distribution(
     members: Floats,
     weights: Floats,
-    calibration: Calibration,
+    calibration: Calibration | MixedCalibration,
     atoms: Floats | None,
     noise: Floats | None = None,
     median: bool = False,

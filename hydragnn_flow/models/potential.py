@@ -112,10 +112,15 @@ class PotentialModel(HydraModel):
         ]
         self.register_buffer("element_energies", pack_by_branch(energies))
 
+    @property
+    def n_branches(self) -> int:
+        """Number of branches."""
+        return len(self.atomic_energy)
+
     def references(self, batch: GraphBatch) -> Tensor:
         """Sum of the element energies [n_graphs, 1] in eV, float64."""
         numbers = batch.x[:, self.number_column].long()
-        branch = branch_of_graph(batch, len(self.atomic_energy))
+        branch = branch_of_graph(batch, self.n_branches)
         if branch is not None:  # the energies of the branches lie one behind the other
             numbers = numbers + N_ELEMENTS * branch.index_select(0, batch.batch)
         energies = unpack_exact(self.element_energies).view(-1).index_select(0, numbers)
@@ -133,7 +138,7 @@ class PotentialModel(HydraModel):
         forbids the gradient that makes the forces.
         """
         differentiable = self.training and torch.is_grad_enabled()
-        branch = branch_of_graph(batch, len(self.atomic_energy))
+        branch = branch_of_graph(batch, self.n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
         with torch.enable_grad():
             positions = batch.pos.detach().to(self.dtype).requires_grad_(True)

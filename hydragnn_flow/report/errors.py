@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydragnn_flow.ensemble.summary import ENSEMBLE
-from hydragnn_flow.report.text import SPLITS, number, signed
+from hydragnn_flow.report.text import SPLITS, number, percent, signed
 
 Estimate = Mapping[str, float | None]
 
@@ -59,6 +59,39 @@ def error_rows(summary: Mapping[str, Any]) -> list[ErrorRow]:
         *rows,
         ErrorRow(f"against {short_name(single)}, %", "", against, [False] * len(targets)),
     ]
+
+
+def data_set_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """The ensemble's errors on each data set, how many of its intervals hold, and the means.
+
+    Empty where there is but one data set.
+
+    Parameters
+    ----------
+    summary
+        Content of `ensemble/ensemble.json`.
+    """
+    found: Mapping[str, Any] = summary.get("data_sets") or {}
+    labels = [name for name, _ in target_labels(summary)]
+    rows = []
+    for name, errors in found.items():
+        structures = max(of["structures"] for of in errors.values())
+        told = [name, f"{structures:,}"]
+        for label in labels:
+            if label in errors:
+                told += [with_interval(errors[label]["mae"][ENSEMBLE])]
+                told += [percent(errors[label]["coverage"])]
+            else:
+                told += ["", ""]
+        rows.append(told)
+    if rows:
+        means = ["mean of the data sets", ""]
+        for label in labels:
+            known = [errors[label] for errors in found.values() if label in errors]
+            mae = [of["mae"][ENSEMBLE]["value"] for of in known]
+            means += [number(sum(mae) / len(mae)) if mae else "", ""]
+        rows.append(means)
+    return rows
 
 
 def explained(summary: Mapping[str, Any]) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
@@ -97,6 +99,7 @@ def render(run: RunFiles) -> str:
         facts=facts(run),
         coverage=f"{coverage * 100:g} %",
         accuracy=as_text(tables.errors_frame(found)) if found else None,
+        data_sets=_data_sets(found),
         explained=explained(found) if found else [],
         made_of=made_of(found) if found else [],
         measures=as_text(measures_frame(measures)) if measures else None,
@@ -118,6 +121,11 @@ def render(run: RunFiles) -> str:
         columns=_columns(run),
         configuration=run.configuration,
     )
+
+
+def _data_sets(summary: Mapping[str, Any] | None) -> Cells | None:
+    table = None if summary is None else tables.data_sets_frame(summary)
+    return None if table is None else as_text(table)
 
 
 def pictures(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydragnn_flow.report.cost import cost_of, energy
-from hydragnn_flow.report.errors import error_rows, target_labels
+from hydragnn_flow.report.errors import data_set_rows, error_rows, target_labels
 from hydragnn_flow.report.importance import FEW_TRIALS, MANY
 from hydragnn_flow.report.text import cell, number, objective_label, percent
 from hydragnn_flow.report.trials_frame import value_columns
@@ -169,6 +169,17 @@ def errors_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
             for of in tested
         ]
         rows.append(["predicted noise", "", *noise])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def data_sets_frame(summary: Mapping[str, Any]) -> pd.DataFrame | None:
+    """What :func:`data_set_rows` says of each data set; None if there is but one."""
+    rows = data_set_rows(summary)
+    if not rows:
+        return None
+    columns = ["data set", "structures"]
+    for name, unit in target_labels(summary):
+        columns += [f"{name} [{unit}]" if unit else name, f"{name}: intervals that hold"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -86,6 +86,7 @@ def test_a_plan_stays_until_something_else_is_asked_for(
         run=str(run),
         without=(),
         coverage=None,
+        data_set=None,
         data=str(data),
         split=None,
         members=False,

@@ -1,0 +1,176 @@
+"""Several data sets in one store: names, branches, splits and statistics of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_set_cases import CUTOFF, FAR, PLAIN, alloys, one_of, shifted, two_level_store, two_levels
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.config.base import explain
+from hydragnn_flow.data import GraphStore, prepare_store, write_store
+from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    return two_level_store(tmp_path_factory.mktemp("two"))
+
+
+def test_each_structure_has_the_branch_of_its_data_set(store: GraphStore) -> None:
+    """Each data set is split in the fractions that all share, and numbered on."""
+    manifest = store.manifest
+    assert (manifest.branches, manifest.branch_names) == ([0, 1], [PLAIN, FAR])
+    assert manifest.data_sets == {0: PLAIN, 1: FAR}
+    sizes = {name: np.bincount(store[name].branch).tolist() for name in store.splits}
+    assert sizes == {"trainset": [24, 18], "valset": [8, 6], "testset": [8, 6]}
+    identities = np.concatenate([store[name].graph_id for name in store.splits])
+    assert sorted(identities.tolist()) == list(range(70))
+    for name in store.splits:
+        energies = store[name].target("energy")[:, 0] / store[name].n_atoms
+        assert np.array_equal(energies < -900, store[name].branch == 1)
+
+
+def test_statistics_of_a_branch_are_those_of_its_data_set_alone(
+    store: GraphStore, tmp_path: Path
+) -> None:
+    """To the last digit: reference energies, means, scales and sizes."""
+    statistics = store.manifest.statistics
+    for branch in (0, 1):
+        train = store["trainset"]
+        graphs = [train[int(i)] for i in one_of(store, "trainset", branch)]
+        for graph in graphs:
+            del graph["dataset_name"]
+        targets = store.manifest.targets
+        alone = write_store(tmp_path / str(branch), {"trainset": graphs}, targets=targets)
+        found, expected = statistics.by_branch[branch], alone.manifest.statistics
+        assert found.graphs == len(graphs)
+        assert found.atoms == alone.manifest.splits["trainset"].atoms
+        assert found.element_energies == pytest.approx(expected.element_energies, rel=1e-9)
+        assert found.energy_per_atom_std == pytest.approx(expected.energy_per_atom_std, rel=1e-6)
+        assert found.forces_rms == pytest.approx(expected.forces_rms, rel=1e-9)
+        for name in targets:
+            assert found.targets[name].mean == pytest.approx(expected.targets[name].mean, rel=1e-9)
+            assert found.targets[name].std == pytest.approx(expected.targets[name].std, rel=1e-6)
+    assert statistics.by_branch[1].element_energies[29] < -1000 < 0
+    assert abs(statistics.by_branch[0].element_energies[29]) < 100
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=2, max_size=12),
+    st.integers(1, 11),
+)
+def test_blocks_add_up_however_graphs_are_divided(graphs: list[tuple[int, int]], cut: int) -> None:
+    """Gathered together, in two blocks, or in two processes by JSON."""
+    targets = {"energy": Target(level="graph", dim=1), "forces": Target(level="node", dim=3)}
+
+    def columns(some: list[tuple[int, int]], first: int) -> dict[str, Column]:
+        atoms = np.array([n for _, n in some])
+        seeds = [np.random.default_rng(first + k) for k in range(len(some))]
+        numbers = np.concatenate([s.integers(28, 30, n) for s, n in zip(seeds, atoms, strict=True)])
+        energies = np.array([s.normal() for s in seeds])
+        forces = np.concatenate([s.normal(size=(n, 3)) for s, n in zip(seeds, atoms, strict=True)])
+        ones = np.ones(len(some), dtype=np.int64)
+        empty = np.zeros((2, 0), dtype=np.int64)
+        return {
+            "x": Column(numbers[:, None].astype(np.float32), 0, atoms),
+            "edge_index": Column(empty, 1, 0 * ones),
+            "energy": Column(energies[:, None], 0, ones),
+            "forces": Column(forces, 0, atoms),
+            "dataset_name": Column(np.array([[b] for b, _ in some]), 0, ones),
+        }
+
+    cut = min(cut, len(graphs) - 1)
+    whole, first, second = (Accumulator(targets) for _ in range(3))
+    whole.update(columns(graphs, 0), train=True)
+    first.update(columns(graphs[:cut], 0), train=True)
+    second.update(columns(graphs[cut:], cut), train=True)
+    first.merge(Accumulator.from_dict(json.loads(json.dumps(second.to_dict()))))
+    expected, found = whole.statistics(), first.statistics()
+    assert found.by_branch.keys() == expected.by_branch.keys()
+    assert (len(found.by_branch) > 1) == (len({branch for branch, _ in graphs}) > 1)
+    for left, right in [
+        (found, expected),
+        *((found.by_branch[b], expected.by_branch[b]) for b in found.by_branch),
+    ]:
+        assert left.forces_rms == pytest.approx(right.forces_rms)
+        assert left.targets["energy"].mean == pytest.approx(right.targets["energy"].mean)
+        assert left.element_energies == pytest.approx(right.element_energies, abs=1e-6)
+
+
+def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path: Path) -> None:
+    """What a set gives itself is not drawn; what one has of its own counts before the common."""
+    section = shifted(tmp_path)
+    sources = [
+        {"name": PLAIN, **alloys(20), "split": {"val": 0.3, "test": 0.1}},
+        {"name": FAR, **section, "test": section["train"]},
+    ]
+    config = DataConfig.model_validate({"sources": sources, "split": {"val": 0.1, "test": 0.4}})
+    fractions = [one.split and (one.split.val, one.split.test) for one in config.data_sets]
+    assert fractions == [(0.3, 0.1), (0.1, None)]
+    again = DataConfig.model_validate(json.loads(config.model_dump_json()))
+    assert again == config
+
+
+def test_another_order_is_another_store(tmp_path: Path) -> None:
+    config = two_levels(tmp_path)
+    prepare_store(config, CUTOFF, None, 0, tmp_path / "s.gs")
+    turned = config.model_copy(update={"sources": tuple(reversed(config.sources or ()))})
+    with pytest.raises(InputError, match="sources"):
+        prepare_store(turned, CUTOFF, None, 0, tmp_path / "s.gs")
+
+
+A, B = {"name": "a", **alloys(20)}, {"name": "b", **alloys(20)}
+XYZ = {"format": "ase", "train": "b.xyz"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "give source, or sources for several data sets; none is there"),
+        ({"source": alloys(20), "sources": [A]}, "both are there"),
+        ({"sources": []}, "sources: must not be empty"),
+        ({"sources": [A, A]}, "sources.1: 'a' is the name of two data sets; rename one"),
+        ({"sources": [A, alloys(20)]}, "sources.1: needs a name of letters"),
+        ({"sources": [A, {"name": "b"}]}, "sources.1.format: this key is required"),
+        ({"sources": [A, {**B, "structuress": 1}]}, "sources.1: unknown key 'structuress'"),
+        ({"sources": [A, {**B, "split": {"vel": 0.1}}]}, "sources.1: split: unknown key 'vel'"),
+        ({"sources": [A, B], "split": {}}, "sources.0 (a): split.test is needed"),
+        (
+            {"sources": [A, {"name": "b", **XYZ, "targets": {"energy": "eV"}}]},
+            "a has the target 'forces', and b has not",
+        ),
+        (
+            {
+                "sources": [
+                    {"name": "a", **XYZ, "targets": {"energy": "eV"}},
+                    {"name": "b", **XYZ, "targets": {"energy": "hartree"}},
+                ]
+            },
+            "energy is in eV in a and in hartree in b; convert one of them",
+        ),
+    ],
+)
+def test_bad_data_sets_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DataConfig.model_validate({"split": {"test": 0.2}, **values})
+    assert message in str(explain(caught.value, "data"))
+
+
+def test_a_missing_file_is_named_with_its_place(tmp_path: Path) -> None:
+    far = {"name": FAR, **shifted(tmp_path), "train": "nowhere.extxyz"}
+    values = {"sources": [{"name": PLAIN, **alloys(20)}, far], "split": {"test": 0.2}}
+    config = DataConfig.model_validate({**values, "path": tmp_path})
+    with pytest.raises(InputError, match=r"nowhere\.extxyz \(data\.sources\.1\.train\)"):
+        config.check_files()

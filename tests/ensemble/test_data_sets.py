@@ -1,0 +1,141 @@
+"""An ensemble of several data sets: predictions say, or are told, whose branch they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pandas as pd
+import pytest
+from ase.build import bulk
+from data_set_cases import FAR, PLAIN, branches, two_level_store
+from ensemble_cases import untrained_ensemble
+from segment_cases import network_with
+from typer.testing import CliRunner
+
+from hydragnn_flow.cli import app
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, evaluate, recalibrate
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.errors import data_set_rows
+
+NETWORK = network_with(Architecture__output_heads={"node": branches()})
+COPPER = bulk("Cu", cubic=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    return two_level_store(tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def run(store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_ensemble(tmp_path_factory.mktemp("runs") / "run", store, network=NETWORK)
+
+
+def test_structures_are_predicted_at_the_level_that_is_asked_for(run: Path) -> None:
+    ensemble = Ensemble.load(run)
+    near, far = (ensemble.of_data_set(name).predict([COPPER]).graphs for name in (PLAIN, FAR))
+    assert near["data_set"].tolist() == [PLAIN]
+    assert far["data_set"].tolist() == [FAR]
+    shift = (near["energy_mean"] - far["energy_mean"]).item() / len(COPPER)
+    assert shift == pytest.approx(1000 + 29, abs=5)
+    energies = []
+    for name in (PLAIN, FAR):
+        atoms = COPPER.copy()
+        atoms.calc = EnsembleCalculator(Ensemble.load(run, data_set=name))
+        energies.append(atoms.get_potential_energy())
+    expected = [table["energy_mean"].item() for table in (near, far)]
+    assert energies == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_level_is_never_guessed(run: Path) -> None:
+    ensemble = Ensemble.load(run)
+    for ask in (lambda: ensemble.predict([COPPER]), lambda: EnsembleCalculator(ensemble)):
+        with pytest.raises(InputError, match=r"several data sets, plain, far.*--data-set"):
+            ask()
+    with pytest.raises(InputError, match=r"no branch of a data set 'fer'.* are plain, far"):
+        ensemble.of_data_set("fer")
+
+
+def test_graphs_of_a_store_say_theirs(run: Path, store: GraphStore) -> None:
+    """Nobody has to name it, and it makes no difference if somebody does."""
+    ensemble = Ensemble.load(run)
+    table = ensemble.predict(store, split="testset").graphs
+    branch = store["testset"].branch
+    assert branch is not None
+    assert table["data_set"].tolist() == [(PLAIN, FAR)[number] for number in branch]
+    assert table["energy_error"].abs().max() < 100
+    told = ensemble.of_data_set(FAR).predict(store, split="testset").graphs
+    pd.testing.assert_frame_equal(table, told)
+
+
+def test_each_data_set_has_error_bars_of_its_own(run: Path, store: GraphStore) -> None:
+    ensemble = Ensemble.load(run)
+    assert ensemble.by_data_set.keys() == {PLAIN, FAR}
+    of_far = ensemble.by_data_set[FAR]["energy"]
+    assert of_far.structures == 6
+    table = ensemble.predict(store, split="testset").graphs
+    alone = Ensemble.load(run, data_set=FAR)
+    atoms = COPPER.copy()
+    wide = alone.predict([atoms]).graphs
+    narrow = Ensemble.load(run, data_set=PLAIN).predict([atoms]).graphs
+    assert (wide["energy_hi"] - wide["energy_lo"]).item() != pytest.approx(
+        (narrow["energy_hi"] - narrow["energy_lo"]).item()
+    )
+    assert (table["energy_hi"] > table["energy_lo"]).all()
+    high = ensemble.at(0.83)  # which needs as many as the data sets have
+    assert "energy" in high.by_data_set[FAR]
+
+
+def test_the_summary_tells_of_each_data_set(run: Path, store: GraphStore) -> None:
+    summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
+    found = summary["data_sets"]
+    table = pd.read_parquet(run / "predictions" / "test.parquet")
+    atoms = store["testset"].n_atoms
+    for name in (PLAIN, FAR):
+        rows = (table["data_set"] == name).to_numpy()
+        mae = 1000 * np.mean(np.abs(table["energy_error"][rows]) / atoms[rows])
+        told = found[name]["energy per atom"]
+        assert told["mae"]["ensemble"]["value"] == pytest.approx(mae)
+        inside = (table["energy"] >= table["energy_lo"]) & (table["energy"] <= table["energy_hi"])
+        assert told["coverage"] == pytest.approx(inside[rows].mean())
+    rows = data_set_rows(summary)
+    assert [row[0] for row in rows] == [PLAIN, FAR, "mean of the data sets"]
+
+
+def test_recalibration_on_one_data_set_leaves_the_other(
+    run: Path, store: GraphStore, tmp_path: Path
+) -> None:
+    other = tmp_path / "run"
+    other.parent.mkdir(exist_ok=True)
+    untrained_ensemble(other, store, network=NETWORK)
+    before = Ensemble.load(other)
+    recalibrate(other, store, split="testset")
+    after = Ensemble.load(other)
+    assert after.by_data_set[FAR]["energy"] != before.by_data_set[FAR]["energy"]
+    frames = [COPPER.copy() for _ in range(8)]
+    rng = np.random.default_rng(0)
+    for frame in frames:
+        frame.rattle(0.1, rng=rng)
+        frame.info["energy"] = -1029.0 * len(frame) + rng.normal()
+    recalibrate(other, frames, data_set=FAR, keys={"energy": "energy"})
+    again = Ensemble.load(other)
+    assert again.by_data_set[PLAIN] == after.by_data_set[PLAIN]
+    assert again.calibrations == after.calibrations
+    assert again.by_data_set[FAR]["energy"].structures == 8
+    measured = evaluate(again.of_data_set(FAR), frames, keys={"energy": "energy"})
+    assert measured["energy"].structures == 8
+
+
+def test_the_command_takes_and_names_data_sets(run: Path, tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "cu.extxyz", COPPER)
+    out = tmp_path / "out.csv"
+    asked = ["predict", str(run), str(tmp_path / "cu.extxyz"), "-o", str(out)]
+    refused = CliRunner().invoke(app, asked)
+    assert refused.exit_code != 0
+    done = CliRunner().invoke(app, [*asked, "--data-set", FAR])
+    assert done.exit_code == 0, done.output
+    assert pd.read_csv(out)["data_set"].tolist() == [FAR]

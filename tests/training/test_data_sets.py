@@ -1,0 +1,148 @@
+"""One network on data sets of different levels of theory: its scales, its loss and its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data_set_cases import FAR, PLAIN, branches, one_of, two_level_store
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
+from hydragnn_flow.training.criterion import Criterion
+from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.metrics import Metrics
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.trivial import trivial_errors
+
+ERRORS = ("energy_mae", "energy_mae_per_atom", "forces_mae")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    return two_level_store(tmp_path_factory.mktemp("two"))
+
+
+def network(**changes: Any) -> dict[str, Any]:
+    heads = {"node": branches()}
+    return network_with(Architecture__output_heads=heads, **changes)
+
+
+def test_a_loss_begins_at_about_one_on_each_data_set(store: GraphStore) -> None:
+    """As it does on one alone; with references of all together it began at 10⁴."""
+    torch.manual_seed(0)
+    model, loss = build_model(network(), store), Loss(load_network(network()), store.manifest)
+    for branch in (0, 1):
+        batch = store["trainset"].batch(one_of(store, "trainset", branch))
+        counts = Counts(batch.num_graphs, batch.num_nodes)
+        means = loss.term_means(model(batch), batch, counts)
+        assert 0.05 < loss.total(means).item() < 3
+    alone = network_with()
+    torch.manual_seed(0)
+    pooled, of_all = build_model(alone, store), Loss(load_network(alone), store.manifest)
+    everything = store["trainset"].batch(range(len(store["trainset"])))
+    counts = Counts(everything.num_graphs, everything.num_nodes)
+    far_off = of_all.total(of_all.term_means(pooled(everything), everything, counts))
+    assert far_off.item() > 100
+
+
+def test_forces_are_the_slope_of_the_energy_in_every_branch(store: GraphStore) -> None:
+    torch.manual_seed(0)
+    model = build_model(network(), store).double().eval()
+    batch = store["trainset"].batch(
+        np.concatenate([one_of(store, "trainset", k)[:2] for k in (1, 0)])
+    )
+    batch.pos = batch.pos.double()
+    forces, step = model(batch)["forces"], 1e-4
+    for atom in (0, int(batch.num_nodes) - 1):
+        energies = []
+        for sign in (1, -1):
+            moved = batch.clone()
+            moved.pos[atom, 0] += sign * step
+            energies.append(float((model(moved)["energy"] - model.references(moved)).sum()))
+        assert forces[atom, 0].item() == pytest.approx(
+            (energies[1] - energies[0]) / (2 * step), abs=1e-6
+        )
+
+
+def test_references_are_those_of_the_branch(store: GraphStore) -> None:
+    model = build_model(network(), store)
+    train = store["trainset"]
+    batch = train.batch(range(len(train)))
+    left = batch.energy.view(-1, 1) - model.references(batch)
+    assert (left / torch.diff(batch.ptr)[:, None]).abs().max().item() < 1.0
+
+
+def test_a_data_set_weighs_in_the_loss_what_is_asked(store: GraphStore) -> None:
+    """Weights are relative: their mean is one."""
+    batch = store["trainset"].batch(range(12, 36))
+    counts = Counts(batch.num_graphs, batch.num_nodes)
+    torch.manual_seed(0)
+    outputs = build_model(network(), store)(batch)
+
+    def total(**weights: float) -> float:
+        changes = {"Training__branch_weights": weights} if weights else {}
+        loss = Loss(load_network(network(**changes)), store.manifest)
+        return loss.total(loss.term_means(outputs, batch, counts)).item()
+
+    even, far, plain = total(), total(**{FAR: 1e6}), total(**{PLAIN: 1e6})
+    assert far + plain == pytest.approx(2 * even, rel=1e-4)
+    assert total(**{FAR: 3.0}) == pytest.approx((1.5 * far + 0.5 * plain) / 2, rel=1e-4)
+    with pytest.raises(InputError, match=r"branch_weights names 'fer'.* are plain, far"):
+        total(fer=1.0)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse"])
+def test_errors_are_those_of_each_data_set_and_their_mean(store: GraphStore, name: Any) -> None:
+    """However large each is, and in whatever batches; the criterion is the same by predictions."""
+    manifest, val = store.manifest, store["valset"]
+    checked = load_network(network())
+    metrics = Metrics(Loss(checked, manifest).targets, manifest, name)
+    rng = np.random.default_rng(0)
+    labels = {target: val.target(target) for target in ("energy", "forces")}
+    predictions = {target: v + rng.normal(size=v.shape) for target, v in labels.items()}
+    sums, at = torch.zeros(metrics.shape, dtype=torch.float64), {"energy": 0, "forces": 0}
+    for graphs in (range(3), range(3, 9), range(9, len(val))):
+        batch = val.batch(graphs)
+        rows = {"energy": batch.num_graphs, "forces": batch.num_nodes}
+        outputs = {
+            target: torch.from_numpy(predictions[target][at[target] : at[target] + n])
+            for target, n in rows.items()
+        }
+        at = {target: at[target] + n for target, n in rows.items()}
+        sums += metrics.sums(outputs, batch)
+    found = metrics.means(sums)
+    assert val.branch is not None
+    residual = np.abs(predictions["forces"] - labels["forces"])
+    of_atom = np.repeat(val.branch, val.n_atoms)
+    by_hand = [residual[of_atom == branch].mean() for branch in (0, 1)]
+    assert found[f"forces_mae@{PLAIN}"] == pytest.approx(by_hand[0])
+    assert found[f"forces_mae@{FAR}"] == pytest.approx(by_hand[1])
+    assert found["forces_mae"] == pytest.approx(np.mean(by_hand))
+    trivial = trivial_errors(store["trainset"], manifest, name)
+    assert list(trivial) == [
+        f"{target}@{data_set}" for target in ("energy", "forces") for data_set in (PLAIN, FAR)
+    ]
+    assert trivial[f"energy@{FAR}"] < 1.0  # eV per atom, though energies are 1,000 eV away
+    criterion = Criterion.of(checked, manifest, trivial, name)
+    stacked = {target: values[None] for target, values in predictions.items()}
+    by_predictions = criterion.of_predictions(stacked, labels, val.n_atoms, val.branch)
+    assert criterion.of_metrics(found) == pytest.approx(by_predictions[0], rel=1e-6)
+
+
+def test_two_levels_are_learnt_as_well_as_one(store: GraphStore, tmp_path: Path) -> None:
+    """A few epochs bring both data sets down alike; all together they stayed at thousands."""
+    changes = {"Training__num_epoch": 10, "Training__batch_size": 4}
+    spec = make_spec(tmp_path / "two", store, 10, network=network(**changes))
+    result = run_segment(spec)
+    assert result.status == "ok", result.reason
+    near, far = (result.metrics[f"energy_mae_per_atom@{name}"] for name in (PLAIN, FAR))
+    assert max(near, far) < 0.2
+    assert max(near, far) < 4 * min(near, far)
+    assert result.metrics["energy_mae_per_atom"] == pytest.approx((near + far) / 2)
