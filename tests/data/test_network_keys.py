@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
-from hydragnn_flow.data.sources import open_source
 from hydragnn_flow.data.sources.pyg_keys import tensors
 from hydragnn_flow.errors import InputError
 
@@ -168,39 +166,6 @@ def test_a_store_refuses_what_is_no_branch(tmp_path, value, reason):
     with pytest.raises(InputError, match="trainset: graph 0") as error:
         write_store(tmp_path / "store", {"trainset": [bad]})
     assert reason in str(error.value)
-
-
-FRAME = '2\nenergy={energy} pbc="F F F" Properties=species:S:1:pos:R:3\nH 0 0 0\nH 0 0 {length}\n'
-
-
-def structure_files(folder: Path) -> dict[str, Any]:
-    for number, name in enumerate(("cheap-1", "cheap-2", "exact")):
-        frames = [FRAME.format(energy=-i, length=0.7 + 0.3 * number + 0.1 * i) for i in range(3)]
-        (folder / f"{name}.xyz").write_text("".join(frames))
-    return {"format": "ase", "train": "*.xyz", "targets": {"energy": "eV"}}
-
-
-def test_files_of_structures_get_branches(tmp_path):
-    section = structure_files(tmp_path) | {"branches": ["cheap-*.xyz", "exact.xyz"]}
-    config = DataConfig(source=section, path=tmp_path, split=SHARES)
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
-    assert store.manifest.branches == [0, 1]
-    found = {}
-    for split in store.splits:
-        for graph in store[split]:
-            found[round(float(graph.pos[1, 2]), 3)] = graph.dataset_name.tolist()
-    assert [found[length] for length in sorted(found)] == [[[0]]] * 6 + [[[1]]] * 3
-
-
-@pytest.mark.parametrize(
-    ("branches", "said"),
-    [(["cheap-*.xyz", "other.xyz"], "exact.xyz fits none"), (["*.xyz", "cheap*"], "fits 2 of")],
-)
-def test_each_file_has_one_branch(tmp_path, branches, said):
-    section = structure_files(tmp_path) | {"branches": branches}
-    with pytest.raises(InputError, match=said) as error:
-        open_source(DataConfig(source=section, path=tmp_path, split=SHARES), 0).chunks()
-    assert "data.source.branches" in str(error.value)
 
 
 def test_other_things_of_a_graph_have_no_meaning():

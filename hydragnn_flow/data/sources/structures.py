@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hydragnn_flow.config.sources import Level, Role
-from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.sources.base import Chunk, Labelled
-from hydragnn_flow.data.sources.file_names import FileName, FilesSection, files_by_role, ranges
+from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -33,9 +30,6 @@ class StructuresSection(FilesSection):
 
     group: str | None = Field(default=None, min_length=1)
     """Key whose value is the group of a structure."""
-    branches: tuple[FileName, ...] | None = Field(default=None, min_length=1)
-    """Patterns of file names, one for each branch of a network with several branches, in their
-    order. Each file must match exactly one."""
 
 
 class Found(NamedTuple):
@@ -66,7 +60,6 @@ class StructureSource(ABC):
         self._folder = folder
         self._labels = LabelCheck(config.targets)
         self.found_targets: Mapping[str, Target] = self._labels.found
-        self._branches = config.branches
 
     @abstractmethod
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -110,7 +103,6 @@ class StructureSource(ABC):
         for file in files:
             if file.stat().st_size == 0:
                 raise _empty(file)
-            self._branch_of(file)
         # A mistake in all structures is found in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
@@ -170,20 +162,7 @@ class StructureSource(ABC):
             named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
         atoms.calc = None  # it would be carried along with every structure
-        return Labelled(atoms, targets, origin, index, named, keys=self._branch_of(file))
-
-    def _branch_of(self, file: Path) -> dict[str, NDArray[Any]]:
-        """The number of the branch a file's structures belong to, where files decide."""
-        if self._branches is None:
-            return {}
-        fitting = [n for n, pattern in enumerate(self._branches) if file.match(pattern)]
-        if len(fitting) != 1:
-            found = "none" if not fitting else f"{len(fitting)}"
-            raise InputError(
-                f"{file} fits {found} of the patterns in data.source.branches "
-                f"({', '.join(self._branches)}); write them so that each file fits one"
-            )
-        return {BRANCH: np.array([fitting], dtype=np.int64)}
+        return Labelled(atoms, targets, origin, index, named)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
