@@ -398,7 +398,7 @@ def ranges(draw: st.DrawFn) -> Parameter:
         return Parameter(int=(low, low + steps * step + draw(st.integers(0, step - 1))), step=step)
     low = draw(st.integers(-500, 500)) / 100
     step = draw(st.sampled_from([0.01, 0.05, 0.1, 0.3, 1.0]))
-    return Parameter(float=(low, low + draw(st.floats(1.0, 9.0))), step=step)
+    return Parameter(float=(low, low + draw(st.floats(1.01, 9.0))), step=step)
 
 
 @settings(max_examples=200, deadline=None)
