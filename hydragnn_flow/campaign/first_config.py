@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS
 from hydragnn_flow.data.looking import Finding, Label
@@ -217,8 +218,7 @@ def _network(
     if potential:
         architecture |= {
             "enable_interatomic_potential": True,
-            "energy_peratom_weight": 40.0,
-            "force_weight": 1.0,
+            **DEFAULT_WEIGHTS,
             "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [64], "type": "mlp"}},
         }
         if finding.edges_are_cut:

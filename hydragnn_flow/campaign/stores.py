@@ -9,7 +9,7 @@ import torch
 
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
-from hydragnn_flow.config.network import unused_keys
+from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION
@@ -48,8 +48,8 @@ def checked_store(
     base = config.network_with({})
     architecture = base.Architecture
     assert architecture.radius is not None  # load_config has seen to it
-    if unused := unused_keys(config.network):
-        tell(_logger, "network: keys that change nothing here: %s", ", ".join(unused))
+    for sentence in remarks(config):
+        tell(_logger, "%s", sentence)
     store = prepare_store(
         config.data,
         architecture.radius,

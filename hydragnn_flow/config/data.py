@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -14,6 +14,9 @@ from hydragnn_flow.config.sources import AnySource, Level
 from hydragnn_flow.config.splits import SplitConfig
 from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.config.network import NetworkConfig
 
 __all__ = ["DataConfig", "Mode", "SplitConfig"]
 
@@ -76,6 +79,20 @@ class DataConfig(Section):
     def branch_names(self) -> list[str]:
         """Name of each data set, and of its branch; none where there is one source."""
         return [one.name for one in self.sources or ()]
+
+    def for_network(self, network: NetworkConfig) -> DataConfig:
+        """The same data, whose sources know what they need of the network that is to be trained.
+
+        Raises
+        ------
+        ValueError
+            If a source cannot serve the network.
+        """
+        if self.source is not None:
+            source = self.source.for_network(network)
+            return self if source is self.source else self.model_copy(update={"source": source})
+        known = [replace(one, source=one.source.for_network(network)) for one in self.sources or ()]
+        return self.model_copy(update={"sources": tuple(known)})
 
     @property
     def folder(self) -> Path:

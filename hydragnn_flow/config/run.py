@@ -19,6 +19,8 @@ from hydragnn_flow.config.network import (
     read_json,
     with_branches,
 )
+from hydragnn_flow.config.network.hydragnn_keys import default_weights
+from hydragnn_flow.config.paths import set_path
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
 from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search
@@ -114,8 +116,9 @@ class RunConfig(Section):
         base = self.network_with({})
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
-        _check_targets(self.data, base)
-        _check_branches(self.data, base)
+        data = self.data.for_network(base)
+        _check_targets(data, base)
+        _check_branches(data, base)
         if self.ensemble.size > self.search.trials:
             raise ValueError(
                 f"ensemble.size = {self.ensemble.size} is more than search.trials = "
@@ -135,7 +138,7 @@ class RunConfig(Section):
             )
         check_search(self.search, self.network_with)
         self._check_batches(base)
-        return self
+        return self if data is self.data else self.model_copy(update={"data": data})
 
     def _check_batches(self, base: NetworkConfig) -> None:
         """Refuse a batch of each GCD where a member could not have it, or not go on without it."""
@@ -174,24 +177,17 @@ class RunConfig(Section):
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
-        If it holds a list, a single value is put in each of its places: one width of all layers.
-        `Resources` do not belong to a network and are passed over. Heads that are described once
-        are those of the branch of each data set.
+        :func:`~hydragnn_flow.config.paths.set_path` says what paths are. `Resources` do not belong
+        to a network and are passed over. Heads that are described once are those of the branch of
+        each data set.
         """
-        section: dict[str, Any] = _copy(self.network)
+        section: dict[str, Any] = _copy(with_branches(self.network, self.data.branch_names))
+        # Here, or a trial that is given one weight would not have those that the others begin with.
+        _weight_potential(section)
         for path, value in parameters.items():
-            *parents, key = path.split(".")
-            if parents == [RESOURCES]:
-                continue
-            place = section
-            for parent in parents:
-                place = place.setdefault(parent, {})
-                if not isinstance(place, dict):
-                    raise InputError(f"network: {path!r} does not lead into a mapping")
-            there: Any = place.get(key)
-            many = isinstance(there, list) and not isinstance(value, list)
-            place[key] = [value] * len(there) if many else value
-        return with_branches(section, self.data.branch_names)
+            if path.partition(".")[0] != RESOURCES:
+                set_path(section, path, value)
+        return section
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""
@@ -263,7 +259,14 @@ def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
 def _copy(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _copy(value) for key, value in values.items()}
-    return list(values) if isinstance(values, list) else values
+    return [_copy(value) for value in values] if isinstance(values, list) else values
+
+
+def _weight_potential(section: dict[str, Any]) -> None:
+    """Give a potential without weights those that it has by default."""
+    architecture = section.get("Architecture")
+    if isinstance(architecture, dict):
+        architecture.update(default_weights(architecture))
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import PlainValidator, SerializeAsAny, ValidationError
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.user_classes import import_class
+
+if TYPE_CHECKING:
+    from hydragnn_flow.config.network import NetworkConfig
 
 FORMATS: dict[str, str] = {
     "emt_alloys": "hydragnn_flow.data.sources.emt_alloys:EmtSource",
@@ -80,6 +83,16 @@ class SourceSection(Section):
         InputError
             Naming the path and the key.
         """
+
+    def for_network(self, network: NetworkConfig) -> SourceSection:
+        """The same section, with what it needs to know of the network that is to be trained.
+
+        Raises
+        ------
+        ValueError
+            If it cannot serve the network.
+        """
+        return self
 
     @property
     def roles(self) -> tuple[Role, ...]:

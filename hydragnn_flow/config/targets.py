@@ -66,6 +66,11 @@ class TargetConfig(Section):
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
+def is_taken(name: str) -> bool:
+    """Whether a graph has a use of its own for the name of a key."""
+    return name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
+
+
 def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
     """The targets, if all have names that a graph has no other use for.
 
@@ -75,7 +80,7 @@ def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
         Naming the first that has not.
     """
     for name, target in targets.items():
-        taken = name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
+        taken = is_taken(name)
         if taken or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             wrong = "means something else in a graph" if taken else "is not letters, digits and '_'"
             key = target.key or name

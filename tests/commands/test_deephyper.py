@@ -140,3 +140,27 @@ def test_a_file_that_is_not_there(
         config,
         names=["no.csv", "does not exist"],
     )
+
+
+def test_layers_of_heads_are_found_in_all_branches(tmp_path: Path) -> None:
+    """As HydraGNN's scripts mean it, whether the space enters branches together or one by one."""
+    head = {"num_headlayers": 2, "dim_headlayers": [8, 8]}
+    branches = [{"type": f"branch-{n}", "architecture": head} for n in range(2)]
+    values = changed("network/Architecture/output_heads", {"node": branches})
+    heads = "Architecture.output_heads.node"
+    values["search"]["space"] = {
+        f"{heads}.num_headlayers": {"int": [1, 2]},
+        f"{heads}.0.architecture.dim_headlayers": {"choices": [8, 16]},
+        f"{heads}.1.dim_headlayers": {"choices": [16, 32]},
+    }
+    file = tmp_path / "results.csv"
+    file.write_text("p:num_headlayers,p:dim_headlayers,objective\n1,16,-0.5\n2,8,-0.1\n")
+    config = RunConfig.model_validate(values)
+    (found,) = best_evaluations([file], config, 5).configurations
+    assert list(found.values()) == [1, 16, 16]
+    # It can be enqueued, and is the network that was meant.
+    values["search"]["enqueue"] = [found]
+    (enqueued,) = RunConfig.model_validate(values).search.enqueue
+    node = config.network_with(enqueued).Architecture.output_heads.node
+    assert node is not None
+    assert [(one.num_headlayers, one.dim_headlayers) for one in node] == [(1, (16, 16))] * 2

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network.heads import OutputHeads
-from hydragnn_flow.config.network.hydragnn_keys import IGNORED, drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, default_weights, drop_unused
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY, properties_of
 
 Activation = Literal[
@@ -128,7 +128,8 @@ class Architecture(Section):
     enable_interatomic_potential: bool = False
     """Potential mode: the one head is the energy, and forces are minus its gradient."""
     energy_weight: float = Field(default=0.0, ge=0)
-    """Weight of the potential's loss on total energies."""
+    """Weight of the potential's loss on total energies. If neither this nor the next two are given,
+    a potential has an ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
     energy_peratom_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss on energies per atom."""
     force_weight: float = Field(default=0.0, ge=0)
@@ -208,7 +209,7 @@ class Architecture(Section):
                 "global_attn_engine = 'EquivariantTransformer' cannot be honoured: equivariant "
                 "attention is not built; write 'GPS' or remove the key"
             )
-        return values
+        return values | default_weights(values)
 
     @model_validator(mode="after")
     def _options_of_the_type(self) -> Architecture:

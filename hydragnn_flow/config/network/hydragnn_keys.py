@@ -8,11 +8,17 @@ from typing import Any
 _DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
 _ATTENTION = "read only with the engine `EquivariantTransformer`, which is refused"
 _DATA = "the store knows its features and targets by name"
+_NODE_BUDGET = "read only with the mode `node_budget`"
 _ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it is called"
 _MINMAX = "targets are scaled by the manifest's statistics; inputs go in as they are stored"
 
 ENERGY = "energy"
 """Target that the one output of a potential is compared with."""
+
+_WEIGHTS = ("energy_weight", "energy_peratom_weight", "force_weight")
+DEFAULT_WEIGHTS = {"energy_peratom_weight": 40.0, "force_weight": 1.0}
+"""Weights of a potential whose configuration has none. Residuals of energies per atom and of forces
+are divided by the same scale, and those of energies are smaller."""
 
 # Keys of HydraGNN's that change nothing here, whatever their value, and why that is so.
 IGNORED: dict[str, dict[str, str]] = {
@@ -38,16 +44,13 @@ IGNORED: dict[str, dict[str, str]] = {
         "equivariant_attn_coupling_mode": _ATTENTION,
     },
     "Variables_of_interest": {
-        "output_index": "targets are found by their names",
         "denormalize_output": "predictions are always in the data's units",
         "minmax_node_feature": _MINMAX,
         "minmax_graph_feature": _MINMAX,
         "x_minmax": _MINMAX,
         "y_minmax": _MINMAX,
         "graph_feature_names": _DATA,
-        "graph_feature_dims": _DATA,
         "node_feature_names": _DATA,
-        "node_feature_dims": _DATA,
         "input_node_feature_dims": _DATA,
     },
     "Training": {
@@ -114,6 +117,8 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(values, Mapping):
             prefix = f"{place}." if place else ""
             found |= {f"{prefix}{k}": why for k, why in IGNORED[section].items() if k in values}
+            if section == "Batching" and values.get("mode", "fixed") == "fixed":
+                found |= {f"{prefix}{k}": _NODE_BUDGET for k in values if k in NODE_BUDGET}
     architecture = network.get("Architecture")
     asked = network.get("Variables_of_interest")
     if isinstance(architecture, Mapping) and isinstance(asked, Mapping):
@@ -121,6 +126,23 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
         if architecture.get("enable_interatomic_potential") is True and names != [ENERGY]:
             found["Variables_of_interest.output_names"] = _ONE_OUTPUT
     return found
+
+
+def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
+    """Weights that a potential gets because none is above zero; a zero that is written stays.
+
+    HydraGNN would not train such a network, but most of its files of potentials are so.
+
+    Parameters
+    ----------
+    architecture
+        The section `Architecture`, unchecked.
+    """
+    if architecture.get("enable_interatomic_potential") is not True:
+        return {}
+    if any(architecture.get(key) for key in _WEIGHTS):
+        return {}
+    return {key: w for key, w in DEFAULT_WEIGHTS.items() if architecture.get(key) is None}
 
 
 def drop_unused(section: str, values: Any) -> Any:

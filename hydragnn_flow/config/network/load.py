@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -45,6 +45,13 @@ class VariablesOfInterest(Section):
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
     """Number of components of each output. By default the store's."""
+    output_index: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Number of each output among the graph features, or the node features. Read with
+    ``format: hydragnn`` where a file has no ``y_loc``."""
+    graph_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Number of components of each graph feature in ``y``. Read with ``output_index``."""
+    node_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Number of components of each node feature in ``x``. Read with ``output_index``."""
 
     unused = IGNORED["Variables_of_interest"]
 
@@ -57,6 +64,8 @@ class VariablesOfInterest(Section):
     def _one_type_each(self) -> VariablesOfInterest:
         if len(self.type) != len(self.output_names):
             raise ValueError("type needs one entry ('graph' or 'node') for each of output_names")
+        if self.output_index is not None and len(self.output_index) != len(self.output_names):
+            raise ValueError("output_index needs one entry for each of output_names")
         return self
 
 
@@ -88,9 +97,6 @@ class NetworkConfig(Section):
 
     def effective(self) -> NetworkConfig:
         """The same network, with the default for every key that it does not read."""
-        unread = self.Architecture.unread()
-        if "graph" not in self.Variables_of_interest.type:
-            unread |= {"graph_pooling"}
         training, scheduler = self.Training, self.Training.Scheduler
         sections = {
             "Optimizer": _as_read(training.Optimizer),
@@ -98,10 +104,31 @@ class NetworkConfig(Section):
         }
         return self.model_copy(
             update={
-                "Architecture": _reset(self.Architecture, unread),
+                "Architecture": _reset(self.Architecture, self._unread),
                 "Training": _as_read(training).model_copy(update=sections),
             }
         )
+
+    def unread_keys(self) -> set[str]:
+        """Dotted paths of keys that are given and not read with these values of the others."""
+        training, scheduler = self.Training, self.Training.Scheduler
+        unread = {
+            f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
+        }
+        sections = {"Training": training, "Training.Optimizer": training.Optimizer}
+        if scheduler is not None:
+            sections["Training.Scheduler"] = scheduler
+        for place, section in sections.items():
+            unread |= {f"{place}.{key}" for key in _unread(section) & section.model_fields_set}
+        return unread
+
+    @property
+    def _unread(self) -> set[str]:
+        """Keys of `Architecture` that are not read."""
+        unread = self.Architecture.unread()
+        if "graph" not in self.Variables_of_interest.type:
+            unread |= {"graph_pooling"}
+        return unread
 
     @model_validator(mode="after")
     def _heads_present(self) -> NetworkConfig:
@@ -150,10 +177,13 @@ class NetworkConfig(Section):
 
 def _as_read(section: _Section) -> _Section:
     """A section with the keys that its others leave unread at their defaults."""
+    return _reset(section, _unread(section))
+
+
+def _unread(section: Section) -> set[str]:
+    """Keys that the others of a section leave unread."""
     conditions = _READ_WITH[type(section)].items()
-    return _reset(
-        section, {k for k, (key, read) in conditions if getattr(section, key) not in read}
-    )
+    return {k for k, (key, read) in conditions if getattr(section, key) not in read}
 
 
 def _reset(section: _Section, keys: Iterable[str]) -> _Section:

@@ -1,0 +1,69 @@
+"""What a user is told of a configuration that is right: keys without effect, defaults, meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hydragnn_flow.config.network import NetworkConfig, unused_keys
+from hydragnn_flow.config.network.hydragnn_keys import default_weights
+from hydragnn_flow.config.run import RunConfig
+from hydragnn_flow.config.search_checks import completed
+from hydragnn_flow.errors import InputError
+
+
+def remarks(config: RunConfig) -> list[str]:
+    """Sentences to be told once, before a campaign begins.
+
+    They name keys that change nothing, in no network of the search; the weights of a potential that
+    come by default; and that a HydraGNN file means the batch of a rank, where `resources` does not
+    say what is meant here.
+    """
+    found = []
+    unused = unused_keys(config.network)
+    if unused:
+        found.append(f"network: keys that change nothing here: {', '.join(unused)}")
+    unread = set.intersection(*(network.unread_keys() for network in _networks(config)))
+    if unread := unread - unused.keys():
+        found.append(f"network: keys that no network of the search reads: {_listed(unread)}")
+    if weights := default_weights(config.network["Architecture"]):
+        said = " and ".join(f"Architecture.{key} = {weight:g}" for key, weight in weights.items())
+        found.append(
+            f"network: no weight of the potential is above zero, so that {said} count; write "
+            f"weights of your own to change that"
+        )
+    # Whoever has such keys has a file that was written for HydraGNN.
+    if unused and "batch_per_gcd" not in config.resources.model_fields_set:
+        found.append(_meaning_of_batches(config.network_with({})))
+    return found
+
+
+def _networks(config: RunConfig) -> Iterator[NetworkConfig]:
+    """The network as it is written, and with each value of the space that may decide what is read.
+
+    Values that do not go with the first ones of the others are left out.
+    """
+    yield config.network_with({})
+    space = config.search.space
+    for name, parameter in space.items():
+        for value in parameter.examples():
+            try:
+                yield config.network_with(completed(space, {name: value}))
+            except InputError:
+                continue
+
+
+def _meaning_of_batches(network: NetworkConfig) -> str:
+    limits = network.Training.Batching
+    if limits is not None and limits.mode == "node_budget":
+        key, value, what = "Batching.max_nodes", limits.max_nodes, "atoms"
+    else:
+        key, value, what = "batch_size", network.Training.batch_size, "graphs"
+    return (
+        f"network: Training.{key} = {value} is the number of {what} in a step over all GCDs "
+        f"together, and HydraGNN's that of each rank; with resources.batch_per_gcd: true each GCD "
+        f"of a member has as many, and false says that all together is meant"
+    )
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))

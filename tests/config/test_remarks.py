@@ -1,0 +1,123 @@
+"""What is said of a configuration that is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_flow.config import RunConfig, load_config, load_network
+from hydragnn_flow.config.remarks import remarks
+from hydragnn_flow.errors import InputError
+
+ARCHITECTURE = ("network", "NeuralNetwork", "Architecture")
+TRAINING = ("network", "NeuralNetwork", "Training")
+WEIGHTS = ("energy_weight", "energy_peratom_weight", "force_weight")
+
+
+@pytest.fixture
+def loaded(
+    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
+) -> Callable[..., RunConfig]:
+    """The quickstart with some values changed, and no others in its space than the rate."""
+
+    def load(*changes: tuple[tuple[str, ...], Any]) -> RunConfig:
+        values = change(quickstart, ("search", "enqueue"), [])
+        rate = {"Training.Optimizer.learning_rate": {"float": [1e-4, 1e-2], "log": True}}
+        values = change(values, ("search", "space"), rate)
+        for place, value in changes:
+            values = change(values, place, value)
+        return load_config(write(values))
+
+    return load
+
+
+def test_nothing_is_said_of_the_configurations_that_ship(configs: Path) -> None:
+    for file in sorted(configs.glob("*.yaml")):
+        assert remarks(load_config(file)) == [], file
+
+
+def test_keys_that_nothing_reads_are_named(loaded: Callable[..., RunConfig]) -> None:
+    (said,) = remarks(loaded(((*ARCHITECTURE, "num_spherical"), 5), ((*TRAINING, "patience"), 3)))
+    assert said == (
+        "network: keys that no network of the search reads: Architecture.num_spherical, "
+        "Training.patience"
+    )
+
+
+def test_a_key_that_one_trial_reads_is_not_named(loaded: Callable[..., RunConfig]) -> None:
+    types = {"Architecture.mpnn_type": {"choices": ["EGNN", "DimeNet"]}}
+    changes = (((*ARCHITECTURE, "num_spherical"), 5), (("search", "space"), types))
+    assert remarks(loaded(*changes)) == []
+
+
+def test_what_batches_mean_is_said_of_a_hydragnn_file(loaded: Callable[..., RunConfig]) -> None:
+    theirs = ((*TRAINING, "perc_train"), 0.9)
+    unused, batches = remarks(loaded(theirs))
+    assert unused == "network: keys that change nothing here: Training.perc_train"
+    assert "Training.batch_size = " in batches and "resources.batch_per_gcd: true" in batches
+    atoms = ((*TRAINING, "Batching"), {"mode": "node_budget", "max_nodes": 64})
+    _, batches = remarks(loaded(theirs, atoms))
+    assert "Training.Batching.max_nodes = 64 is the number of atoms" in batches
+    for meant in (True, False):
+        assert len(remarks(loaded(theirs, (("resources",), {"batch_per_gcd": meant})))) == 1
+
+
+def test_limits_of_a_budget_that_is_off_are_named(loaded: Callable[..., RunConfig]) -> None:
+    said = remarks(loaded(((*TRAINING, "Batching"), {"mode": "fixed", "max_nodes": 64})))
+    assert said[0].endswith("change nothing here: Training.Batching.max_nodes")
+
+
+def without_weights(change: Callable[..., Any], values: Any, place: tuple[str, ...]) -> Any:
+    architecture = values
+    for key in place:
+        architecture = architecture[key]
+    return change(values, place, {k: v for k, v in architecture.items() if k not in WEIGHTS})
+
+
+def test_a_potential_without_weights_gets_some_and_says_so(
+    loaded: Callable[..., RunConfig], quickstart: dict[str, Any], change: Callable[..., Any]
+) -> None:
+    bare = without_weights(change, quickstart, ARCHITECTURE)
+    architecture = bare["network"]["NeuralNetwork"]["Architecture"]
+    config = loaded((ARCHITECTURE, architecture))
+    (said,) = remarks(config)
+    assert "Architecture.energy_peratom_weight = 40 and Architecture.force_weight = 1" in said
+    # A trial with a weight of its own has the other as well.
+    network = config.network_with({"Architecture.force_weight": 5.0}).Architecture
+    assert (network.energy_peratom_weight, network.force_weight) == (40.0, 5.0)
+    # So has the file alone, without a campaign.
+    alone = load_network(bare["network"])
+    assert alone == load_network(json.loads(json.dumps({"NeuralNetwork": alone.to_json()})))
+    assert alone.Architecture.force_weight == 1.0
+
+
+@pytest.mark.parametrize(
+    ("zeros", "weights"),
+    [
+        (("force_weight",), (0, 40, 0)),
+        (("energy_peratom_weight",), (0, 0, 1)),
+        (("energy_weight",), (0, 40, 1)),
+        (WEIGHTS, None),
+        (("energy_peratom_weight", "force_weight"), None),
+    ],
+)
+def test_a_zero_that_is_written_stays(
+    zeros: tuple[str, ...],
+    weights: tuple[float, ...] | None,
+    network: dict[str, Any],
+    change: Callable[..., Any],
+) -> None:
+    place = ("NeuralNetwork", "Architecture")
+    bare = without_weights(change, network, place)
+    for key in zeros:
+        bare = change(bare, (*place, key), 0.0)
+    if weights is None:
+        with pytest.raises(InputError, match="needs a weight above zero"):
+            load_network(bare)
+    else:
+        found = load_network(bare).Architecture
+        assert tuple(getattr(found, key) for key in WEIGHTS) == weights
