@@ -63,5 +63,6 @@ def _set(place: Any, parts: list[str], value: Any, path: str) -> None:
         _set(place.setdefault(key, {}), rest, value, path)
     else:
         there = place.get(key)
-        many = isinstance(there, list) and not isinstance(value, list)
-        place[key] = [value] * len(there) if many else value
+        if isinstance(there, list) and not isinstance(value, list):
+            value = [value] * len(there)
+        place[key] = value

@@ -177,7 +177,7 @@ def _sources(config: DataConfig) -> dict[str, Any]:
 def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
     store = GraphStore.open(path, mode="random")
     found = store.manifest.provenance
-    differing = [key for key, value in provenance.items() if found.get(key) != value]
+    differing = [k for k, value in provenance.items() if _given(found.get(k)) != _given(value)]
     if differing:
         raise StoreError(
             f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
@@ -186,6 +186,13 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
     if store.manifest.bytes <= _SOON:
         verify_payload(store)
     return store
+
+
+def _given(value: Any) -> Any:
+    """A value without the keys of mappings that are not given; earlier releases had fewer."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _given(inner) for key, inner in value.items() if inner is not None}
 
 
 @contextmanager

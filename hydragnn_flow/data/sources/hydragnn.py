@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
 from hydragnn_flow.config.sources import Level, Role, SourceSection
-from hydragnn_flow.config.targets import TargetConfig, Targets
+from hydragnn_flow.config.targets import TargetConfig, Targets, is_taken
 from hydragnn_flow.data.sources.base import Chunk, Record
-from hydragnn_flow.data.sources.features import named
+from hydragnn_flow.data.sources.features import feature_rows, named
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.sources.graph_files import with_levels
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
-from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.manifest import MANIFEST, Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,11 +40,16 @@ class HydragnnSource(SourceSection):
     file: FileName
     """The `.bp` or the store's directory."""
     targets: Targets | None = None
-    """Name of each target -> its unit, and its key and level if they differ. The default is the
-    targets that the file itself names; HydraGNN's files name them without units."""
+    """Name of each target -> its unit, and its key and level if they differ. A target that is no
+    key of the graphs is the output of that name in HydraGNN's packed `y`. The default is the
+    targets that the file itself names: a store's; all outputs of a `.bp` with `y`, in `y`, without
+    units; and for potentials its keys `energy` and `forces`."""
     output_dim: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Number of components of each target, to read the targets from HydraGNN's packed `y`. Its
     order is that of `targets`."""
+    outputs: VariablesOfInterest | None = None
+    """Outputs in HydraGNN's packed `y`, as `Variables_of_interest` says them. The default is that
+    of the network."""
 
     @model_validator(mode="after")
     def _packing(self) -> HydragnnSource:
@@ -54,6 +60,31 @@ class HydragnnSource(SourceSection):
             raise ValueError("output_dim needs one entry for each of targets")
         with_levels(targets)
         return self
+
+    def for_network(self, network: NetworkConfig) -> HydragnnSource:
+        """The same section, with the outputs that HydraGNN would find in ``y``.
+
+        Potentials do not read ``y``, here or there.
+
+        Raises
+        ------
+        ValueError
+            If an output has a name that a graph needs for something else.
+        """
+        potential = network.Architecture.enable_interatomic_potential
+        if potential or self.outputs is not None or self.output_dim is not None:
+            return self
+        asked = network.Variables_of_interest
+        for name in asked.output_names:
+            if is_taken(name):
+                raise ValueError(
+                    f"network: Variables_of_interest.output_names: {name!r} means something else "
+                    f"in a graph; choose another name, which for an output in y may be any"
+                )
+        # Another choice of inputs is no other store.
+        inputs = VariablesOfInterest.model_fields["input_node_features"].default
+        outputs = asked.model_copy(update={"input_node_features": inputs})
+        return self.model_copy(update={"outputs": outputs})
 
     def open(self, folder: Path, seed: int) -> StoredGraphs:
         return StoredGraphs(self, folder)
@@ -73,7 +104,8 @@ class HydragnnSource(SourceSection):
         """Level of each target; None if the file names the targets."""
         if self.targets is None:
             return None
-        return {name: target.level for name, target in self.targets.items()}
+        packed = _levels(self.outputs)
+        return {name: target.level or packed.get(name) for name, target in self.targets.items()}
 
 
 class StoredGraphs:
@@ -144,16 +176,38 @@ class StoredGraphs:
             return unpack(arrays, self._targets, self._section.output_dim, n, origin)
         known = self._store.manifest.targets
         found = {}
+        packed: dict[str, NDArray[np.float64]] | None = None
         for name, target in self._targets.items():
             key = target.key or name
+            if self._is_packed(name, key, arrays):
+                assert self._section.outputs is not None
+                packed = packed or unpack_outputs(arrays, self._section.outputs, n, origin)
+                found[name] = packed[name]
+                continue
             level = target.level or (known[key].level if key in known else None)
             found[name] = shaped(named(arrays, key, origin), level, n)
         return found
+
+    def _is_packed(self, name: str, key: str, arrays: Arrays) -> bool:
+        """Whether a target is in ``y``: where nothing says which key it is, or no key is."""
+        if self._section.targets is None:
+            return self._outputs_are_targets
+        return key not in arrays and "y" in arrays and name in _levels(self._section.outputs)
+
+    @cached_property
+    def _outputs_are_targets(self) -> bool:
+        """Whether the targets are the outputs in ``y``: in HydraGNN's files, which name none."""
+        manifest = self._store.manifest
+        is_store = (self._path / MANIFEST).is_file()
+        return self._section.outputs is not None and not is_store and "y" in manifest.keys
 
     @cached_property
     def _targets(self) -> Mapping[str, TargetConfig]:
         if self._section.targets is not None:
             return self._section.targets
+        if self._outputs_are_targets:
+            levels = _levels(self._section.outputs)
+            return {name: TargetConfig(unit="", level=level) for name, level in levels.items()}
         if not (known := self._store.manifest.targets):
             raise InputError(
                 f"{self._path} does not say which of its keys are targets; name them in "
@@ -171,6 +225,13 @@ class StoredGraphs:
     @cached_property
     def _store(self) -> GraphStore:
         return _open_current(self._path)
+
+
+def _levels(outputs: VariablesOfInterest | None) -> dict[str, Level]:
+    """Level of each output."""
+    if outputs is None:
+        return {}
+    return dict(zip(outputs.output_names, outputs.type, strict=True))
 
 
 def _files(path: Path) -> list[Path]:
@@ -230,3 +291,101 @@ def unpack(
         name: shaped(piece.reshape(-1, dim), level, n)
         for name, piece, dim, level in zip(targets, pieces, dims, levels, strict=True)
     }
+
+
+def unpack_outputs(
+    arrays: Arrays, outputs: VariablesOfInterest, n: int, origin: str
+) -> dict[str, NDArray[np.float64]]:
+    """The outputs as HydraGNN finds them in ``y``.
+
+    ``y_loc`` divides ``y``, and its pieces are the outputs in their order; further pieces belong to
+    none. Without ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``,
+    that `output_index` counts, each as wide as `graph_feature_dims` and `node_feature_dims` say. If
+    these are not given, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, where ``y`` does not hold such outputs.
+    """
+    y = named(arrays, "y", origin).reshape(-1)
+    pieces: list[NDArray[np.float64]]
+    if "y_loc" in arrays:
+        pieces = _divided(y, named(arrays, "y_loc", origin).reshape(-1).astype(np.int64), origin)
+        if len(pieces) < len(outputs.output_names):
+            raise InputError(
+                f"{origin}: y_loc divides y into {len(pieces)}, but the network's "
+                f"Variables_of_interest.output_names are {', '.join(outputs.output_names)}; "
+                f"name as many, in the order of y"
+            )
+    elif outputs.output_index is not None and (
+        outputs.graph_feature_dims is not None or outputs.node_feature_dims is not None
+    ):
+        pieces = _features(arrays, y, outputs, n, origin)
+    else:
+        pieces = _one_after_the_other(y, outputs, origin)
+    found = {}
+    for (name, level), piece in zip(_levels(outputs).items(), pieces, strict=False):
+        width = n if level == "node" else 1
+        if not len(piece) or len(piece) % width:
+            raise InputError(
+                f"{origin}: y holds {len(piece)} numbers for {name!r}, which are no values of "
+                f"{n} nodes; correct the order of Variables_of_interest.output_names, or its type"
+            )
+        found[name] = piece.reshape(n, -1) if level == "node" else piece
+    return found
+
+
+def _divided(
+    y: NDArray[np.float64], bounds: NDArray[np.int64], origin: str
+) -> list[NDArray[np.float64]]:
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(y) or (np.diff(bounds) < 0).any():
+        raise InputError(
+            f"{origin}: y_loc is {bounds.tolist()}, which does not divide the {len(y)} numbers of "
+            f"y; correct the file"
+        )
+    return list(np.split(y, bounds[1:-1]))
+
+
+def _features(
+    arrays: Arrays, y: NDArray[np.float64], outputs: VariablesOfInterest, n: int, origin: str
+) -> list[NDArray[np.float64]]:
+    """The features that `output_index` counts, among those of graphs in y and of nodes in x."""
+    assert outputs.output_index is not None
+    dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
+    of_nodes = feature_rows(arrays, "x", n, origin)
+    table = {"graph": y[None], "node": of_nodes}
+    pieces = []
+    for index, level in zip(outputs.output_index, outputs.type, strict=True):
+        start = sum(dims[level][:index])
+        stop = sum(dims[level][: index + 1])
+        if index >= len(dims[level]) or stop > table[level].shape[1]:
+            where = "y" if level == "graph" else "x"
+            raise InputError(
+                f"{origin}: Variables_of_interest.output_index asks for {level} feature {index}, "
+                f"but {level}_feature_dims = {list(dims[level])} and the {table[level].shape[1]} "
+                f"columns of {where} do not have it; correct one of them"
+            )
+        pieces.append(table[level][:, start:stop].reshape(-1))
+    return pieces
+
+
+def _one_after_the_other(
+    y: NDArray[np.float64], outputs: VariablesOfInterest, origin: str
+) -> list[NDArray[np.float64]]:
+    """Outputs of graphs alone, as wide as `output_dim`; a single one is all of y."""
+    if "node" in outputs.type:
+        raise InputError(
+            f"{origin} has no y_loc to say where in y its outputs are; give "
+            f"Variables_of_interest.output_index, graph_feature_dims and node_feature_dims, or "
+            f"name keys in data.source.targets"
+        )
+    if len(outputs.type) == 1:
+        return [y]
+    widths = outputs.output_dim or ()
+    if sum(widths) != len(y) or len(widths) != len(outputs.type):
+        raise InputError(
+            f"{origin} has {len(y)} numbers in y and no y_loc to divide them, but "
+            f"Variables_of_interest.output_dim is {list(widths)}; correct it"
+        )
+    return list(np.split(y, np.cumsum(widths)[:-1]))
