@@ -60,6 +60,7 @@ def checked_store(
         workers,
         whole_lists=architecture.enable_interatomic_potential
         and architecture.truncated_neighbours == "refuse",
+        encodings=config.encodings,
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)

@@ -66,6 +66,7 @@ class DataConfig(Section):
             except ValueError as error:
                 raise ValueError(f"sources.{number} ({one.name}): split.{error}") from None
         _check_targets(self.sources or ())
+        _check_graph_attr(self.sources or ())
         return self
 
     @property
@@ -104,6 +105,12 @@ class DataConfig(Section):
         """Level of each target, None if unknown; None if the targets are unknown."""
         found = [one.source.target_levels for one in self.data_sets]
         return next((levels for levels in found if levels is not None), None)
+
+    @property
+    def graph_attr(self) -> list[str]:
+        """Names of the numbers of whole structures; none if no source names any."""
+        named = (getattr(one.source, "graph_attr", None) for one in self.data_sets)
+        return list(next(filter(None, named), ()))
 
     def check_files(self) -> None:
         """Check quickly that file names match files, before any is opened.
@@ -157,3 +164,16 @@ def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
                     f"sources: {target} is in {other.unit} in {first} and in {described.unit} in "
                     f"{name}; convert one of them"
                 )
+
+
+def _check_graph_attr(data_sets: tuple[DataSet, ...]) -> None:
+    """Refuse data sets whose numbers of whole structures are others, or in another order."""
+    named = {one.name: getattr(one.source, "graph_attr", None) for one in data_sets}
+    given = {name: names for name, names in named.items() if names}
+    for name, names in given.items():
+        first, others = next(iter(given.items()))
+        if names != others:
+            raise ValueError(
+                f"sources: graph_attr is {', '.join(others)} in {first} and {', '.join(names)} in "
+                f"{name}; name the same numbers in the same order"
+            )

@@ -15,8 +15,8 @@ def remarks(config: RunConfig) -> list[str]:
     """Sentences to be told once, before a campaign begins.
 
     They name keys that change nothing, in no network of the search; the weights of a potential that
-    come by default; and that a HydraGNN file means the batch of a rank, where `resources` does not
-    say what is meant here.
+    come by default; that positional encodings make a potential jump; and that a HydraGNN file means
+    the batch of a rank, where `resources` does not say what is meant here.
     """
     found = []
     unused = unused_keys(config.network)
@@ -30,6 +30,11 @@ def remarks(config: RunConfig) -> list[str]:
         found.append(
             f"network: no weight of the potential is above zero, so that {said} count; write "
             f"weights of your own to change that"
+        )
+    if config.encodings and config.network["Architecture"].get("enable_interatomic_potential"):
+        found.append(
+            "network: Architecture.pe_dim: encodings change at once when an edge appears at the "
+            "radius, and the potential's energy jumps there; 0 makes it continuous"
         )
     # Whoever has such keys has a file that was written for HydraGNN.
     if unused and "batch_per_gcd" not in config.resources.model_fields_set:

@@ -189,6 +189,15 @@ class RunConfig(Section):
                 set_path(section, path, value)
         return section
 
+    @property
+    def encodings(self) -> int:
+        """Positional encodings that some network of the search reads; 0 if none does."""
+        engine = "Architecture.global_attn_engine"
+        examples = self.search.space[engine].examples() if engine in self.search.space else ()
+        asked = [{}, *({engine: value} for value in examples)]
+        networks = [self.network_with(values).Architecture for values in asked]
+        return max(one.pe_dim if one.global_attn_engine else 0 for one in networks)
+
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""
         asked = parameters.get(GCDS, self.resources.gcds)

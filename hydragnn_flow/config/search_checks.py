@@ -25,6 +25,7 @@ _FIXED_BY_THE_STORE = (
     "Architecture.radius",
     "Architecture.max_neighbours",
     "Architecture.truncated_neighbours",
+    "Architecture.pe_dim",
 )
 # Trials must have learnt the same for as long.
 _FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")

@@ -16,6 +16,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
 from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.inputs import graph_inputs
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.potential import PotentialModel
@@ -106,6 +107,17 @@ class EnsembleCalculator(Calculator):
             "note",
             "flagged",
         ]
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """What has changed since the last calculation, `info` included if the networks read it."""
+        changes: list[str] = super().check_state(atoms, tol)
+        before: dict[str, Any] = {} if self.atoms is None else self.atoms.info
+        now: dict[str, Any] = atoms.info
+        names = graph_inputs(self.ensemble.manifest)
+        nothing = np.nan  # which is not even equal to itself
+        if any(not np.array_equal(before.get(k, nothing), now.get(k, nothing)) for k in names):
+            changes.append("info")
+        return changes
 
     def calculate(
         self,

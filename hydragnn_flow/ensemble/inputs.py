@@ -15,9 +15,11 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
+from hydragnn_flow.data.laplacian import add_encodings
 from hydragnn_flow.data.sources.ase_files import said_of
-from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.data.sources.network_keys import add_keys
+from hydragnn_flow.data.sources.structures import Found, graph_attr
+from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.training.batching import Budget
@@ -54,7 +56,14 @@ class StructureGraphs:
     def example(self) -> Atoms:
         """A structure that the members can predict."""
         assert self.manifest.cutoff is not None
-        return Atoms([min(self.known)] * 2, [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]])
+        said = dict.fromkeys(self.inputs, 0.0)
+        at = [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]]
+        return Atoms([min(self.known)] * 2, at, info=said)
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names of the numbers that the networks read of each structure."""
+        return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
         """The graph of a structure.
@@ -62,8 +71,9 @@ class StructureGraphs:
         Raises
         ------
         InputError
-            If the structure has an element that the training data do not have, or cannot be a
-            graph. The message has no subject: it begins like "has no atoms".
+            If the structure has an element that the training data do not have, lacks a number that
+            the networks read of each structure, or cannot be a graph. The message has no subject:
+            it begins like "has no atoms".
         """
         if strange := set(atoms.numbers.tolist()) - self.known:
             raise InputError(
@@ -78,6 +88,14 @@ class StructureGraphs:
             graph = atoms_to_graph(atoms, cutoff, kept)
         except InputError as error:
             raise InputError(re.sub(r"^structure 0 ", "", str(error))) from None
+        if encodings := self.manifest.provenance.get(ENCODINGS):
+            add_encodings(graph, encodings)
+        if self.inputs:
+            try:
+                numbers = graph_attr(current(atoms).values, self.inputs)
+            except ValueError as error:
+                raise InputError(f"{error}; say it in the file, or in Atoms.info") from None
+            add_keys(graph, {"graph_attr": numbers})
         return graph if self.branch is None else with_branch(graph, self.branch, 1)
 
 
@@ -85,6 +103,12 @@ def with_branch(graphs: Data, branch: int, n: int) -> Data:
     """A graph, or a batch of ``n``, with the number of the branch that predicts it."""
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
+
+
+def graph_inputs(manifest: Manifest) -> list[str]:
+    """Names of the numbers of each structure that are in the graphs' key `graph_attr`."""
+    names: list[str] = manifest.provenance.get(GRAPH_ATTR, [])
+    return names
 
 
 def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
@@ -194,6 +218,12 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
             f"{file}: its data sets are {', '.join(found.branch_names)}, but those the ensemble "
             f"was trained on are {', '.join(trained_on.branch_names) or 'not named'}, in this "
             f"order; prepare the store like those"
+        )
+    theirs, ours = graph_inputs(found), graph_inputs(trained_on)
+    if theirs and ours and theirs != ours:
+        raise InputError(
+            f"{file}: its graph_attr is {', '.join(theirs)}, but {', '.join(ours)} in the data the "
+            f"ensemble was trained on; prepare the store like those"
         )
     cut, whole = found.truncation, trained_on.truncation
     if cut is not None and cut.atoms and whole is not None and not whole.atoms:

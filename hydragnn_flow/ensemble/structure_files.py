@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.ensemble.inputs import graph_inputs
 from hydragnn_flow.ensemble.records import Record
 from hydragnn_flow.errors import InputError
 
@@ -96,10 +97,20 @@ class Files:
         Column of the structures, if the file is a table as the training data were.
     but
         Files that are not read in a directory, as results are written to them.
+    inputs
+        What the networks read of each structure besides its atoms: it is put into `Atoms.info`,
+        where it is said elsewhere, as in a table or a database.
     """
 
-    def __init__(self, path: Path, column: str | None = None, but: Collection[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        column: str | None = None,
+        but: Collection[Path] = (),
+        inputs: Sequence[str] = (),
+    ) -> None:
         self.path = path
+        self._inputs = inputs
         self.is_directory = path.is_dir()
         self._column = column
         here = path.resolve()
@@ -200,8 +211,13 @@ class Files:
 
     def _found(self, file: Path, start: int, stop: int | None) -> Iterator[Found]:
         if self._column is not None:
-            return each_row(file, self._column, start, stop)
-        return each_structure(file, start, stop)
+            structures = each_row(file, self._column, start, stop)
+        else:
+            structures = each_structure(file, start, stop)
+        for found in structures:
+            said = {name: found.values[name] for name in self._inputs if name in found.values}
+            found.atoms.info.update(said)
+            yield found
 
 
 def open_path(
@@ -234,4 +250,5 @@ def open_path(
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     tables = [one for one in trained_on.sources if one.get("format") == "csv"]
     is_table = path.suffix == ".csv" and tables
-    return Files(path, tables[0]["structure"] if is_table else None, but)
+    column = tables[0]["structure"] if is_table else None
+    return Files(path, column, but, graph_inputs(trained_on))

@@ -71,6 +71,20 @@ def test_limits_of_a_budget_that_is_off_are_named(loaded: Callable[..., RunConfi
     assert said[0].endswith("change nothing here: Training.Batching.max_nodes")
 
 
+def test_a_potential_with_encodings_is_told_of_its_jumps(loaded: Callable[..., RunConfig]) -> None:
+    attention = {"global_attn_engine": "GPS", "global_attn_heads": 8, "pe_dim": 4}
+    changes = [((*ARCHITECTURE, key), value) for key, value in attention.items()]
+    config = loaded(*changes)
+    assert config.encodings == 4
+    (said,) = remarks(config)
+    assert said.startswith("network: Architecture.pe_dim: encodings change at once")
+    assert loaded().encodings == loaded(changes[2]).encodings == 0
+    # One trial that has attention is enough.
+    engine = {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
+    space = (("search", "space"), engine)
+    assert loaded(*changes[1:], space).encodings == 4
+
+
 def without_weights(change: Callable[..., Any], values: Any, place: tuple[str, ...]) -> Any:
     architecture = values
     for key in place:

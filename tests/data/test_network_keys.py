@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ase.io import write
 from graph_source_cases import CUTOFF, PYG, graphs, pyg_graph, refused, source
+from source_cases import cif, frames, record, write_table
 from torch_geometric.data import Batch, Data, InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
 from hydragnn_flow.data.sources.pyg_keys import tensors
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, StoreError
 
 SHARES = {"val": 0.2, "test": 0.2}
 KEYS = ("dataset_name", "graph_attr", "pe", "rel_pe")
@@ -166,6 +170,92 @@ def test_a_store_refuses_what_is_no_branch(tmp_path, value, reason):
     with pytest.raises(InputError, match="trainset: graph 0") as error:
         write_store(tmp_path / "store", {"trainset": [bad]})
     assert reason in str(error.value)
+
+
+def charged(folder: Path) -> dict[str, Any]:
+    """Labelled structures in three formats; each says of itself a charge and a spin."""
+    structures = frames(12)
+    for i, atoms in enumerate(structures):
+        atoms.info |= {"charge": i % 3 - 1, "spin": 1 + i % 2}
+    write(folder / "all.xyz", structures)
+    records = [record(atoms) | atoms.info for atoms in structures]
+    (folder / "all.json").write_text(json.dumps(records, default=float))
+    rows = [
+        (cif(one), one.get_potential_energy(), one.info["charge"], one.info["spin"])
+        for one in structures
+    ]
+    write_table(folder / "all.csv", ["cell", "energy", "charge", "spin"], rows)
+    return {
+        "ase": {"train": "all.xyz"},
+        "json": {"train": "all.json"},
+        "csv": {"train": "all.csv", "structure": "cell"},
+    }
+
+
+@pytest.mark.parametrize("format", ["ase", "json", "csv"])
+def test_structures_say_what_holds_for_all_of_them(tmp_path, format):
+    section = charged(tmp_path)[format]
+    section |= {"format": format, "targets": {"energy": "eV"}, "graph_attr": ["spin", "charge"]}
+    found = graphs(source(tmp_path, **section))
+    expected = [[[1 + i % 2, i % 3 - 1]] for i in range(12)]
+    assert [graph.graph_attr.tolist() for graph in found] == expected
+    config = DataConfig(source=section, path=tmp_path, split=SHARES)
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    assert store.manifest.keys["graph_attr"].shape == (2,)
+    assert store.manifest.provenance["graph_attr"] == ["spin", "charge"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (..., "has no input 'spin' (did you mean 'spins'?); correct data.source.graph_attr"),
+        ("up", "has 'spin' = 'up', and the network reads one finite number"),
+        ([1, 2], "and the network reads one finite number"),
+        (1e300, "and the network reads one finite number"),
+    ],
+)
+def test_a_structure_that_does_not_say_it_is_refused(tmp_path, value, said):
+    (good, bad) = frames(2)
+    good.info["spin"] = 1
+    bad.info |= {"spins": 1} if value is ... else {"spin": value}
+    write(tmp_path / "all.xyz", [good, bad])
+    section = {"format": "ase", "train": "all.xyz", "targets": {"energy": "eV"}}
+    refused(tmp_path, section | {"graph_attr": ["spin"]}, "all.xyz: structure 1", said)
+
+
+def test_encodings_are_computed_for_all_or_for_none(tmp_path, made):
+    plain = [graph.clone() for graph in made]
+    for graph in plain:
+        del graph.pe, graph.rel_pe
+    torch.save(plain, tmp_path / "graphs.pt")
+    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=2)
+    assert store.manifest.keys["pe"].node and store.manifest.keys["pe"].shape == (2,)
+    assert store.manifest.keys["rel_pe"].edge
+    assert store.manifest.provenance["laplacian_encodings"] == 2
+    again = prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=2)
+    assert again.manifest == store.manifest
+    prepare_store(config, CUTOFF, None, 0, tmp_path / "computed")  # nobody asks for them
+    with pytest.raises(StoreError, match=r"\(Architecture\.pe_dim differ"):
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=3)
+    prepare_store(config, CUTOFF, None, 0, tmp_path / "without")
+    with pytest.raises(StoreError, match=r"\(Architecture\.pe_dim differ"):
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "without", encodings=2)
+
+    torch.save(made, tmp_path / "graphs.pt")
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "brought", encodings=3)
+    assert "laplacian_encodings" not in store.manifest.provenance
+    assert all(any(torch.equal(graph.pe, one.pe) for one in made) for graph in store["trainset"])
+    prepare_store(config, CUTOFF, None, 0, tmp_path / "brought", encodings=3)
+
+    torch.save([*made[:3], *plain[3:]], tmp_path / "graphs.pt")
+    with pytest.raises(InputError, match=r"graph 3 has no key 'pe', but graphs before it have it"):
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "mixed", encodings=3)
+    torch.save(made * 4, tmp_path / "graphs.pt")
+    torch.save(plain, tmp_path / "test.pt")
+    config = DataConfig(source={**PYG, "test": "test.pt"}, path=tmp_path, split={"val": 0.2})
+    with pytest.raises(InputError, match=r"test\.pt.*graphs\.pt.*only some have the key 'pe'"):
+        prepare_store(config, CUTOFF, None, 0, tmp_path / "mixed", encodings=3)
 
 
 def test_other_things_of_a_graph_have_no_meaning():

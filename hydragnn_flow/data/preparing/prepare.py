@@ -32,6 +32,7 @@ from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.commit import alone, building_of, cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
+from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
@@ -68,6 +69,7 @@ def prepare_store(
     workers: Workers | None = None,
     *,
     whole_lists: bool = False,
+    encodings: int = 0,
 ) -> GraphStore:
     """Build the store of a configuration, or open it where it is built already.
 
@@ -94,6 +96,9 @@ def prepare_store(
     whole_lists
         Refuse structures whose neighbour lists leave out neighbours within the cutoff, as soon as
         some have been read. In a finished store this is not looked for: its manifest says it.
+    encodings
+        Number of Laplacian encodings that graphs get which bring no ``pe``; see
+        :func:`~hydragnn_flow.data.laplacian.laplacian_encodings`. 0 for none.
 
     Returns
     -------
@@ -111,13 +116,13 @@ def prepare_store(
     path = Path(path)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
-        store = _reuse(path, provenance)
+        store = _reuse(path, provenance, encodings)
         # Files of workers that outlived their driver, and the end of this preparation.
         shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
         return store
     show = progress or (lambda what, done, total: None)
     with alone(path, "preparing") as building, _kept_unless_input_is_wrong(building):
-        tasks = _begin(building, provenance)
+        tasks = _begin(building, {**provenance, "encodings": encodings})
         chunks = open_source(config, seed).chunks()
         settings = {
             "config": config.model_dump(mode="json"),
@@ -125,6 +130,7 @@ def prepare_store(
             "max_neighbours": max_neighbours,
             "seed": seed,
             "whole_lists": whole_lists,
+            "encodings": encodings,
             "name": path.name,
         }
         if _size(chunks) <= _FEW:
@@ -145,6 +151,7 @@ def prepare_store(
                 **provenance,
                 "division": division,
                 "own_edges": any(record["own_edges"] for record in records),
+                **_computed_inputs(config, records[0]["encoded"], encodings),
             },
         )
         staging = _together(tasks, content)
@@ -174,10 +181,23 @@ def _sources(config: DataConfig) -> dict[str, Any]:
     return {"sources": [one.to_dict() for one in config.sources or ()]}
 
 
-def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
+def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[str, Any]:
+    """What the graphs of new structures need to be like those of the store."""
+    computed: dict[str, Any] = {}
+    if encoded:
+        computed[ENCODINGS] = encodings
+    if config.graph_attr:
+        computed[GRAPH_ATTR] = config.graph_attr
+    return computed
+
+
+def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphStore:
     store = GraphStore.open(path, mode="random")
     found = store.manifest.provenance
     differing = [k for k, value in provenance.items() if _given(found.get(k)) != _given(value)]
+    computed = found.get(ENCODINGS, encodings)
+    if encodings and ("pe" not in store.manifest.keys or computed != encodings):
+        differing.append("Architecture.pe_dim")
     if differing:
         raise StoreError(
             f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
@@ -190,6 +210,8 @@ def _reuse(path: Path, provenance: Mapping[str, Any]) -> GraphStore:
 
 def _given(value: Any) -> Any:
     """A value without the keys of mappings that are not given; earlier releases had fewer."""
+    if isinstance(value, list):
+        return [_given(inner) for inner in value]
     if not isinstance(value, Mapping):
         return value
     return {key: _given(inner) for key, inner in value.items() if inner is not None}
@@ -291,6 +313,11 @@ def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
     """Compare what was read in different tasks, each of which is consistent in itself."""
     for record in records[1:]:
+        if record["encoded"] != records[0]["encoded"]:
+            raise InputError(
+                f"of the graphs of {record['what']} and of {records[0]['what']} only some have the "
+                f"key 'pe'; give it to all, or to none to have it computed"
+            )
         for what in ("targets", "node_features"):
             if record[what] != records[0][what]:
                 raise InputError(

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.laplacian import add_encodings
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
@@ -155,6 +157,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     groups: list[str | None] = []
     data_sets: list[int] = []
     own_edges = False
+    encoded: bool | None = None
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
     with ShardSeries(
@@ -171,6 +174,8 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 if isinstance(record, ReadyGraph) and not own_edges:
                     own_edges = record.has_own_edges(*within)
                 truncation += record.truncation(graph, *within)
+                if k := request["encodings"]:
+                    encoded = _encoded(graph, k, encoded, record.origin)
                 series.add(_ALL, graph, record.origin)
                 roles.append(chunk["role"])
                 groups.append(record.group)
@@ -198,8 +203,21 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "group": groups,
         "data_set": data_sets,
         "own_edges": own_edges,
+        "encoded": bool(encoded),
         "truncation": asdict(truncation),
     }
+
+
+def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
+    """Give a graph encodings; whether they were computed, as for all graphs or for none."""
+    computed = add_encodings(graph, k)
+    if before is not None and computed != before:
+        has = "no key 'pe', but" if computed else "a key 'pe', and not all"
+        raise InputError(
+            f"{origin} has {has} graphs before it have it; give it to all, or to none to have it "
+            f"computed"
+        )
+    return computed
 
 
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:

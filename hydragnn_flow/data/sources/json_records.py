@@ -64,6 +64,7 @@ class JsonRecords(StructureSource):
         self._keys = [target.key or name for name, target in config.targets.items()]
         if config.group is not None:
             self._keys.append(config.group)
+        self._keys += config.graph_attr or ()
         self._last: _Document | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:

@@ -7,8 +7,10 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from hydragnn_flow.config.sources import Level, Role
@@ -30,6 +32,12 @@ class StructuresSection(FilesSection):
 
     group: str | None = Field(default=None, min_length=1)
     """Key whose value is the group of a structure."""
+
+    graph_attr: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        default=None, min_length=1
+    )
+    """Keys of numbers that belong to a whole structure, such as its charge and spin: they are the
+    graphs' key `graph_attr`, in this order and in the files' units."""
 
 
 class Found(NamedTuple):
@@ -162,12 +170,51 @@ class StructureSource(ABC):
             named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
         atoms.calc = None  # it would be carried along with every structure
-        return Labelled(atoms, targets, origin, index, named)
+        keys = self._graph_attr(found, origin)
+        return Labelled(atoms, targets, origin, index, named, keys=keys)
+
+    def _graph_attr(self, found: Found, origin: str) -> dict[str, NDArray[Any]]:
+        """The inputs that belong to a whole structure, where the section names some."""
+        names = self._config.graph_attr
+        if names is None:
+            return {}
+        for name in names:
+            lookup(found.values, name, origin, "input", "graph_attr")
+        try:
+            return {"graph_attr": graph_attr(found.values, names)}
+        except ValueError as error:
+            raise InputError(f"{origin} {error}; correct it or remove the structure") from None
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
     """Ranges of a file's ``n`` structures, of a size worth a task, and no more than ``most``."""
     return ranges(n, _LEAST, most)
+
+
+def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Inputs of a whole structure, [1, number of names].
+
+    Raises
+    ------
+    ValueError
+        If one is missing, or is not a single finite number; the message begins like "has no".
+    """
+    row = []
+    for name in names:
+        value = values.get(name)
+        if value is None:
+            raise ValueError(f"has no {name!r}, a number that the network reads of each structure")
+        try:
+            numbers = np.asarray(value, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            numbers = np.array([np.nan])
+        # NaN is not below the limit either.
+        if numbers.size != 1 or not (np.abs(numbers) <= np.finfo(np.float32).max).all():
+            raise ValueError(
+                f"has {name!r} = {reprlib.repr(value)}, and the network reads one finite number"
+            )
+        row.append(numbers[0])
+    return np.array([row], dtype=np.float32)
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:

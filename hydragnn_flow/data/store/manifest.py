@@ -26,6 +26,10 @@ MANIFEST = "manifest.json"
 VERSION = 3
 ENERGY = "energy"
 """Name of the target that is a structure's total energy."""
+ENCODINGS = "laplacian_encodings"
+"""Key of the provenance with the number of encodings that were computed."""
+GRAPH_ATTR = "graph_attr"
+"""Key of the provenance with the names of the numbers in the graphs' key `graph_attr`."""
 _CHECKSUM = "crc32"
 # eV/atom, Ry per atom, kJ atom^-1
 _BY_ATOM = re.compile(r"(/|\bper\b)\s*atoms?\b|\batoms?\s*\^?\s*-\s*1", re.IGNORECASE)

@@ -1,0 +1,177 @@
+"""What networks read of structures beside their atoms: charge and spin, encodings."""
+
+from __future__ import annotations
+
+import csv
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.db import connect
+from ase.io import write
+from ensemble_cases import untrained_ensemble
+from segment_cases import network_with
+
+from hydragnn_flow import Ensemble, EnsembleCalculator, GraphStore
+from hydragnn_flow.config import DataConfig, RunConfig
+from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data.sources.structures import graph_attr
+from hydragnn_flow.ensemble.structure_files import Files
+from hydragnn_flow.errors import InputError
+
+CUTOFF = 4.0
+NETWORK = network_with(
+    Architecture__mpnn_type="SchNet",
+    Architecture__global_attn_engine="GPS",
+    Architecture__global_attn_heads=2,
+    Architecture__pe_dim=3,
+    Architecture__use_graph_attr_conditioning=True,
+    Architecture__graph_attr_conditioning_mode="film",
+)
+
+
+def molecules() -> list[Atoms]:
+    rng = np.random.default_rng(0)
+    made = []
+    for i in range(30):
+        n = 3 + i % 4
+        atoms = Atoms(f"Cu{n}", positions=rng.uniform(0, 4, (n, 3)) + 3 * np.arange(n)[:, None] / n)
+        said = {"charge": i % 3 - 1, "spin": 1 + i % 2, "energy": float(rng.normal())}
+        atoms.info |= said
+        atoms.set_array("forces", rng.normal(size=(n, 3)))
+        made.append(atoms)
+    return made
+
+
+@pytest.fixture(scope="module")
+def section(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("data")
+    # Not in the comment lines' own words for results.
+    write(folder / "all.xyz", molecules(), write_results=False)
+    source = {
+        "format": "ase",
+        "train": "all.xyz",
+        "targets": {"energy": "eV", "forces": "eV/Å"},
+        "graph_attr": ["charge", "spin"],
+    }
+    return {"source": source, "path": folder, "split": {"val": 0.3, "test": 0.2}}
+
+
+@pytest.fixture(scope="module")
+def store(section: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    """Prepared as a campaign would: nobody says how many encodings but the network."""
+    search = {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [4, 8], "step": 4}}}
+    ensemble = {"size": 2, "epochs": 6}
+    values = {"name": "a", "data": section, "network": NETWORK}
+    config = RunConfig.model_validate({**values, "search": search, "ensemble": ensemble})
+    assert config.encodings == 3
+    folder = tmp_path_factory.mktemp("store")
+    return prepare_store(config.data, CUTOFF, None, 0, folder / "s", encodings=config.encodings)
+
+
+@pytest.fixture(scope="module")
+def ensemble(store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+    run = tmp_path_factory.mktemp("run")
+    found = Ensemble.load(untrained_ensemble(run, store, network=NETWORK))
+    torch.manual_seed(0)
+    with torch.no_grad():  # or nothing would come of the inputs
+        for model in found.models:
+            for weight in model.parameters():
+                weight.add_(0.1 * torch.randn_like(weight))
+    return found
+
+
+def energies(ensemble: Ensemble, structures: Any) -> np.ndarray:
+    graphs = ensemble.predict(structures).graphs
+    assert graphs is not None
+    return graphs["energy_mean"].to_numpy()
+
+
+def table(path: Path, structures: list[Atoms]) -> Path:
+    rows = []
+    for atoms in structures:
+        text = BytesIO()
+        boxed = atoms.copy()
+        boxed.set_cell([40, 40, 40])
+        write(text, boxed, format="cif")
+        rows.append([text.getvalue().decode(), atoms.info["charge"], atoms.info["spin"]])
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["cell", "charge", "spin"], *rows])
+    return path
+
+
+def test_new_structures_get_what_the_graphs_of_the_store_have(
+    ensemble: Ensemble, store: GraphStore, tmp_path: Path
+) -> None:
+    structures = molecules()
+    of_structures = energies(ensemble, structures)
+    assert np.isfinite(of_structures).all()
+    stored = {}
+    for name in store.splits:
+        graphs = ensemble.predict(store.path, split=name).graphs
+        assert graphs is not None
+        stored |= dict(zip(graphs["graph_id"], graphs["energy_mean"], strict=True))
+    by_structure = dict(enumerate(of_structures))
+    for number, value in stored.items():
+        assert by_structure[number] == pytest.approx(value, abs=1e-4)
+    write(tmp_path / "new.xyz", structures, write_results=False)
+    np.testing.assert_allclose(energies(ensemble, tmp_path / "new.xyz"), of_structures, atol=1e-4)
+    with connect(tmp_path / "new.db") as database:
+        for atoms in structures:
+            plain = Atoms(atoms.symbols, atoms.positions)
+            said = {key: atoms.info[key] for key in ("charge", "spin")}
+            database.write(plain, key_value_pairs={"spin": said["spin"]}, data=said)
+    np.testing.assert_allclose(energies(ensemble, tmp_path / "new.db"), of_structures, atol=1e-4)
+
+
+def test_a_table_says_them_in_columns(tmp_path: Path) -> None:
+    structures = molecules()[:4]
+    files = Files(table(tmp_path / "new.csv", structures), "cell", inputs=("charge", "spin"))
+    for record, atoms in zip(files.records(), structures, strict=True):
+        found = graph_attr(record.found.atoms.info, ["charge", "spin"])
+        assert found.tolist() == [[atoms.info["charge"], atoms.info["spin"]]]
+
+
+def test_charge_and_spin_change_what_is_predicted(ensemble: Ensemble) -> None:
+    (one, *_) = molecules()
+    other = one.copy()
+    other.info["charge"] = 1
+    first, second = energies(ensemble, [one, other])
+    assert abs(first - second) > 1e-4
+
+
+def test_a_structure_that_lacks_one_says_which(ensemble: Ensemble) -> None:
+    one, other = molecules()[:2]
+    del other.info["spin"]
+    graphs = ensemble.predict([one, other]).graphs
+    assert graphs is not None
+    assert np.isnan(graphs["energy_mean"][1]) and not np.isnan(graphs["energy_mean"][0])
+    assert "has no 'spin', a number that the network reads of each structure" in graphs["note"][1]
+    # None at all: the outputs are shown on a structure that can be predicted.
+    graphs = ensemble.predict([other]).graphs
+    assert graphs is not None and graphs["energy_mean"].isna().all()
+
+
+def test_a_calculator_notices_another_charge(ensemble: Ensemble) -> None:
+    atoms = molecules()[0]
+    atoms.calc = EnsembleCalculator(ensemble)
+    first = atoms.get_potential_energy()
+    assert atoms.get_potential_energy() == first
+    atoms.info["charge"] = 1
+    assert atoms.get_potential_energy() != first
+    atoms.info["charge"] = -1
+    assert atoms.get_potential_energy() == first
+
+
+def test_a_store_of_other_numbers_is_refused(
+    ensemble: Ensemble, section: dict[str, Any], tmp_path: Path
+) -> None:
+    other = {**section, "source": {**section["source"], "graph_attr": ["spin", "charge"]}}
+    config = DataConfig.model_validate(other)
+    found = prepare_store(config, CUTOFF, None, 0, tmp_path / "other", encodings=3)
+    with pytest.raises(InputError, match="its graph_attr is spin, charge, but charge, spin in the"):
+        ensemble.predict(found.path)
