@@ -1,0 +1,1 @@
+"""Checks behind the tables of campaigns that HydraGNN's users take over."""
