@@ -11,6 +11,7 @@ import pytest
 import torch
 from ase.io import write
 from graph_source_cases import CUTOFF, PYG, graphs, pyg_graph, refused, source
+from pydantic import ValidationError
 from source_cases import cif, frames, record, write_table
 from torch_geometric.data import Batch, Data, InMemoryDataset
 
@@ -221,6 +222,19 @@ def test_a_structure_that_does_not_say_it_is_refused(tmp_path, value, said):
     write(tmp_path / "all.xyz", [good, bad])
     section = {"format": "ase", "train": "all.xyz", "targets": {"energy": "eV"}}
     refused(tmp_path, section | {"graph_attr": ["spin"]}, "all.xyz: structure 1", said)
+
+
+def test_data_sets_say_the_same_of_their_structures(tmp_path):
+    section = charged(tmp_path)["ase"] | {"format": "ase", "targets": {"energy": "eV"}}
+    named = [{"name": name, **section} for name in ("one", "two", "three")]
+    for one, names in zip(named, (["charge", "spin"], None, ["spin", "charge"]), strict=True):
+        one["graph_attr"] = names
+    with pytest.raises(ValidationError, match="is charge, spin in one and spin, charge in three"):
+        DataConfig(sources=named, path=tmp_path, split=SHARES)
+    same = DataConfig(sources=named[:2], path=tmp_path, split=SHARES)
+    assert same.graph_attr == ["charge", "spin"]
+    with pytest.raises(InputError, match=r"key\(s\) graph_attr are not in every graph"):
+        prepare_store(same, CUTOFF, None, 0, tmp_path / "store")
 
 
 def test_encodings_are_computed_for_all_or_for_none(tmp_path, made):

@@ -231,3 +231,24 @@ def test_the_first_of_y_has_the_first_name(shared_data: Path, tmp_path: Path) ->
     record = list(source.read(chunk))[i]
     assert record.data.energy_per_atom.item() == reference[f"trainset/{i}/y"][0, 0]
     assert "forces" not in record.data
+
+
+def test_several_files_of_hydragnns_are_data_sets(tmp_path: Path) -> None:
+    """Each with its own y, read by the outputs of the one network."""
+    files = {}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files[name] = f"{name}/{hydragnn_file(tmp_path / name)}"
+    asked = network("energy forces", "graph node", output_index=[0, 2], **RAW)
+    values = campaign(HydragnnSource(format="hydragnn", file="any"), asked)
+    sets = [{"name": name, "format": "hydragnn", "file": file} for name, file in files.items()]
+    values["data"] = {"sources": sets, "path": str(tmp_path)}
+    config = RunConfig.model_validate(values)
+    store = prepare_store(config.data, CUTOFF, None, 0, tmp_path / "store")
+    assert store.manifest.branches == [0, 1]
+    for graph in store["trainset"]:
+        assert graph.energy.tolist() == [-len(graph.pos)]
+    build_model(config.network_with({}), store)
+    # What a run writes down is read again.
+    again = RunConfig.model_validate(config.model_dump(mode="json"))
+    assert prepare_store(again.data, CUTOFF, None, 0, tmp_path / "store").manifest == store.manifest
