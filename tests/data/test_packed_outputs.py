@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import NetworkConfig, RunConfig, load_network
 from hydragnn_flow.config.network import VariablesOfInterest
 from hydragnn_flow.data import prepare_store, write_store
-from hydragnn_flow.data.sources.hydragnn import HydragnnSource, unpack_outputs
+from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.packed import unpack_outputs
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 
@@ -94,7 +95,11 @@ def test_outputs_of_graphs_follow_one_another_without_y_loc() -> None:
         (outputs("a b", "node graph"), {}, "y holds 1 numbers for 'a', which are no values of 2"),
         (outputs("a", "graph"), {"y_loc": np.array([0, 9])}, "does not divide the 7 numbers"),
         (outputs("a b", "graph node"), {"y_loc": None}, "has no y_loc to say where"),
-        (outputs("a b", "graph graph"), {"y_loc": None}, "output_dim is []; correct it"),
+        (
+            outputs("a b", "graph graph"),
+            {"y_loc": None},
+            "is []; correct it, or name keys",
+        ),
         (
             outputs("a", "graph", output_index=[1], graph_feature_dims=[7]),
             {"y_loc": None},

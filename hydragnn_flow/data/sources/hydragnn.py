@@ -15,10 +15,11 @@ from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
 from hydragnn_flow.config.sources import Level, Role, SourceSection
 from hydragnn_flow.config.targets import TargetConfig, Targets, is_taken
 from hydragnn_flow.data.sources.base import Chunk, Record
-from hydragnn_flow.data.sources.features import feature_rows, named
+from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.sources.graph_files import with_levels
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
+from hydragnn_flow.data.sources.packed import levels_of, unpack, unpack_outputs
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.manifest import MANIFEST, Target
@@ -104,7 +105,7 @@ class HydragnnSource(SourceSection):
         """Level of each target; None if the file names the targets."""
         if self.targets is None:
             return None
-        packed = _levels(self.outputs)
+        packed = levels_of(self.outputs)
         return {name: target.level or packed.get(name) for name, target in self.targets.items()}
 
 
@@ -192,7 +193,7 @@ class StoredGraphs:
         """Whether a target is in ``y``: where nothing says which key it is, or no key is."""
         if self._section.targets is None:
             return self._outputs_are_targets
-        return key not in arrays and "y" in arrays and name in _levels(self._section.outputs)
+        return key not in arrays and "y" in arrays and name in levels_of(self._section.outputs)
 
     @cached_property
     def _outputs_are_targets(self) -> bool:
@@ -206,7 +207,7 @@ class StoredGraphs:
         if self._section.targets is not None:
             return self._section.targets
         if self._outputs_are_targets:
-            levels = _levels(self._section.outputs)
+            levels = levels_of(self._section.outputs)
             return {name: TargetConfig(unit="", level=level) for name, level in levels.items()}
         if not (known := self._store.manifest.targets):
             raise InputError(
@@ -225,13 +226,6 @@ class StoredGraphs:
     @cached_property
     def _store(self) -> GraphStore:
         return _open_current(self._path)
-
-
-def _levels(outputs: VariablesOfInterest | None) -> dict[str, Level]:
-    """Level of each output."""
-    if outputs is None:
-        return {}
-    return dict(zip(outputs.output_names, outputs.type, strict=True))
 
 
 def _files(path: Path) -> list[Path]:
@@ -259,133 +253,3 @@ def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
     from hydragnn_flow.data.reading.graph_store import GraphStore
 
     return GraphStore.open(path, "random")
-
-
-def unpack(
-    arrays: Arrays,
-    targets: Mapping[str, TargetConfig],
-    dims: Sequence[int],
-    n: int,
-    origin: str,
-) -> dict[str, NDArray[np.float64]]:
-    """The targets in HydraGNN's packed ``y``, which ``y_loc`` divides.
-
-    Raises
-    ------
-    InputError
-        Beginning with ``origin``, where ``y`` holds more or less than ``targets`` and ``dims`` say.
-    """
-    y = named(arrays, "y", origin).reshape(-1)
-    bounds = named(arrays, "y_loc", origin).reshape(-1).astype(np.int64)
-    levels = [target.level for target in targets.values()]
-    sizes = [dim * (n if level == "node" else 1) for dim, level in zip(dims, levels, strict=True)]
-    if not np.array_equal(bounds, np.cumsum([0, *sizes])) or bounds[-1] != len(y):
-        held = ", ".join(str(size) for size in np.diff(bounds))
-        said = ", ".join(str(size) for size in sizes)
-        raise InputError(
-            f"{origin}: y is made of {held} numbers, but data.source.targets and output_dim "
-            f"mean {said}; correct their order, levels or number of components"
-        )
-    pieces = np.split(y, bounds[1:-1])
-    return {
-        name: shaped(piece.reshape(-1, dim), level, n)
-        for name, piece, dim, level in zip(targets, pieces, dims, levels, strict=True)
-    }
-
-
-def unpack_outputs(
-    arrays: Arrays, outputs: VariablesOfInterest, n: int, origin: str
-) -> dict[str, NDArray[np.float64]]:
-    """The outputs as HydraGNN finds them in ``y``.
-
-    ``y_loc`` divides ``y``, and its pieces are the outputs in their order; further pieces belong to
-    none. Without ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``,
-    that `output_index` counts, each as wide as `graph_feature_dims` and `node_feature_dims` say. If
-    these are not given, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
-
-    Raises
-    ------
-    InputError
-        Beginning with ``origin``, where ``y`` does not hold such outputs.
-    """
-    y = named(arrays, "y", origin).reshape(-1)
-    pieces: list[NDArray[np.float64]]
-    if "y_loc" in arrays:
-        pieces = _divided(y, named(arrays, "y_loc", origin).reshape(-1).astype(np.int64), origin)
-        if len(pieces) < len(outputs.output_names):
-            raise InputError(
-                f"{origin}: y_loc divides y into {len(pieces)}, but the network's "
-                f"Variables_of_interest.output_names are {', '.join(outputs.output_names)}; "
-                f"name as many, in the order of y"
-            )
-    elif outputs.output_index is not None and (
-        outputs.graph_feature_dims is not None or outputs.node_feature_dims is not None
-    ):
-        pieces = _features(arrays, y, outputs, n, origin)
-    else:
-        pieces = _one_after_the_other(y, outputs, origin)
-    found = {}
-    for (name, level), piece in zip(_levels(outputs).items(), pieces, strict=False):
-        width = n if level == "node" else 1
-        if not len(piece) or len(piece) % width:
-            raise InputError(
-                f"{origin}: y holds {len(piece)} numbers for {name!r}, which are no values of "
-                f"{n} nodes; correct the order of Variables_of_interest.output_names, or its type"
-            )
-        found[name] = piece.reshape(n, -1) if level == "node" else piece
-    return found
-
-
-def _divided(
-    y: NDArray[np.float64], bounds: NDArray[np.int64], origin: str
-) -> list[NDArray[np.float64]]:
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(y) or (np.diff(bounds) < 0).any():
-        raise InputError(
-            f"{origin}: y_loc is {bounds.tolist()}, which does not divide the {len(y)} numbers of "
-            f"y; correct the file"
-        )
-    return list(np.split(y, bounds[1:-1]))
-
-
-def _features(
-    arrays: Arrays, y: NDArray[np.float64], outputs: VariablesOfInterest, n: int, origin: str
-) -> list[NDArray[np.float64]]:
-    """The features that `output_index` counts, among those of graphs in y and of nodes in x."""
-    assert outputs.output_index is not None
-    dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
-    of_nodes = feature_rows(arrays, "x", n, origin)
-    table = {"graph": y[None], "node": of_nodes}
-    pieces = []
-    for index, level in zip(outputs.output_index, outputs.type, strict=True):
-        start = sum(dims[level][:index])
-        stop = sum(dims[level][: index + 1])
-        if index >= len(dims[level]) or stop > table[level].shape[1]:
-            where = "y" if level == "graph" else "x"
-            raise InputError(
-                f"{origin}: Variables_of_interest.output_index asks for {level} feature {index}, "
-                f"but {level}_feature_dims = {list(dims[level])} and the {table[level].shape[1]} "
-                f"columns of {where} do not have it; correct one of them"
-            )
-        pieces.append(table[level][:, start:stop].reshape(-1))
-    return pieces
-
-
-def _one_after_the_other(
-    y: NDArray[np.float64], outputs: VariablesOfInterest, origin: str
-) -> list[NDArray[np.float64]]:
-    """Outputs of graphs alone, as wide as `output_dim`; a single one is all of y."""
-    if "node" in outputs.type:
-        raise InputError(
-            f"{origin} has no y_loc to say where in y its outputs are; give "
-            f"Variables_of_interest.output_index, graph_feature_dims and node_feature_dims, or "
-            f"name keys in data.source.targets"
-        )
-    if len(outputs.type) == 1:
-        return [y]
-    widths = outputs.output_dim or ()
-    if sum(widths) != len(y) or len(widths) != len(outputs.type):
-        raise InputError(
-            f"{origin} has {len(y)} numbers in y and no y_loc to divide them, but "
-            f"Variables_of_interest.output_dim is {list(widths)}; correct it"
-        )
-    return list(np.split(y, np.cumsum(widths)[:-1]))
