@@ -122,7 +122,15 @@ class RunDirectory:
             free = {"data.path", "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
             # The store has the network's neighbour lists; prepare_store compares them.
-            free = {"data.path", "data.mode", "name", "network", "search", "ensemble"}
+            free = {
+                "data.path",
+                "data.mode",
+                "data.sampling",
+                "name",
+                "network",
+                "search",
+                "ensemble",
+            }
         else:
             return  # its driver was stopped before it had done anything
         difference = _first_difference(_with_defaults(before), _resolved(config), "", free)

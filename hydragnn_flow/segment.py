@@ -19,6 +19,8 @@ from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import CriterionName
 
 Kind = Literal["trial", "member"]
+Sampling = str | Mapping[str, float]
+"""``proportional``, ``equal``, or a weight for each branch by its name or number."""
 Status = Literal[
     "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
 ]
@@ -74,6 +76,14 @@ class SegmentSpec(Segment):
     begins; the learning rate follows."""
     bootstrap: bool = False
     """Whether it trains on a resample of the training split, drawn by its seed."""
+    budget: tuple[str, float] | None = None
+    """Unit and size of what the network's `num_epoch` epochs divide among themselves, as ("steps",
+    1000); each is a pass through the training split if not given."""
+    sampling: Sampling = "proportional"
+    """How often graphs of each branch are drawn, as `data.sampling` has it."""
+    validation: tuple[int, int] | None = None
+    """Number of graphs of the validation split by which epochs are judged, and the seed that draws
+    them; all if not given."""
     criterion: CriterionName = "mae"
     """Error by which its epochs are judged."""
     trivial_errors: dict[str, float] = field(default_factory=dict)

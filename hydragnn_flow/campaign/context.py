@@ -10,13 +10,14 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
+from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.machine import Clock, WallClock
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import (
     Estimate,
@@ -63,6 +64,8 @@ class Context:
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
+    validation: tuple[int, int] | None = field(init=False)
+    """Number of graphs that epochs are judged by, and the seed that draws them; None if all are."""
     trivial_errors: dict[str, float] = field(init=False)
     """Units of the criterion, worked out once for all segments."""
 
@@ -73,6 +76,9 @@ class Context:
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.ensemble.criterion
+        judged = graphs_judged(self.config, manifest)
+        is_part = judged < manifest.splits[VALIDATION].graphs
+        self.validation = (judged, self.config.seed) if is_part else None
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
     def another_estimator(self) -> Estimator:
@@ -130,6 +136,9 @@ class Context:
             after_epoch=done_epochs,
             batches=self.config.batches(trial.parameters) if kind == "trial" else 1,
             bootstrap=kind == "member" and self.config.ensemble.bootstrap,
+            budget=self.config.divided_budget,
+            sampling=self.config.data.sampling,
+            validation=self.validation,
             criterion=self.config.ensemble.criterion,
             trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),
@@ -197,7 +206,7 @@ class Context:
         With one graph each, two ranks take as long as one: they wait for each other's gradients.
         """
         graphs = self.store.manifest.splits[TRAIN].graphs
-        steps = self.estimator.steps_per_epoch(network)
+        steps = self.estimator.steps_of_a_pass(network)
         return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
 
     def _most_batches(self, network: NetworkConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import torch
 
 from hydragnn_flow.campaign.failures import fewest_micro_batches, takes_more
+from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN, VALIDATION
+from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
@@ -33,6 +35,8 @@ from hydragnn_flow.training.batching import Budget
 _REMEMBERED = 4096
 # Where memory was short that exceeds what was counted by more, something else took it.
 _MOST_OVER_COUNTED = 4.0
+# Steps among which what else a segment does is not seen.
+_MANY_STEPS = 10_000
 # Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
 _TOLD_BY_THE_BATCH = {
     "Batching",
@@ -79,6 +83,8 @@ class Estimator:
         # The last segments of trials and members, by kind and number.
         self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
+        self.judged = graphs_judged(config, store.manifest)
+        """Graphs of the validation split by which epochs are judged."""
         self._fixed_type = config.network_with({}).Architecture.mpnn_type
         self._works = works or WorkInterpolation()
         self._counted: tuple[tuple[Any, ...], Work] | None = None
@@ -123,7 +129,7 @@ class Estimator:
         own = self._own(results)
 
         def estimated() -> Estimate:
-            return self._estimate(network, epochs, width, own, batches)
+            return self._estimate(network, epochs, width, own, batches)[0]
 
         estimate = estimated()
         steps = network.Training.accumulation_steps
@@ -137,14 +143,28 @@ class Estimator:
             estimate = estimated()
         return network, estimate
 
-    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Optimiser steps of an epoch, each of some batches."""
+    def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
+        """Optimiser steps of a pass through the training split, each of some batches."""
         sizes = self._store.manifest.splits[TRAIN]
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
+    def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
+        """Mean number of graphs of a step of some batches."""
+        graphs = self._store.manifest.splits[TRAIN].graphs
+        return graphs / self.steps_of_a_pass(network, batches)
+
+    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
+        """Optimiser steps of an epoch, each of some batches: of a pass, or a part of the budget."""
+        budget = self._config.divided_budget
+        if budget is None:
+            return self.steps_of_a_pass(network, batches)
+        if budget[0] == "seconds":
+            return self._estimate(network, 1, 1, None, batches)[1]
+        return self._steps(network, 1, batches)
+
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
         """Work of one training step of a network on some batches of average size."""
-        return self._step_work(network, self.steps_per_epoch(network, batches))
+        return self._step_work(network, self.steps_of_a_pass(network, batches))
 
     @property
     def sharing(self) -> Sharing:
@@ -193,17 +213,22 @@ class Estimator:
             step_seconds=result.step_seconds,
             seconds=result.seconds,
             epochs=epochs,
-            evaluated=self._evaluated(result.steps / epochs) if epochs else 0.0,
+            evaluated=self._evaluated_by(result) if epochs else 0.0,
             memory=self._memory_ratio(result),
             together=result.together,
             width=max(1, len(result.gcds)),
         )
         return taken if taken.is_sound else None
 
+    def _evaluated_by(self, result: SegmentResult) -> float:
+        """Graphs that a segment validated by after an epoch, over those of a step."""
+        if self._config.divided_budget is not None and result.graphs_per_step:
+            return self.judged / result.graphs_per_step
+        return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
+
     def _evaluated(self, steps: float) -> float:
-        """Graphs of the validation split over those of a step, of which an epoch has ``steps``."""
-        splits = self._store.manifest.splits
-        return steps * splits[VALIDATION].graphs / splits[TRAIN].graphs
+        """Graphs to validate by over those of a step, of which a pass has ``steps``."""
+        return steps * self.judged / self._store.manifest.splits[TRAIN].graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
@@ -220,8 +245,9 @@ class Estimator:
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
-    ) -> Estimate:
-        steps = self.steps_per_epoch(network, batches)
+    ) -> tuple[Estimate, int]:
+        """Cost of some epochs, and the number of their steps."""
+        steps = self.steps_of_a_pass(network, batches)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
         larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
@@ -231,15 +257,37 @@ class Estimator:
             launches=work.launches * network.Training.accumulation_steps,
             activation_bytes=work.activation_bytes * larger / micro_batches,
         )
-        return self.costs.estimate(
-            network.Architecture.mpnn_type,
-            work,
-            steps * epochs,
-            width,
-            own,
-            epochs=epochs,
-            evaluated=self._evaluated(steps),
-        )
+
+        def cost(of_steps: int) -> Estimate:
+            return self.costs.estimate(
+                network.Architecture.mpnn_type,
+                work,
+                of_steps,
+                width,
+                own,
+                epochs=epochs,
+                evaluated=self._evaluated(steps),
+            )
+
+        budget = self._config.divided_budget
+        if budget is None or budget[0] != "seconds":
+            taken = self._steps(network, epochs, batches)
+            return cost(taken), taken
+        # As many as go into the time, the rest of a segment put aside.
+        one = (cost(2 * _MANY_STEPS).seconds - cost(_MANY_STEPS).seconds) / _MANY_STEPS
+        taken = max(1, round(budget[1] * epochs / self._config.num_epoch / one))
+        return cost(taken), taken
+
+    def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
+        """Steps of some epochs, which time does not end."""
+        budget = self._config.divided_budget
+        if budget is None:
+            return epochs * self.steps_of_a_pass(network, batches)
+        unit, size = budget
+        wanted = size * epochs / self._config.num_epoch
+        if unit == "samples":
+            wanted /= self.graphs_per_step(network, batches)
+        return max(1, math.ceil(wanted))
 
     def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
         """Size of the largest micro-batch over that of the mean one."""
@@ -256,7 +304,7 @@ class Estimator:
     def _step_work(self, network: NetworkConfig, steps: int) -> Work:
         """Work of one training step of a network on a batch of average size.
 
-        ``steps`` is the number of steps in an epoch.
+        ``steps`` is the number of steps in a pass through the training split.
         """
         training = network.Training
         of = network.Architecture, training.precision, training.conv_checkpointing, steps

@@ -20,7 +20,7 @@ BEGUN = "begun"
 def member_task(context: Context, member: int, choice: Choice, trial: TrialRecord) -> Task:
     """The segment of a member, from its trial's weights or its own to its last epoch."""
     config, folder = context.config.ensemble, member_folder(context.directory.ensemble, member)
-    trained = trained_epochs(context, trial.number)
+    trained, until = trained_epochs(context, trial.number), context.config.member_epochs
     results = context.ledger.members
     mine = max((result.to_epoch for result in results if result.number == member), default=0)
     # Seeds of a trial have nothing in common but its hyper-parameters.
@@ -36,11 +36,11 @@ def member_task(context: Context, member: int, choice: Choice, trial: TrialRecor
         folder,
         trial,
         rung=len(context.config.rungs),
-        until_epoch=config.epochs,
+        until_epoch=until,
         done_epochs=max(start, mine) if begun else start,
         may_have_begun=True,
         start_from=None if from_scratch else checkpoint_of_trial(context, trial.number),
-        decay=(trained if scheduler is None else start, config.epochs),
+        decay=(trained if scheduler is None else start, until),
         repeat=choice.repeat,
         width=None,
     )

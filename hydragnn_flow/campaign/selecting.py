@@ -21,6 +21,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.criterion import Criterion
+from hydragnn_flow.training.validation import judged_by
 
 _VERSION = 3
 # Version 1 says nothing of failed members, version 2 nothing of early ones.
@@ -132,9 +133,8 @@ def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection
     criterion = Criterion.of(
         config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
     )
-    return choose_trials(
-        config, records, context.ledger.trials, directory.trial, store[VALIDATION], criterion
-    )
+    judged = judged_by(store[VALIDATION], context.validation)
+    return choose_trials(config, records, context.ledger.trials, directory.trial, judged, criterion)
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:

@@ -12,7 +12,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.data.splits import CALIBRATION
+from hydragnn_flow.data.splits import CALIBRATION, TRAIN
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
@@ -20,6 +20,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.tasks import Workers
 from hydragnn_flow.training.batching import Budget, graphs_kept
+from hydragnn_flow.training.sampling import shares_of
 
 _logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def checked_store(
         tell(_logger, "%s", sentence)
     _check_calibration(config, store)
     _check_budget(base, store)
+    _check_sampling(config, store)
     with torch.device("meta"):
         build_model(base, store)  # what does not fit the data is refused before anything starts
     return store
@@ -86,6 +88,16 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
         f"calibrate on, and {split.name} has {len(split)}; "
         f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
     )
+
+
+def _check_sampling(config: RunConfig, store: GraphStore) -> None:
+    """Refuse weights of branches that there are not, before anything trains."""
+    if config.data.sampling != "proportional":
+        names = getattr(store.manifest, "branch_names", ())
+        try:
+            shares_of(config.data.sampling, store[TRAIN].branch_runs.graphs, names)
+        except InputError as error:
+            raise InputError(f"{config.name}: {error}") from None
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:

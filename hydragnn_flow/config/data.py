@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -37,9 +37,33 @@ class DataConfig(Section):
     dtypes: Literal["hydragnn", "compact"] = "hydragnn"
     """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
     and edges in the narrowest type that holds them."""
+    sampling: Literal["proportional", "equal"] | dict[str, Annotated[float, Field(ge=0)]] = (
+        "proportional"
+    )
+    """How often training draws structures of each data set, that is of each branch of the network:
+    ``proportional``, each structure as often as any other; ``equal``, as many of each data set; or
+    by a weight for each of them, ``{mptrj: 2, qm7x: 1, ani: 0}``, by its name, or by the number of
+    its branch where they have no names. An epoch has as many structures as the training split in
+    any case."""
     mode: Mode = "memory"
     """How training reads the store: ``memory`` from memory common to the processes of a node. If
     memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
+
+    @field_validator("sampling", mode="before")
+    @classmethod
+    def _numbers_are_names(cls, sampling: Any) -> Any:
+        if isinstance(sampling, dict):
+            return {str(name): weight for name, weight in sampling.items()}
+        return sampling
+
+    @model_validator(mode="after")
+    def _drawn_in_any_order(self) -> DataConfig:
+        if self.sampling != "proportional" and self.mode == "stream":
+            raise ValueError(
+                "sampling: a stream is read block by block, as the structures come; write mode: "
+                "random, or remove sampling"
+            )
+        return self
 
     @field_validator("split")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import (
     NetworkConfig,
@@ -43,8 +45,12 @@ class EnsembleConfig(Section):
     predict best (``greedy``), the best (``top``), or the best of each message-passing type
     (``best_of_each_type``). ``greedy`` may take a trial for several members, each with a
     seed of its own. The best trial is always a member."""
-    epochs: int = Field(ge=1)
-    """Epochs of a member in total, those of its trial included where it continues from there."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Epochs of a member in total, those of its trial included where it continues from there. They
+    are as long as a trial's. Required, unless there is a ``budget``."""
+    budget: TrainingBudget | None = None
+    """The same as steps, samples, epochs or seconds: in the unit of ``search.budget``, rounded up
+    to whole epochs."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
     """Whether a member's training continues from its trial's checkpoint or begins from scratch. A
     second member of the same trial always begins from scratch, with another seed."""
@@ -72,6 +78,13 @@ class EnsembleConfig(Section):
         if isinstance(values, dict) and "level" in values:
             raise ValueError("level is called coverage now; rename the key")
         return values
+
+    @model_validator(mode="after")
+    def _trains_for_a_time(self) -> EnsembleConfig:
+        if (self.epochs is None) == (self.budget is None):
+            which = "both are" if self.budget else "neither is"
+            raise ValueError(f"epochs or budget is needed, and {which} given; give one of them")
+        return self
 
 
 class ResourcesConfig(Section):
@@ -124,11 +137,7 @@ class RunConfig(Section):
                 f"ensemble.size = {self.ensemble.size} is more than search.trials = "
                 f"{self.search.trials}; lower the one or raise the other"
             )
-        if self.ensemble.epochs < base.Training.num_epoch:
-            raise ValueError(
-                f"ensemble.epochs = {self.ensemble.epochs} is less than the trials' "
-                f"Training.num_epoch = {base.Training.num_epoch}; raise it"
-            )
+        self._check_budgets(base.Training.num_epoch)
         if self.ensemble.aggregation == "median" and (
             base.Architecture.enable_interatomic_potential
         ):
@@ -139,6 +148,28 @@ class RunConfig(Section):
         check_search(self.search, self.network_with)
         self._check_batches(base)
         return self if data is self.data else self.model_copy(update={"data": data})
+
+    def _check_budgets(self, num_epoch: int) -> None:
+        """Refuse budgets that cannot be divided into epochs, or that leave a member less to do."""
+        trials, members = self.search.budget, self.ensemble.budget
+        if trials is not None and trials.unit in ("steps", "samples") and trials.size < num_epoch:
+            raise ValueError(
+                f"search.budget.{trials.unit} = {trials.size:g} cannot be divided into the "
+                f"Training.num_epoch = {num_epoch} epochs of a trial; lower num_epoch"
+            )
+        unit = trials.unit if trials is not None else "epochs"
+        if members is not None and members.unit != unit:
+            raise ValueError(
+                f"ensemble.budget is in {members.unit}, but that of trials is in {unit}; write "
+                f"ensemble.budget.{unit}, or ensemble.epochs instead"
+            )
+        if self.member_epochs < num_epoch:
+            key, is_of = "ensemble.epochs", "the trials' Training.num_epoch"
+            mine, theirs = float(self.member_epochs), float(num_epoch)
+            if members is not None and trials is not None:
+                key, is_of = f"ensemble.budget.{unit}", f"search.budget.{unit}"
+                mine, theirs = members.size, trials.size
+            raise ValueError(f"{key} = {mine:g} is less than {is_of} = {theirs:g}; raise it")
 
     def _check_batches(self, base: NetworkConfig) -> None:
         """Refuse a batch of each GCD where a member could not have it, or not go on without it."""
@@ -184,6 +215,8 @@ class RunConfig(Section):
         section: dict[str, Any] = _copy(with_branches(self.network, self.data.branch_names))
         # Here, or a trial that is given one weight would not have those that the others begin with.
         _weight_potential(section)
+        if self.search.budget is not None and self.search.budget.epochs is not None:
+            section.setdefault("Training", {})["num_epoch"] = self.search.budget.epochs
         for path, value in parameters.items():
             if path.partition(".")[0] != RESOURCES:
                 set_path(section, path, value)
@@ -214,6 +247,24 @@ class RunConfig(Section):
     def num_epoch(self) -> int:
         """Epochs of a trial that no rung ends."""
         return self.network_with({}).Training.num_epoch
+
+    @property
+    def member_epochs(self) -> int:
+        """Epochs of a member in total, each as long as a trial's."""
+        members, trials = self.ensemble.budget, self.search.budget
+        if members is None:
+            return int(self.ensemble.epochs or 0)
+        if trials is None or members.epochs is not None:
+            return int(members.size)
+        return math.ceil(round(members.size * self.num_epoch / trials.size, 6))
+
+    @property
+    def divided_budget(self) -> tuple[str, float] | None:
+        """Unit and size of the budget that a trial's epochs divide; None if they are whole."""
+        budget = self.search.budget
+        if budget is None or budget.unit == "epochs":
+            return None
+        return budget.unit, budget.size
 
     @property
     def rungs(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
 from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
 from hydragnn_flow.config.samplers import SAMPLERS
@@ -85,6 +86,14 @@ class SearchConfig(Section):
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
     can be limited too. The sampler avoids configurations that would exceed a limit."""
+    budget: TrainingBudget | None = None
+    """How long a trial trains that no rung ends: ``{steps: 1000}``, or ``samples``, ``epochs`` or
+    ``seconds`` instead. By default ``Training.num_epoch`` passes through the training split."""
+    validation_samples: int | Literal["auto", "all"] = "auto"
+    """Structures of the validation split by which epochs are judged, drawn once by the run's seed.
+    ``auto`` means all of them, except with a ``budget`` in ``steps``, ``samples`` or ``seconds``:
+    then as many as an epoch trains on (by the network as it is, without the space), but 1,000 at
+    least; with ``seconds`` 10,000. A member predicts the whole split when its training ends."""
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of training before the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -130,6 +139,13 @@ class SearchConfig(Section):
             )
             raise ValueError(f"{name!r} is not a sampler{hint}")
         return name
+
+    @field_validator("validation_samples")
+    @classmethod
+    def _some_to_judge_by(cls, samples: int | str) -> int | str:
+        if isinstance(samples, int) and samples < 1:
+            raise ValueError("must be 1 at least, 'auto' or 'all'")
+        return samples
 
     @field_validator("objectives")
     @classmethod

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.ensemble.labels import labels_of
 from hydragnn_flow.ensemble.selection import Candidate, Selection, best_first, select_members
 from hydragnn_flow.errors import InputError
@@ -39,7 +39,7 @@ def choose_trials(
     records: Sequence[TrialRecord],
     results: Mapping[int, Sequence[SegmentResult]],
     folder: Callable[[int], Path],
-    split: GraphSplit,
+    split: Split,
     criterion: Criterion,
 ) -> tuple[Selection, list[int]]:
     """Choose the trials that become members, by `ensemble.strategy`.
@@ -58,7 +58,7 @@ def choose_trials(
     folder
         Folder of a trial, with its checkpoint.
     split
-        The validation split.
+        The graphs of the validation split by which trials are judged.
     criterion
         By which trials are judged.
 
@@ -136,7 +136,7 @@ def candidate_of(config: RunConfig, record: TrialRecord, last: SegmentResult) ->
     )
 
 
-def _predicted(folder: Path, last: SegmentResult, split: GraphSplit) -> Predicted | None:
+def _predicted(folder: Path, last: SegmentResult, split: Split) -> Predicted | None:
     """What a trial's best weights predict; None if its checkpoint does not say."""
     try:
         _, state = named_or_furthest(folder / last.checkpoint)
@@ -147,7 +147,7 @@ def _predicted(folder: Path, last: SegmentResult, split: GraphSplit) -> Predicte
 
 
 def _residuals(
-    predicted: Iterable[tuple[int, Predicted | None]], split: GraphSplit, criterion: Criterion
+    predicted: Iterable[tuple[int, Predicted | None]], split: Split, criterion: Criterion
 ) -> tuple[dict[int, Floats], Floats, list[int]]:
     """Residuals of trials ``[n]``, their shares ``[n]``, and the trials whose are lost."""
     residuals: dict[int, Floats] = {}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphSplit, Manifest, Target
+from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.data.sources.labels import shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.uncertainty import Floats
@@ -19,7 +20,7 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 """Places in Voigt's order of a tensor's nine numbers, row by row."""
 
 
-def labels_of(split: GraphSplit, target: str, dim: int) -> Floats:
+def labels_of(split: Split, target: str, dim: int) -> Floats:
     """True values of a target for a split, [n, dim]."""
     return in_components(split.target(target), target, dim)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def stage_of(run_directory: Path) -> Stage:
         results,
         planned,
         size,
-        _integer(values, "ensemble", "epochs"),
+        _member_epochs(values),
         float(starts[-1]) if isinstance(starts, list) and starts else 0.0,
         begun,
         trained,
@@ -160,6 +161,21 @@ def _integer(values: Mapping[str, Any], section: str, key: str) -> int:
     try:
         return int(values[section][key])
     except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _member_epochs(values: Mapping[str, Any]) -> int:
+    """Epochs of a member in total, each as long as a trial's."""
+    try:
+        members, trials = values["ensemble"].get("budget"), values["search"].get("budget") or {}
+        if not members:
+            return _integer(values, "ensemble", "epochs")
+        (unit,) = (unit for unit, size in members.items() if size is not None)
+        each = (
+            1.0 if unit == "epochs" else trials[unit] / values["network"]["Training"]["num_epoch"]
+        )
+        return math.ceil(round(float(members[unit]) / each, 6))
+    except (KeyError, TypeError, ValueError, AttributeError):
         return 0
 
 

@@ -111,7 +111,7 @@ def simulate(
             if run is None:
                 return play(
                     Stage(config, site, directory, data, view, token),
-                    lambda context: DrawnTruth(context.estimator, site, data, seed),
+                    lambda context: DrawnTruth(context.estimator, site, seed),
                     conditions=conditions,
                     seed=seed,
                 )

@@ -123,6 +123,7 @@ class RecordedTruth:
             steps=max(1, round(steps / epochs)),
             busy=1.0,
             memory_gib=max(r.peak_memory_gib for r in trained) + self._uncounted_gib,
+            graphs_per_step=trained[-1].graphs_per_step,
             launch_seconds=self._run.launch_seconds(rank.spec),
             status=recurring[-1].status if recurring else "ok",
         )

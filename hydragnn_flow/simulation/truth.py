@@ -9,8 +9,6 @@ from typing import Protocol
 import numpy as np
 
 from hydragnn_flow.campaign.estimator import Estimator
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
@@ -49,6 +47,8 @@ class Cost:
     """Fraction of its time in which it keeps a GCD busy."""
     memory_gib: float
     """Peak memory of each GCD, process included [GiB]."""
+    graphs_per_step: float = 0.0
+    """Mean number over all ranks; 0 where it is not known."""
     launch_seconds: float = 0.0
     """Time between its sending and its start [s]."""
     status: Status = "ok"
@@ -83,16 +83,12 @@ class DrawnTruth:
         Counts the work of networks; what it learns is not looked at.
     site
         The machine whose guessed rates the true ones are drawn around.
-    store
-        The data.
     seed
         Of the random numbers.
     """
 
-    def __init__(self, estimator: Estimator, site: Site, store: GraphStore, seed: int) -> None:
+    def __init__(self, estimator: Estimator, site: Site, seed: int) -> None:
         self._estimator, self._site, self._seed = estimator, site, seed
-        splits = store.manifest.splits
-        self._evaluated = splits[VALIDATION].graphs / splits[TRAIN].graphs
         self._rates = np.exp(_OF_RATES * draws(seed, "rates").standard_normal(3)).tolist()
         self._known: dict[tuple[int, int], tuple[Work, int, float, float]] = {}
         self._types: dict[str, float] = {}
@@ -115,16 +111,21 @@ class DrawnTruth:
             exchange += _LATENCY * math.log2(width)
         slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
+        if rank.spec.budget is not None and rank.spec.budget[0] == "seconds":
+            each = rank.spec.budget[1] / rank.spec.network.Training.num_epoch
+            steps = max(1, round(each / (step * width)))
+        graphs = self._estimator.graphs_per_step(rank.spec.network, rank.spec.batches)
+        evaluated = self._estimator.judged / (graphs * steps)
         net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
         net += COPIES_OF_WEIGHTS * work.parameter_bytes
         return Cost(
             start_seconds=_SECONDS_TO_START.get(self._site.node.device, _SECONDS_TO_START_A_GPU),
-            epoch_seconds=step * steps * (1 + _PREDICTION * self._evaluated)
-            + _SECONDS_OF_A_CHECKPOINT,
+            epoch_seconds=step * steps * (1 + _PREDICTION * evaluated) + _SECONDS_OF_A_CHECKPOINT,
             step_seconds=step,
             steps=steps,
             busy=1.0 if gcd.launches else min(1.0, computing / alone),
             memory_gib=gcd.process_gib + larger * net / GIB,
+            graphs_per_step=graphs,
         )
 
     def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
@@ -185,6 +186,7 @@ class EstimatedTruth:
                 steps=steps,
                 busy=one.busy,
                 memory_gib=one.uncorrected_memory_gib,
+                graphs_per_step=self._estimator.graphs_per_step(spec.network, spec.batches),
             )
         return self._known[key]
 

@@ -280,4 +280,5 @@ class SimulatedWorkers:
             checkpoint=spec.checkpoint.name if reached > 0 else "",
             steps=round((reached - sending.from_epoch) * cost.steps),
             step_seconds=cost.step_seconds * sending.stretch * slower,
+            graphs_per_step=cost.graphs_per_step,
         )

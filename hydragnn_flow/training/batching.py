@@ -3,6 +3,10 @@
 A step is the batch of all ranks together. Seed, epoch and budget alone decide its graphs, so a job
 on one, two or eight GCDs takes the same steps. For a split that is streamed from disk the number of
 ranks counts too, because each rank reads blocks of its own.
+
+Here a whole epoch is planned at once, which takes time and memory in proportion to the split. An
+epoch of a large split, or one that is a part of a budget, is planned window by window in
+:mod:`hydragnn_flow.training.drawn_epochs`.
 """
 
 from __future__ import annotations
@@ -40,6 +44,12 @@ class Sizes(Protocol):
     @property
     def n_edges(self) -> Ints:
         """Edges of each graph, [n_graphs]; read only if the budget limits edges."""
+
+    def atoms_of(self, graphs: Ints) -> Ints:
+        """Atoms of some graphs, [n]."""
+
+    def edges_of(self, graphs: Ints) -> Ints:
+        """Edges of some graphs, [n]."""
 
     def __len__(self) -> int:
         """Number of graphs."""
@@ -109,6 +119,9 @@ class Step:
     """Boundaries of the ranks' graphs in ``order``, [n_ranks + 1]."""
     atoms: int
     """Atoms over all ranks."""
+    drawn: int = 0
+    """Graphs drawn since the epoch began, up to the end of this step, where an epoch is a part of
+    an endless order."""
 
     @property
     def graphs(self) -> int:
@@ -172,8 +185,8 @@ def plan_epoch(
     InputError
         Naming the graph above the budget, if the budget refuses such graphs.
     """
-    costs = _Costs.of(index, budget)
-    times = _kept(index, budget, costs).astype(np.int64)
+    costs = Costs.of(index, budget)
+    times = kept_graphs(index, budget, costs).astype(np.int64)
     if bootstrap:
         times = _resampled(times, seed)
     rng = np.random.default_rng([seed, epoch])
@@ -183,9 +196,9 @@ def plan_epoch(
     order, number = _shuffled_blocks(rng, blocks)
     number, order = np.repeat(number, times[order]), np.repeat(order, times[order])
     when = number + window * rng.random(len(order))
-    owner = _ranges(costs.leading[order], world)
+    owner = ranges(costs.leading[order], world)
     turn = np.lexsort((when, owner))
-    return _steps(index, costs, *_side_by_side(costs, order[turn], owner[turn], world), world)
+    return _steps(index, costs, *side_by_side(costs, order[turn], owner[turn], world), world)
 
 
 def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
@@ -194,10 +207,10 @@ def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
     Each rank goes through a range of the split from its beginning to its end. A graph above the
     budget gets its own step, whatever the budget says of such graphs.
     """
-    costs = _Costs.of(index, budget)
+    costs = Costs.of(index, budget)
     order = np.arange(len(index), dtype=np.int64)
-    owner = _ranges(costs.leading, world)
-    return _steps(index, costs, *_side_by_side(costs, order, owner, world), world)
+    owner = ranges(costs.leading, world)
+    return _steps(index, costs, *side_by_side(costs, order, owner, world), world)
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
@@ -208,11 +221,11 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
     InputError
         Naming the graph above the budget, if the budget refuses such graphs or none is left.
     """
-    return _kept(index, budget, _Costs.of(index, budget))
+    return kept_graphs(index, budget, Costs.of(index, budget))
 
 
 @dataclass(frozen=True)
-class _Costs:
+class Costs:
     """Cost of each graph in terms of each limit."""
 
     limits: Ints
@@ -225,7 +238,7 @@ class _Costs:
     """Each graph's cost in terms of the limit that decides how many steps there are, [n_graphs]."""
 
     @classmethod
-    def of(cls, index: Sizes, budget: Budget) -> _Costs:
+    def of(cls, index: Sizes, budget: Budget) -> Costs:
         limits = np.array(list(budget.of_a_step.values()), dtype=np.int64)
         values = np.stack([_sizes(index, name) for name in budget.limits])
         too_large = np.any(budget.batches * values > limits[:, None], axis=0)
@@ -239,19 +252,37 @@ def _sizes(index: Sizes, name: str) -> Ints:
     return index.n_atoms if name == "atoms" else index.n_edges
 
 
-def _kept(index: Sizes, budget: Budget, costs: _Costs) -> NDArray[np.bool_]:
-    """Mask of the graphs that the budget keeps, [n_graphs]."""
+def kept_graphs(
+    index: Sizes, budget: Budget, costs: Costs, numbers: Ints | None = None
+) -> NDArray[np.bool_]:
+    """Mask of the graphs that the budget keeps, [n_graphs].
+
+    Parameters
+    ----------
+    index, budget
+        Some graphs, and what is asked of them.
+    costs
+        Of these graphs.
+    numbers
+        Their places in the split, where they are a part of it; then none of them need be left.
+
+    Raises
+    ------
+    InputError
+        Naming the graph above the budget, if the budget refuses such graphs or none is left.
+    """
     if budget.oversized == "single" or not costs.too_large.any():
         return np.ones(len(index), dtype=bool)
-    if budget.oversized == "skip" and not costs.too_large.all():
+    if budget.oversized == "skip" and (numbers is not None or not costs.too_large.all()):
         return ~costs.too_large
     beyond = budget.batches * costs.values > costs.limits[:, None]
     row, graph = np.argwhere(beyond)[0]
     name, limit = list(budget.limits.items())[row]
     others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"
+    number = graph if numbers is None else numbers[graph]
     raise InputError(
-        f"{index.name}: graph {graph} has {costs.values[row, graph]} {name}, more than the {limit} "
-        f"of {_KEYS[name]}, as {beyond[row].sum()} of {len(index)} graphs have; raise it (to "
+        f"{index.name}: graph {number} has {costs.values[row, graph]} {name}, more than the "
+        f"{limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(index)} graphs have; raise it (to "
         f"{costs.values[row].max()} for all of them) or set Training.Batching.oversized_sample to "
         f"{others}"
     )
@@ -274,7 +305,7 @@ def _shuffled_blocks(rng: np.random.Generator, blocks: Ints) -> tuple[Ints, Ints
     return order, np.repeat(np.arange(len(counts)), counts)
 
 
-def _ranges(costs: Ints, world: int) -> Ints:
+def ranges(costs: Ints, world: int) -> Ints:
     """Cut a sequence into a range of nearly equal cost per rank; each graph's rank."""
     up_to = np.cumsum(costs)
     total = max(int(costs.sum()), 1)
@@ -283,7 +314,7 @@ def _ranges(costs: Ints, world: int) -> Ints:
     return np.minimum(owner, world - 1)
 
 
-def _side_by_side(costs: _Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
+def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
     """Merge the ranks' sequences so that all ranks are equally far in theirs at any place.
 
     A piece of the merged sequence then holds nearly equal cost for every rank.
@@ -301,27 +332,31 @@ def _side_by_side(costs: _Costs, order: Ints, owner: Ints, world: int) -> tuple[
     return order[turn], owner[turn]
 
 
-def _steps(index: Sizes, costs: _Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
+def _steps(index: Sizes, costs: Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
     """Cut a sequence of graphs into steps; deal them to the ranks if that is not done yet."""
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
     ordinary = order[places]
-    bounds = _cut(costs.values[:, ordinary], costs.limits, costs.leading[ordinary])
+    bounds = cut(costs.values[:, ordinary], costs.limits, costs.leading[ordinary])
     groups = [places[start:stop] for start, stop in pairwise(bounds)]
     groups += list(np.flatnonzero(alone)[:, None])
     groups.sort(key=lambda group: int(group[0]))
-    steps = []
-    for group in groups:
-        graphs = order[group]
-        ranks = _deal(costs.leading[graphs], world) if owner is None else owner[group]
-        ends = np.zeros(world + 1, dtype=np.int64)
-        np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
-        by_rank = graphs[np.argsort(ranks, kind="stable")]
-        steps.append(Step(by_rank, ends, int(index.n_atoms[graphs].sum())))
-    return steps
+    return [
+        dealt(index, costs, order[group], None if owner is None else owner[group], world)
+        for group in groups
+    ]
 
 
-def _cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
+def dealt(index: Sizes, costs: Costs, graphs: Ints, owner: Ints | None, world: int) -> Step:
+    """A step of some graphs; they are dealt to the ranks if they have no owners yet."""
+    ranks = deal(costs.leading[graphs], world) if owner is None else owner
+    ends = np.zeros(world + 1, dtype=np.int64)
+    np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
+    by_rank = graphs[np.argsort(ranks, kind="stable")]
+    return Step(by_rank, ends, int(index.n_atoms[graphs].sum()))
+
+
+def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
     """Cut a sequence into as few pieces as the limits allow, and these evenly.
 
     Parameters
@@ -357,11 +392,13 @@ def _cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
     return bounds
 
 
-def _deal(costs: Ints, world: int) -> Ints:
+def deal(costs: Ints, world: int) -> Ints:
     """Deal graphs to the ranks, the costliest first, each to the rank with the least so far."""
     ranks = np.zeros(len(costs), dtype=np.int64)
     if world == 1:
         return ranks
+    if not np.diff(costs).any():  # to each in turn, as below, but at once
+        return np.arange(len(costs)) % world
     loads = [(0, 0, rank) for rank in range(world)]
     sizes = costs.tolist()
     for place in np.argsort(-costs, kind="stable").tolist():

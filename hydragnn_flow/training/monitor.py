@@ -57,6 +57,8 @@ class TrainingMonitor:
     alive
         Told before every step, and every batch of an evaluation, how long the longest step has
         taken [s]: by then it does not hang. 0 before the first synchronisation.
+    seconds_between_syncs
+        Most time of the steps between two synchronisations, about [s]; it is a second at most.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class TrainingMonitor:
         should_stop: Callable[[], bool],
         seconds_between_saves: float = 0.0,
         alive: Callable[[float], None] = lambda longest_step: None,
+        seconds_between_syncs: float = math.inf,
     ) -> None:
         self.world, self.device, self.deadline = world, device, deadline
         self.should_stop, self.alive = should_stop, alive
         self._seconds_between_saves = seconds_between_saves
+        self._seconds_between_syncs = seconds_between_syncs
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._synced = self._saved = time.monotonic()
@@ -80,6 +84,8 @@ class TrainingMonitor:
         self._agreed = ""
         self.steps = 0
         """Steps whose losses were read."""
+        self.gcd_seconds = 0.0
+        """Their time on all GCDs together, the same on every rank [s]."""
         self._first = self._stepping = (0, 0.0)
 
     @property
@@ -143,7 +149,9 @@ class TrainingMonitor:
         self._save_is_urgent = unsaved >= SECONDS_UNSAVED
         self._agreed = _ASKED if asked else _LATE if late else ""
         self._slowest_step = max(self._slowest_step, seconds)
-        self._steps_between_syncs = max(1, int(SECONDS_BETWEEN_SYNCS / max(seconds, 1e-6)))
+        self.gcd_seconds += n * seconds * self.world.size
+        between = min(SECONDS_BETWEEN_SYNCS, self._seconds_between_syncs)
+        self._steps_between_syncs = max(1, int(between / max(seconds, 1e-6)))
         self._synced = time.monotonic()
         self._losses, self._norms = [], []
         losses, norms = values[:n], values[n:]

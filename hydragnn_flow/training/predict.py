@@ -19,7 +19,8 @@ from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.loading import on_device
 
 if TYPE_CHECKING:
-    from hydragnn_flow.data import GraphSplit, Manifest
+    from hydragnn_flow.data import Manifest
+    from hydragnn_flow.data.reading.split_part import Split
 
 # Batches whose outputs are read together; the host waits for every read.
 _TOGETHER = 64
@@ -129,7 +130,7 @@ def _outputs(
 
 
 def split_batches(
-    split: GraphSplit, limit: int | Budget = 64, start: int = 0, stop: int | None = None
+    split: Split, limit: int | Budget = 64, start: int = 0, stop: int | None = None
 ) -> Iterable[Batch]:
     """The graphs of a split in order, some at a time.
 

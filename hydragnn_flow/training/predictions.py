@@ -15,7 +15,7 @@ from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 
 if TYPE_CHECKING:
-    from hydragnn_flow.data import GraphSplit
+    from hydragnn_flow.data.reading.split_part import Split
 
 Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
@@ -26,7 +26,7 @@ KEY = "predicted"
 """Of a checkpoint: split -> output -> what its best weights predict."""
 
 
-def kept(predictions: Predicted, split: GraphSplit) -> dict[str, Tensor]:
+def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
     """Predictions as a checkpoint has them.
 
     Values of atoms are kept in float32, as networks compute them; energies of structures in the
@@ -55,7 +55,7 @@ def predictions_in(state: Mapping[str, Any], split: str) -> dict[str, NDArray[np
 
 def gathered(
     outputs: Predicted,
-    split: GraphSplit,
+    split: Split,
     steps: Sequence[Step],
     world: World,
     device: torch.device,

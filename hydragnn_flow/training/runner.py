@@ -11,7 +11,8 @@ import torch
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
@@ -92,9 +93,11 @@ def run_segment(
         trainer.leave()
         if world.is_first:
             # A worker predicts as it has trained; the driver, on a login node, should not.
-            for split in SPLITS if spec.kind == "member" else SPLITS[:1]:
-                if split in store.splits and split not in trainer.predicted:
-                    _predict(trainer, store[split], is_over)
+            # Members predict whole splits, for their weights; of trials what they are judged by.
+            whole = [store[name] for name in SPLITS if name in store.splits]
+            for split in whole if spec.kind == "member" else [trainer.val]:
+                if split.name not in trainer.predicted:
+                    _predict(trainer, split, is_over)
     except Diverged as error:
         outcome = replace(outcome, status="diverged", reason=str(error))
     except Stopped as stop:
@@ -148,7 +151,7 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
     return outcome
 
 
-def _predict(trainer: Trainer, split: GraphSplit, should_stop: Callable[[], bool]) -> None:
+def _predict(trainer: Trainer, split: Split, should_stop: Callable[[], bool]) -> None:
     """Predict a split with the best weights, and keep that in the checkpoint.
 
     For the validation split this has been done, unless the best weights are those of a process that

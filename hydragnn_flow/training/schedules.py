@@ -39,7 +39,7 @@ class Schedule:
         self.first, self.last = decay or (0, training.num_epoch)
         self._plateau = {"level": 1.0, "best": math.inf, "waited": 0}
 
-    def rate(self, epoch: int, step: int, steps: int) -> float:
+    def rate(self, epoch: int, step: int, steps: float) -> float:
         """Learning rate of a step.
 
         Parameters

@@ -18,6 +18,12 @@ class Progress:
     """Steps taken in the epoch after those."""
     losses: float = 0.0
     """Sum of the losses of these steps."""
+    seconds: float = 0.0
+    """Time of these steps on all GCDs together [s]."""
+    start: int = 0
+    """Graphs that the epochs before have drawn, where they are drawn from an endless order."""
+    drawn: int = 0
+    """Graphs that these steps have drawn from it."""
     batches: int = 1
     """Batches in each of these steps, and in the others of the epoch, on however many ranks."""
     best_val_error: float = float("inf")

@@ -15,14 +15,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
-from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
+from hydragnn_flow.training.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.checkpoint import named_or_furthest
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.drawn_epochs import DrawnEpoch
+from hydragnn_flow.training.epochs import Epochs, WholeEpoch
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
@@ -39,6 +42,12 @@ from hydragnn_flow.training.sendings import Sending
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.trivial import trivial_errors
+from hydragnn_flow.training.validation import judged_by
+
+# Parts of an epoch that time ends after which it is known how much of it has passed.
+_LOOKS = 20
+# Graphs among which the smallest stands in for those of a rank that has none.
+_STAND_INS = 4096
 
 
 class Trainer:
@@ -78,7 +87,11 @@ class Trainer:
         """Cost of earlier segments up to the checkpoint that this one begins with."""
         network = spec.network
         self.settings = network.Training.with_batches(spec.batches)
-        self.train, self.val = store["trainset"], store["valset"]
+        self.train = store["trainset"]
+        self.val: Split = judged_by(store["valset"], spec.validation)
+        """What epochs are judged by."""
+        names = getattr(store.manifest, "branch_names", ())
+        self.epochs = Epochs(spec, self.train, world.size, names)
         self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
         """Limits of a batch that is only predicted: on one GCD, however many train."""
@@ -122,7 +135,8 @@ class Trainer:
         if world.size > 1:
             self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
             # DDP waits for every rank, so one without graphs in a step computes this too.
-            smallest = int(self.train.n_atoms.argmin())
+            first = np.arange(min(len(self.train), _STAND_INS))
+            smallest = int(self.train.atoms_of(first).argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
 
     def run(
@@ -147,10 +161,12 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
+        each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.site_gcds / SAVES_PER_SECOND,
             alive=alive,
+            seconds_between_syncs=each / self.world.size / _LOOKS,
         )
         try:
             while not self.is_finished:
@@ -196,21 +212,11 @@ class Trainer:
         return gives_up or progress.epoch >= self.spec.until_epoch
 
     def plan(self, epoch: int) -> list[Step]:
-        """The steps of an epoch, counted from 0."""
-        blocks = self.train.block_bounds if self.train.mode == "stream" else None
-        return plan_epoch(
-            self.train,
-            self.budget,
-            self.spec.seed,
-            epoch,
-            self.world.size,
-            blocks,
-            bootstrap=self.spec.bootstrap,
-        )
+        """The steps of an epoch, counted from 0, where it begins where the last one has ended."""
+        plan = self.epochs.plan(epoch, self.progress.start, self.budget)
+        return [step for window in plan.windows() for step in window]
 
-    def batches(
-        self, split: GraphSplit, steps: Sequence[Step]
-    ) -> Generator[Batch | None, None, None]:
+    def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
         """This rank's graphs of each step, on the device; None if the step has none for it.
 
         Close the generator if you leave it before its end.
@@ -254,7 +260,7 @@ class Trainer:
 
     def evaluate(
         self,
-        split: GraphSplit,
+        split: Split,
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
         model: nn.Module | None = None,
@@ -313,7 +319,7 @@ class Trainer:
         self.world.wait()
         self._unsaved = False
 
-    def keep_predictions(self, split: GraphSplit, predictions: Predicted) -> None:
+    def keep_predictions(self, split: Split, predictions: Predicted) -> None:
         """Put what the best weights predict into the checkpoint; for the first rank alone.
 
         Parameters
@@ -371,32 +377,59 @@ class Trainer:
         )
 
     def _graphs_of_a_step(self) -> float:
-        return len(self.train) / len(self.plan(0))
+        plan = self.epochs.plan(0, 0, self.budget)
+        return plan.graphs_per_step if self.epochs.are_drawn else len(self.train) / plan.steps
 
     def _train_epoch(self, monitor: TrainingMonitor) -> float:
         """Train what is left of an epoch; returns the mean loss of its steps."""
         self.model.train()
         progress = self.progress
-        steps = self.plan(progress.epoch)
-        self.graphs_per_step = sum(step.graphs for step in steps) / len(steps)
+        plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
+        self.graphs_per_step = plan.graphs_per_step
         self.learning_rate = self.schedule.learning_rate
-        left = steps[progress.step :]
-        with closing(self.micro_batches(left)) as batches:
-            for step, pieces in zip(left, batches, strict=True):
+        for window in plan.windows(progress.step):
+            if self._time_is_up:
+                break
+            self._train_window(plan, window, monitor)
+        self._sync(monitor)
+        self._check_stop(monitor)
+        if progress.drawn:
+            self.graphs_per_step = progress.drawn / progress.step
+        return progress.losses / progress.step
+
+    def _train_window(
+        self, plan: WholeEpoch | DrawnEpoch, steps: Sequence[Step], monitor: TrainingMonitor
+    ) -> None:
+        """Take some steps of an epoch, or as many of them as there is time for."""
+        progress = self.progress
+        with closing(self.micro_batches(steps)) as batches:
+            for step, pieces in zip(steps, batches, strict=True):
                 self._check_stop(monitor)
-                rate = self.schedule.rate(progress.epoch, progress.step, len(steps))
+                rate = self.schedule.rate(progress.epoch, progress.step, self._steps_of(plan))
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 monitor.record(*self._step(step, pieces))
                 progress.step += 1
+                progress.drawn = step.drawn
                 self._unsaved = True
                 if monitor.sync_is_due:
                     self._sync(monitor)
                     if monitor.save_is_due(within_epoch=True):
                         self._save(monitor)
-        self._sync(monitor)
-        self._check_stop(monitor)
-        return progress.losses / len(steps)
+                    if self._time_is_up:
+                        return
+
+    @property
+    def _time_is_up(self) -> bool:
+        """Whether the time of an epoch that time ends has passed; the same on every rank."""
+        return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
+
+    def _steps_of(self, plan: WholeEpoch | DrawnEpoch) -> float:
+        """Steps of the epoch that is trained, as far as it is known where it will end."""
+        progress, each = self.progress, self.epochs.seconds
+        if each is not None and progress.seconds:
+            return progress.step / min(progress.seconds / each, 1.0)
+        return max(plan.steps, progress.step + 1)
 
     def _step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> tuple[Tensor, Tensor]:
         """Take a step; returns this rank's loss and the norm of the gradient."""
@@ -434,9 +467,10 @@ class Trainer:
         return loss.detach()
 
     def _sync(self, monitor: TrainingMonitor) -> None:
-        progress = self.progress
+        progress, before = self.progress, monitor.gcd_seconds
         for loss in monitor.sync(progress.epoch + 1, progress.step):
             progress.losses += loss
+        progress.seconds += monitor.gcd_seconds - before
 
     def _check_stop(self, monitor: TrainingMonitor) -> None:
         reason = monitor.reason_to_stop()
@@ -452,7 +486,8 @@ class Trainer:
         if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
-        progress.step, progress.losses = 0, 0.0
+        progress.step, progress.losses, progress.seconds = 0, 0.0, 0.0
+        progress.start, progress.drawn = progress.start + progress.drawn, 0
         if progress.batches != self.spec.batches:
             progress.batches = self.spec.batches
             self._take_steps_of(progress.batches)

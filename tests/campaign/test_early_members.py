@@ -84,7 +84,7 @@ def campaign_in(config: RunConfig, store: GraphStore) -> Callable[..., Path]:
         view = CampaignView(Console(quiet=True))
         play(
             Stage(config, MACHINE, directory, store, view),
-            lambda context: DrawnTruth(context.estimator, MACHINE, store, seed),
+            lambda context: DrawnTruth(context.estimator, MACHINE, seed),
             conditions=Conditions(),
             seed=seed,
         )

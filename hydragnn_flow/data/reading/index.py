@@ -73,6 +73,13 @@ class SplitIndex:
     def __len__(self) -> int:
         return int(self.first[-1])
 
+    @property
+    def branch_runs(self) -> list[tuple[int, int]] | None:
+        """Branches of neighbouring graphs, and how many these are; None if a shard does not say."""
+        runs = [shard.branch_runs(self.split) for shard in self.shards]
+        known = [of_shard for of_shard in runs if of_shard is not None]
+        return None if len(known) < len(runs) else [run for of_shard in known for run in of_shard]
+
     @cached_property
     def atoms(self) -> GraphRows:
         """The rows of keys with one row per atom."""

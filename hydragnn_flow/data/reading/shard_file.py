@@ -43,6 +43,7 @@ class ShardFile:
     def __init__(self, path: Path, shard: Shard) -> None:
         self.path = path
         self._graphs = {split: size.graphs for split, size in shard.splits.items()}
+        self._branch_runs = shard.branch_runs
         self._has_blocks = BLOCKS in shard.files
         self._verified: set[int] = set()
         self._in_rows: dict[str, bool] = {}
@@ -59,6 +60,10 @@ class ShardFile:
                 self._graphs[split], self._file.variable(f"{split}/{key}").shape[1], np.int64
             )
         return read_counts(self._file, split, key)
+
+    def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
+        """Branches of neighbouring graphs of a split, and how many these are, if that is known."""
+        return self._branch_runs.get(split) if self._graphs[split] else []
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
         """First graph of each block of a split, and the end of the last, [n_blocks + 1]."""

@@ -15,6 +15,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.data.reading.collate import checked, collate
 from hydragnn_flow.data.reading.index import GraphRows, SplitIndex
 from hydragnn_flow.data.reading.lines import Reader
@@ -80,6 +81,27 @@ class GraphSplit:
         """Edges of each graph, int64 [len]; read from the index alone."""
         return self._index.edges.counts(np.arange(len(self)))
 
+    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Atoms of some graphs, int64 [n]; of no others anything is read or kept."""
+        return self._index.atoms.counts(graphs)
+
+    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Edges of some graphs, int64 [n]."""
+        return self._index.edges.counts(graphs)
+
+    @cached_property
+    def branch_runs(self) -> BranchRuns:
+        """Branch of each graph; all belong to branch 0 where they do not say.
+
+        From the manifest where it knows, or else read from the graphs, once.
+        """
+        known = self._index.branch_runs
+        if known is not None:
+            return BranchRuns.of_pairs(known)
+        if BRANCH not in self._index.keys:
+            return BranchRuns.of_pairs([(0, len(self))])
+        return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
+
     @property
     def block_bounds(self) -> NDArray[np.int64]:
         """First graph of each block that is read as one, and the end, int64 [n_blocks + 1]."""
@@ -129,8 +151,15 @@ class GraphSplit:
         """The values of a key of all graphs, one graph's behind the other's."""
         return self._reader.column(key)
 
-    def target(self, name: str) -> NDArray[np.float64]:
-        """One target over the whole split, in the data's units.
+    def target(self, name: str, graphs: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """One target, in the data's units.
+
+        Parameters
+        ----------
+        name
+            Of the target.
+        graphs
+            Those it is wanted of, in this order; the whole split if not given.
 
         Returns
         -------
@@ -145,7 +174,11 @@ class GraphSplit:
         if name not in self._targets:
             known = ", ".join(self._targets) or "none"
             raise InputError(f"target {name!r} is not in the store; it has {known}")
-        return target_array(self._reader.column(name), self._targets[name])
+        if graphs is None:
+            return target_array(self._reader.column(name), self._targets[name])
+        pieces = [graphs[first : first + _PASS] for first in range(0, len(graphs), _PASS)]
+        values = [self._reader.take(piece)[name] for piece in pieces]
+        return target_array(np.concatenate(values), self._targets[name])
 
     def close(self) -> None:
         """Let go of files and of memory that is shared with other processes."""

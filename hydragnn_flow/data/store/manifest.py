@@ -162,6 +162,9 @@ class Shard(_Record):
     """Its files by name; empty for a HydraGNN .bp, of which none is known."""
     splits: dict[str, SplitSize]
     """Size of each split in it."""
+    branch_runs: dict[str, list[tuple[int, int]]] = {}
+    """Of each split, neighbouring graphs of one branch: its number and how many they are. Not
+    there where graphs do not say their branch, or branches change too often."""
 
 
 class Manifest(_Record):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.data.columns import Column, trailing
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
@@ -22,6 +23,8 @@ from hydragnn_flow.data.store.statistics import Accumulator
 # ADIOS2 searches the blocks of a variable one after the other: a read takes 20 us among a thousand
 # and 300 us among fifty thousand.
 _MOST_BLOCKS = 1000
+# Of a split in a shard; where branches change more often, their column is as good.
+_MOST_RUNS = 4096
 
 
 class ShardWriter:
@@ -60,6 +63,7 @@ class ShardWriter:
         self._stored: dict[str, np.dtype[Any]] = {}
         self._counts: dict[str, dict[str, list[NDArray[np.int64]]]] = {}
         self._sizes: dict[str, SplitSize] = {}
+        self._branches: dict[str, list[NDArray[np.integer]]] = {}
         self._blocks = BlockTable()
         self._file = Bp5Writer(path)
 
@@ -97,6 +101,8 @@ class ShardWriter:
             )
         size = size_of(columns)
         self._sizes[split] = self._sizes.get(split, SplitSize()) + size
+        if BRANCH in columns:
+            self._branches.setdefault(split, []).append(columns[BRANCH].values.reshape(-1))
         self.statistics.update(columns, train=split == TRAIN)
         self._close_block(split, size.graphs)
 
@@ -139,7 +145,16 @@ class ShardWriter:
         file.close()
         self._blocks.save(self.path / BLOCKS)
         fsync_tree(self.path)
-        return Shard(path=self.path.name, files=describe_files(self.path), splits=sizes)
+        return Shard(
+            path=self.path.name,
+            files=describe_files(self.path),
+            splits=sizes,
+            branch_runs={
+                split: runs
+                for split, branches in self._branches.items()
+                if len(runs := BranchRuns.of(branches).pairs) <= _MOST_RUNS
+            },
+        )
 
     def abort(self) -> None:
         """Give up; nothing stays."""

@@ -1,0 +1,90 @@
+"""Which graphs of a split belong to which branch, as compactly as they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.data.columns import bounds_of
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class BranchRuns:
+    """Runs of neighbouring graphs of one branch: a few for each source, however many graphs."""
+
+    bounds: Ints
+    """First graph of each run, and the end of the last, [n_runs + 1]."""
+    branches: Ints
+    """Branch of each run, [n_runs]."""
+
+    @classmethod
+    def of(cls, pieces: Iterable[NDArray[np.integer]]) -> BranchRuns:
+        """Runs of a split.
+
+        Parameters
+        ----------
+        pieces
+            The branch of every graph, in pieces that follow one another.
+        """
+        pairs: list[tuple[int, int]] = []
+        for piece in pieces:
+            starts = _begins(piece)
+            lengths = np.diff(starts, append=len(piece))
+            pairs += zip(piece[starts].tolist(), lengths.tolist(), strict=True)
+        return cls.of_pairs(pairs)
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[int, int]]) -> BranchRuns:
+        """Runs of a split: branches and numbers of graphs that follow one another.
+
+        A branch may go on from one pair to the next.
+        """
+        branches, lengths = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        starts = _begins(branches)
+        return cls(np.append(bounds_of(lengths)[starts], lengths.sum()), branches[starts])
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Branch and number of graphs of each run."""
+        return [*zip(self.branches.tolist(), np.diff(self.bounds).tolist(), strict=True)]
+
+    @cached_property
+    def graphs(self) -> dict[int, int]:
+        """Number of graphs of each branch that there is, by its number."""
+        lengths = np.diff(self.bounds)
+        return {
+            int(branch): int(lengths[self.branches == branch].sum())
+            for branch in np.unique(self.branches)
+        }
+
+    def of_branch(self, branch: int) -> BranchMembers:
+        """The graphs of a branch."""
+        runs = np.flatnonzero(self.branches == branch)
+        lengths = np.diff(self.bounds)[runs]
+        return BranchMembers(self.bounds[runs], bounds_of(lengths)[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class BranchMembers:
+    """The graphs of one branch, counted from 0 on."""
+
+    starts: Ints
+    """First graph of each of its runs, [n_runs]."""
+    before: Ints
+    """Graphs of the branch before each run, [n_runs]."""
+
+    def graphs(self, numbers: Ints) -> Ints:
+        """The places in the split of some of them, [n] -> [n]."""
+        run = np.searchsorted(self.before, numbers, side="right") - 1
+        return self.starts[run] + numbers - self.before[run]
+
+
+def _begins(values: NDArray[np.integer]) -> Ints:
+    """Places at which other values begin than those before."""
+    return np.flatnonzero(np.concatenate([np.ones(len(values) > 0, bool), np.diff(values) != 0]))

@@ -1,0 +1,60 @@
+"""Some graphs of a split, read as if they were one by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data.reading.split import GraphSplit
+
+
+class SplitPart:
+    """Some graphs of a split.
+
+    Parameters
+    ----------
+    split
+        The whole.
+    graphs
+        Places of its graphs in the whole, in their order here, [n].
+    """
+
+    def __init__(self, split: GraphSplit, graphs: NDArray[np.int64]) -> None:
+        self._split, self._graphs = split, graphs
+        self.name = f"{len(graphs)} of {split.name}"
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    @cached_property
+    def n_atoms(self) -> NDArray[np.int64]:
+        """Atoms of each graph, int64 [len]."""
+        return self._split.atoms_of(self._graphs)
+
+    @cached_property
+    def n_edges(self) -> NDArray[np.int64]:
+        """Edges of each graph, int64 [len]."""
+        return self._split.edges_of(self._graphs)
+
+    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Atoms of some graphs, int64 [n]."""
+        return self.n_atoms[graphs]
+
+    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Edges of some graphs, int64 [n]."""
+        return self.n_edges[graphs]
+
+    def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
+        """One batch for each selection of graphs, in their order."""
+        return self._split.batches(self._graphs[chosen] for chosen in selections)
+
+    def target(self, name: str) -> NDArray[np.float64]:
+        """One target over these graphs, in the data's units, as :class:`GraphSplit` has it."""
+        return self._split.target(name, self._graphs)
+
+
+Split = GraphSplit | SplitPart

@@ -1,0 +1,76 @@
+"""Sampling over data sets: how often the graphs of each branch are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.segment import Sampling
+
+KEY = "data.sampling"
+# Draws after which the proportions are exact. So many are shuffled together, which is no effort.
+_MOST_DRAWS = 2**18
+
+
+def shares_of(
+    sampling: Sampling, graphs: Mapping[int, int], names: Sequence[str] = ()
+) -> dict[int, int] | None:
+    """Graphs of each branch among the fewest draws that have the proportions that are asked for.
+
+    Parameters
+    ----------
+    sampling
+        As `data.sampling` has it.
+    graphs
+        Number of graphs of each branch there is.
+    names
+        Names of the branches, in the order of their numbers, if they have any.
+
+    Returns
+    -------
+    dict
+        Branch -> number of draws, at least 1; None where graphs are drawn without regard to their
+        branches, so that each is drawn as often as any other.
+
+    Raises
+    ------
+    InputError
+        If the weights are not those of the branches, or cannot be met.
+    """
+    if sampling == "proportional":
+        return None
+    if len(graphs) < 2:
+        raise InputError(
+            f"{KEY} chooses among the branches that structures to train on belong to, but they all "
+            f"belong to one; remove it"
+        )
+    if isinstance(sampling, str):
+        return dict.fromkeys(graphs, 1)
+    by_name = {names[n] if n < len(names) else str(n): n for n in graphs}
+    for name in sampling:
+        if name not in by_name:
+            raise InputError(
+                f"{KEY}.{name}: no structure to train on belongs to a branch of this name; the "
+                f"branches are {', '.join(by_name)}"
+            )
+    for name in by_name:
+        if name not in sampling:
+            raise InputError(
+                f"{KEY}: branch {name} has no weight; give it one, or 0 to leave its structures out"
+            )
+    # What is written in decimals is meant in decimals: 0.1 is a tenth.
+    weights = {n: Fraction(str(sampling[name])) for name, n in by_name.items() if sampling[name]}
+    if not weights:
+        raise InputError(f"{KEY}: all weights are 0; give one that is not")
+    whole = math.lcm(*(weight.denominator for weight in weights.values()))
+    draws = {n: int(weight * whole) for n, weight in weights.items()}
+    common = math.gcd(*draws.values())
+    shares = {n: number // common for n, number in draws.items()}
+    if sum(shares.values()) > _MOST_DRAWS:
+        raise InputError(
+            f"{KEY}: the weights have proportions that come true only every {sum(shares.values())} "
+            f"structures; write rounder ones"
+        )
+    return shares
