@@ -87,4 +87,5 @@ class BranchMembers:
 
 def _begins(values: NDArray[np.integer]) -> Ints:
     """Places at which other values begin than those before."""
-    return np.flatnonzero(np.concatenate([np.ones(len(values) > 0, bool), np.diff(values) != 0]))
+    first = np.ones(min(len(values), 1), dtype=np.bool_)
+    return np.flatnonzero(np.concatenate([first, values[1:] != values[:-1]]))

@@ -282,9 +282,9 @@ def kept_graphs(
     number = graph if numbers is None else numbers[graph]
     raise InputError(
         f"{index.name}: graph {number} has {costs.values[row, graph]} {name}, more than the "
-        f"{limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(index)} graphs have; raise it (to "
-        f"{costs.values[row].max()} for all of them) or set Training.Batching.oversized_sample to "
-        f"{others}"
+        f"{limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(index)} graphs have; raise it "
+        f"(to {costs.values[row].max()} for all of them) or set Training.Batching.oversized_sample "
+        f"to {others}"
     )
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.training.permutation import Ints, permutation
@@ -19,6 +20,8 @@ from hydragnn_flow.training.permutation import Ints, permutation
 _PASSES, _TURNS, _BLOCKS, _RESAMPLE = range(1, 5)
 # Draws that are shuffled together, at least, where branches take turns.
 _TOGETHER = 1024
+# Rounds of such draws whose random numbers are drawn at once.
+_CHAPTER = 16
 
 
 class Order(Protocol):
@@ -90,25 +93,30 @@ class InTurns:
         ]
         repeats = -(-_TOGETHER // sum(shares.values()))
         self._each = np.array([*shares.values()], dtype=np.int64) * repeats
-        self._turns = np.repeat(np.arange(len(shares)), self._each)
+        self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
     def graphs(self, start: int, stop: int) -> Ints:
         """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
         length = len(self._turns)
-        rounds = range(start // length, -(-stop // length))
-        branch = np.concatenate([np.zeros(0, np.int64), *map(self._branches, rounds)])
-        drawn = np.empty_like(branch)
-        for number, (members, order) in enumerate(zip(self._members, self._orders, strict=True)):
-            mine = np.flatnonzero(branch == number)
-            before = int(self._each[number]) * rounds.start
-            drawn[mine] = members.graphs(order.at(before + np.arange(len(mine))))
-        return drawn[start - rounds.start * length :][: stop - start]
+        first, last = start // length, -(-stop // length)
+        branch = self._branches(first, last)
+        drawn = np.empty(len(branch), dtype=np.int64)
+        by_branch = np.argsort(branch, kind="stable")
+        each = self._each * (last - first)
+        for number, ends in enumerate(np.cumsum(each).tolist()):
+            mine = by_branch[ends - each[number] : ends]
+            places = self._each[number] * first + np.arange(len(mine))
+            drawn[mine] = self._members[number].graphs(self._orders[number].at(places))
+        return drawn[start - first * length :][: stop - start]
 
-    def _branches(self, number: int) -> Ints:
-        """The branch of each draw of a round; in every round all proportions are exact."""
-        return self._turns[
-            np.random.default_rng([self._seed, _TURNS, number]).permutation(len(self._turns))
-        ]
+    def _branches(self, first: int, last: int) -> NDArray[np.int16]:
+        """The branch of each draw of some rounds; in every round all proportions are exact."""
+        found = [self._turns[:0]]
+        for chapter in range(first // _CHAPTER, -(-last // _CHAPTER)):
+            rng = np.random.default_rng([self._seed, _TURNS, chapter])
+            found.append(rng.permuted(np.tile(self._turns, (_CHAPTER, 1)), axis=1).reshape(-1))
+        begin = (first - first // _CHAPTER * _CHAPTER) * len(self._turns)
+        return np.concatenate(found)[begin:][: (last - first) * len(self._turns)]
 
 
 class InBlocks:

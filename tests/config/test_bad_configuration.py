@@ -47,7 +47,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("data",), ..., ("data: this key is required",)),
     (("network",), ..., ("network: this key is required",)),
     (("data", "source", "format"), ..., ("data.source.format: this key is required",)),
-    (("ensemble", "epochs"), ..., ("ensemble.epochs: this key is required",)),
+    (("ensemble", "epochs"), ..., ("ensemble: epochs or budget is needed, and neither is given",)),
     ((*ARCHITECTURE, "mpnn_type"), ..., ("Architecture.mpnn_type: this key is required",)),
     ((*ARCHITECTURE, "radius"), None, ("Architecture.radius",)),
     # wrong types

@@ -40,6 +40,12 @@ class Sizes:
     def __len__(self) -> int:
         return len(self.n_atoms)
 
+    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.n_atoms[graphs]
+
+    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.n_edges[graphs]
+
     def total(self, kind: str, graphs: NDArray[np.int64]) -> int:
         sizes = {"graphs": np.ones(len(self)), "atoms": self.n_atoms, "edges": self.n_edges}
         return int(sizes[kind][graphs].sum())
