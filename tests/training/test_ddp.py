@@ -59,6 +59,12 @@ NETWORKS = {
     "some alone": network_with(
         Training__Batching=BUDGET | {"max_nodes": 14, "oversized_sample": "single"}
     ),
+    "of a budget": network_with(Training__Batching=BUDGET),
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "by cost": {"bootstrap": True},
+    PER_RANK: {"batches": 2},
+    "of a budget": {"budget": ("steps", 20), "validation": (5, 1)},
 }
 
 
@@ -69,12 +75,7 @@ def specs(
     folder = tmp_path_factory.mktemp("ranks")
     return {
         name: make_spec(
-            folder / name,
-            alloy_store,
-            1,
-            network=network,
-            bootstrap=name == "by cost",
-            batches=2 if name == PER_RANK else 1,
+            folder / name, alloy_store, 1, network=network, **CHANGES.get(name, {})
         ).to_dict()
         for name, network in NETWORKS.items()
     }

@@ -44,10 +44,16 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "Training__Optimizer__type": "FusedLAMB",
         "Training__accumulation_steps": 2,
     },
+    "steps": {"Training__Scheduler": {"type": "cosine"}, "Training__batch_size": 3},
+    "samples": {"Training__Batching": {"mode": "node_budget", "max_nodes": 40}},
 }
 
-RESAMPLED = "no average"
-"""Of these, the one that trains on a bootstrap resample."""
+CHANGES: dict[str, dict[str, Any]] = {
+    "no average": {"bootstrap": True},
+    "steps": {"budget": ("steps", 25), "validation": (4, 0)},
+    "samples": {"budget": ("samples", 61), "bootstrap": True},
+}
+"""What else is asked of the training."""
 
 
 def same(one: object, two: object) -> bool:
@@ -74,7 +80,7 @@ def trained(folder: Path, store: GraphStore, name: str, stops: list[int]) -> Any
         return begun in stops
 
     network = network_with(**NETWORKS[name])
-    spec = make_spec(folder, store, EPOCHS, network=network, bootstrap=name == RESAMPLED)
+    spec = make_spec(folder, store, EPOCHS, network=network, **CHANGES.get(name, {}))
     for _ in range(len(stops) + 1):
         torch.manual_seed(torch.seed() % 2**31)  # what another segment of a warm process leaves
         trainer = Trainer(spec, store, torch.device("cpu"), World())
