@@ -16,6 +16,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign import check_paths
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Gcd
@@ -214,3 +215,30 @@ def test_a_run_without_segments_is_no_record(run: Simulate, tmp_path: Path) -> N
     RunDirectory(tmp_path / "record").record_start(RunConfig.model_validate(CONFIG))
     with pytest.raises(InputError, match="has no segments that have ended"):
         run(recorded=tmp_path / "record")
+
+
+@pytest.mark.parametrize("budget", [{"steps": 600}, {"samples": 2400}, {"seconds": 300.0}])
+def test_a_simulated_campaign_has_the_steps_of_its_budget(
+    budget: dict[str, float], tmp_path: Path, config: RunConfig, store: Path
+) -> None:
+    """Every trial that comes to its end has them all, or is as long as it may be."""
+    search = config.search.model_copy(update={"budget": TrainingBudget(**budget)})
+    config = config.model_copy(update={"search": search})
+    conditions = Conditions(noise=0.0, interference=0.0, node_seconds=0.0)
+    view = CampaignView(Console(quiet=True))
+    simulate(config, SITE, tmp_path / "run", view, store=store, conditions=conditions)
+    taken: defaultdict[int, list[SegmentResult]] = defaultdict(list)
+    for result in results(tmp_path / "run"):
+        if result.kind == "trial":
+            taken[result.number].append(result)
+    whole = [of for of in taken.values() if of[-1].to_epoch == 6]
+    assert len(whole) >= MEMBERS
+    for of_trial in whole:
+        steps = sum(result.steps for result in of_trial)
+        if "steps" in budget:
+            assert steps == 600
+        elif "samples" in budget:
+            assert steps * of_trial[0].graphs_per_step == 2400
+        else:
+            seconds = sum(r.steps * r.step_seconds * len(r.gcds) for r in of_trial)
+            assert seconds == pytest.approx(300, rel=0.02)

@@ -1,0 +1,210 @@
+"""Campaigns whose trials have budgets in steps, samples or seconds."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign_cases import CONFIG
+from phase_cases import SITE, Campaign, FakePool, run, trained
+from rich.console import Console
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.judging import graphs_judged
+from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.store.manifest import SplitSize
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.report.stage import stage_of
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.runner import run_segment
+
+
+def configured(ensemble: dict[str, Any] | None = None, **search: Any) -> RunConfig:
+    values = copy.deepcopy(CONFIG)
+    values["search"] |= search
+    values["ensemble"] = {"size": 2, "coverage": 0.9} | (ensemble or {"epochs": 8})
+    return RunConfig.model_validate(values)
+
+
+def started(folder: Path, store: GraphStore, config: RunConfig) -> Context:
+    directory = RunDirectory(folder / "run")
+    directory.record_start(config)
+    view = CampaignView(Console(quiet=True))
+    return Context(config, SITE, directory, store, "token", view)
+
+
+def really(spec: SegmentSpec) -> SegmentResult:
+    """Train it, in this process."""
+    spec.folder.mkdir(parents=True, exist_ok=True)
+    return SegmentResult.of(spec, run_segment(spec))
+
+
+def test_a_campaign_in_steps_through_rungs_to_its_members(
+    tmp_path: Path, store: GraphStore
+) -> None:
+    """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 27, so 9 epochs."""
+    budgets = {"budget": {"steps": 20}, "validation_samples": 5}
+    config = configured({"budget": {"steps": 27}}, **budgets)
+    assert (config.rungs, config.member_epochs) == ((2, 6), 9)
+    context = started(tmp_path, store, config)
+    context.directory.store.symlink_to(store.path)
+    trials, pools = run(context, really)
+    assert {trial.state for trial in trials} == {"complete", "pruned"}
+    found: defaultdict[int, list[SegmentResult]] = defaultdict(list)
+    for result in context.directory.results():
+        found[result.number].append(result)
+    for number, results in found.items():
+        assert [result.steps for result in results] == [6, 14][: len(results)]
+        assert {result.graphs_per_step for result in results} <= {2.0, 4.0}
+        assert results[-1].planned_epochs == [2, 4][len(results) - 1]
+        last = context.directory.trial(number) / results[-1].checkpoint
+        assert [*load_checkpoint(last)["predicted"]] == ["5 of valset"]
+    assert {len(results) for results in found.values()} == {1, 2}
+    assert {spec.validation for spec in pools.sent} == {(5, 3)}
+
+    selection = select_trials(context, trials)  # by the predictions of those five
+    assert stage_of(context.directory.path).member_epochs == 9
+    members = trained(MemberPhase(context, selection, trials), FakePool(really))
+    assert len(members) == 2
+    for k in range(2):
+        mine = [result for result in context.ledger.members if result.number == k]
+        assert {result.status for result in mine} == {"ok"} and mine[-1].to_epoch == 9
+        file = context.directory.ensemble / "members" / str(k) / "checkpoint.pt"
+        state = load_checkpoint(file)
+        assert len(state["predicted"]["valset"]["energy"]) == 12
+        of_trial = context.ledger.trials[members[k].trial][-1]
+        drawn = state["progress"]["start"]  # of the trial and the member together
+        assert drawn == round(30 * of_trial.graphs_per_step)
+
+
+def test_a_budget_in_epochs_takes_the_place_of_num_epoch() -> None:
+    config = configured({"budget": {"epochs": 12}}, budget={"epochs": 9})
+    assert (config.num_epoch, config.rungs, config.member_epochs) == (9, (2, 6, 9), 12)
+    assert config.divided_budget is None
+    assert configured().rungs == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs"), [({"seconds": 90.5}, 10), ({"seconds": 60}, 6), ({"seconds": 60.1}, 7)]
+)
+def test_members_are_trained_in_whole_epochs(budget: Any, epochs: int) -> None:
+    assert configured({"budget": budget}, budget={"seconds": 60}).member_epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("search", "ensemble", "said"),
+    [
+        ({"budget": {}}, {"epochs": 8}, "has none of them; give one of steps, samples"),
+        ({"budget": {"steps": 9, "epochs": 1}}, {"epochs": 8}, "has steps and epochs; give one"),
+        ({"budget": {"steps": 5}}, {"epochs": 8}, r"search\.budget\.steps = 5 cannot be divided"),
+        ({"budget": {"samples": 60}}, {"epochs": 5}, r"ensemble\.epochs = 5 is less than the tr"),
+        (
+            {"budget": {"samples": 60}},
+            {"budget": {"samples": 50}},
+            r"ensemble\.budget\.samples = 50 is less than search\.budget\.samples = 60",
+        ),
+        (
+            {"budget": {"steps": 60}},
+            {"budget": {"seconds": 50}},
+            r"in seconds, but that of trials is in steps; write ensemble\.budget\.steps, or",
+        ),
+        ({}, {"budget": {"steps": 500}}, r"that of trials is in epochs"),
+        ({}, {"budget": {"epochs": 8}, "epochs": 8}, "epochs or budget is needed, and both are"),
+        ({"validation_samples": 0}, {"epochs": 8}, "must be 1 at least, 'auto' or 'all'"),
+    ],
+)
+def test_budgets_that_cannot_be(search: Any, ensemble: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        configured(ensemble, **search)
+
+
+@pytest.mark.parametrize(
+    ("search", "judged"),
+    [
+        ({}, 10**6),
+        ({"budget": {"steps": 60}}, 1000),  # 40 graphs an epoch
+        ({"budget": {"steps": 60_000}}, 40_000),
+        ({"budget": {"samples": 60_000}}, 10_000),
+        ({"budget": {"samples": 6 * 10**8}}, 10**6),
+        ({"budget": {"seconds": 60}}, 10_000),
+        ({"budget": {"seconds": 60}, "validation_samples": "all"}, 10**6),
+        ({"validation_samples": 77}, 77),
+        ({"budget": {"epochs": 3}}, 10**6),
+    ],
+)
+def test_judging_costs_no_more_than_training(store: GraphStore, search: Any, judged: int) -> None:
+    manifest = store.manifest
+    sizes = manifest.splits | {"valset": SplitSize(graphs=10**6, atoms=10**7, edges=10**8)}
+    large = manifest.model_copy(update={"splits": sizes})
+    assert graphs_judged(configured(**search), large) == judged
+    assert graphs_judged(configured(**search), manifest) == min(judged, 12)
+
+
+def estimated(context: Context, batch_size: int, until: int, **changes: Any) -> Any:
+    parameters = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": batch_size}
+    trial = TrialRecord(0, "running", parameters, None)
+    return context.task(
+        *("trial", 0, Path(), trial), rung=0, until_epoch=until, done_epochs=0, **changes
+    )
+
+
+def test_the_estimator_counts_the_steps_of_a_segment(tmp_path: Path, store: GraphStore) -> None:
+    """36 graphs: a pass is 9 steps of 4, or 18 of 2."""
+
+    def steps(until: int, batch_size: int, **search: Any) -> float:
+        """Steps of a segment, by their time alone."""
+        context = started(tmp_path / str(len([*tmp_path.iterdir()])), store, configured(**search))
+        task = estimated(context, batch_size, until)
+        one = estimated(started(tmp_path / "one", store, configured()), batch_size, 1)
+        each = one.estimate.uncorrected_seconds / (36 / batch_size)
+        return float(task.estimate.uncorrected_seconds / each)
+
+    assert steps(2, 4) == pytest.approx(18)
+    assert steps(2, 4, budget={"steps": 3000}) == pytest.approx(1000)
+    assert steps(2, 2, budget={"steps": 3000}) == pytest.approx(1000)
+    assert steps(2, 4, budget={"samples": 3000}) == pytest.approx(250)
+    assert steps(2, 2, budget={"samples": 3000}) == pytest.approx(500)
+
+
+def test_a_segment_in_seconds_is_expected_to_take_them(tmp_path: Path, store: GraphStore) -> None:
+    """And to start, validate and end; whatever the size of its steps."""
+    found = {}
+    for seconds in (600.0, 1200.0):
+        config = configured(budget={"seconds": seconds})
+        context = started(tmp_path / f"{seconds}", store, config)
+        found[seconds] = [estimated(context, size, 6).estimate.seconds for size in (2, 4)]
+        steps = context.estimator.steps_per_epoch(config.network_with({}))
+        assert steps > 1
+    for short, long in zip(*found.values(), strict=True):
+        assert short == pytest.approx(600, rel=0.1) and short > 600
+        assert long - short == pytest.approx(600, rel=0.01)
+
+
+def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore) -> None:
+    config = configured(budget={"steps": 60}, validation_samples=5)
+    context = started(tmp_path, store, config)
+    outcome = TrainingOutcome(
+        status="ok", to_epoch=2, steps=20, graphs_per_step=4.0, seconds=2.0, step_seconds=0.1
+    )
+    result = SegmentResult.of(estimated(context, 4, 2).spec, outcome)
+    result = replace(result, planned_epochs=2, step_work=[1.0] * 5)
+    taken = context.estimator._taken(result)
+    assert taken is not None and taken.evaluated == 5 / 4
+
+
+def test_a_restart_finds_the_campaign_again(campaign: Campaign) -> None:
+    """Its budget is a part of what the run directory belongs to."""
+    context = campaign(budget={"steps": 60})
+    context.directory.journal.touch()
+    with pytest.raises(ValueError, match=r"search\.budget.* differs"):
+        RunDirectory(context.directory.path).check(configured(budget={"steps": 61}))
