@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.network import Architecture, NetworkConfig
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
@@ -220,6 +221,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "samplers": samplers,
     "search": lambda: _rows(SearchConfig),
     "domain": lambda: _rows(Parameter),
+    "budget": lambda: _rows(TrainingBudget),
     "patience": lambda: _rows(Patience),
     "learning_curve": lambda: _rows(LearningCurve),
     "failures": lambda: _rows(Failures),

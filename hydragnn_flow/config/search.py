@@ -95,7 +95,7 @@ class SearchConfig(Section):
     then as many as an epoch trains on (by the network as it is, without the space), but 1,000 at
     least; with ``seconds`` 10,000. A member predicts the whole split when its training ends."""
     min_epochs: int = Field(default=2, ge=1)
-    """Epochs of training before the first rung."""
+    """Epochs of training before the first rung; with a ``budget``, parts of it."""
     reduction_factor: int = Field(default=3, ge=2)
     """Each rung comes after this many times the epochs of the rung before, and keeps one trial in
     this many. The last rung is ``Training.num_epoch``."""

@@ -113,7 +113,10 @@ def test_epochs_go_on_where_they_ended_so_that_a_pass_has_every_graph_once(
 
 
 @given(
-    size=st.integers(1, 20), steps=st.integers(1, 40), n=st.integers(1, 200), world=st.integers(1, 8)
+    size=st.integers(1, 20),
+    steps=st.integers(1, 40),
+    n=st.integers(1, 200),
+    world=st.integers(1, 8),
 )
 def test_steps_of_a_number_of_graphs_are_all_full(size, steps, n, world):
     index = Sizes(np.arange(1, n + 1), np.zeros(n, dtype=np.int64))

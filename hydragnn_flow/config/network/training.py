@@ -138,7 +138,8 @@ class Training(Section):
     """`NeuralNetwork.Training`."""
 
     num_epoch: int = Field(ge=1)
-    """Epochs of a trial that no rung stops."""
+    """Epochs of a trial that no rung stops: passes through the training split, or equal parts of
+    ``search.budget``."""
     batch_size: int = Field(ge=1)
     """Number of graphs in a step, over all ranks together; of each with
     ``resources.batch_per_gcd``. Read in the mode `fixed` of ``Batching``."""
