@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
-from hydragnn_flow.data.splits import CALIBRATION, TRAIN
+from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
@@ -68,6 +69,9 @@ def checked_store(
     _check_calibration(config, store)
     _check_budget(base, store)
     _check_sampling(config, store)
+    there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
+    if judged < there:
+        tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
     with torch.device("meta"):
         build_model(base, store)  # what does not fit the data is refused before anything starts
     return store
@@ -93,7 +97,7 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:
     """Refuse weights of branches that there are not, before anything trains."""
     if config.data.sampling != "proportional":
-        names = getattr(store.manifest, "branch_names", ())
+        names = store.manifest.branch_names
         try:
             shares_of(config.data.sampling, store[TRAIN].branch_runs.graphs, names)
         except InputError as error:

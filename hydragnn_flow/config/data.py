@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.data_sets import AnyDataSet, DataSet
+from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.sources import AnySource, Level
 from hydragnn_flow.config.splits import SplitConfig
 from hydragnn_flow.config.targets import TargetConfig
@@ -51,19 +53,18 @@ class DataConfig(Section):
 
     @field_validator("sampling", mode="before")
     @classmethod
-    def _numbers_are_names(cls, sampling: Any) -> Any:
-        if isinstance(sampling, dict):
+    def _a_way_or_weights(cls, sampling: Any) -> Any:
+        if isinstance(sampling, dict) and sampling:
+            for name, weight in sampling.items():
+                is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+                if not is_number or not 0 <= weight < math.inf:
+                    raise ValueError(f"the weight of {name} must be a number from 0 on: {weight!r}")
             return {str(name): weight for name, weight in sampling.items()}
-        return sampling
-
-    @model_validator(mode="after")
-    def _drawn_in_any_order(self) -> DataConfig:
-        if self.sampling != "proportional" and self.mode == "stream":
+        if sampling not in ("proportional", "equal"):
             raise ValueError(
-                "sampling: a stream is read block by block, as the structures come; write mode: "
-                "random, or remove sampling"
+                f"must be proportional, equal, or a weight for each data set, got {sampling!r}"
             )
-        return self
+        return sampling
 
     @field_validator("split")
     @classmethod
@@ -91,6 +92,27 @@ class DataConfig(Section):
                 raise ValueError(f"sources.{number} ({one.name}): split.{error}") from None
         _check_targets(self.sources or ())
         _check_graph_attr(self.sources or ())
+        return self
+
+    @model_validator(mode="after")
+    def _drawn_in_any_order(self) -> DataConfig:
+        if self.sampling != "proportional" and self.mode == "stream":
+            raise ValueError(
+                "sampling: a stream is read block by block, as the structures come; write mode: "
+                "random, or remove sampling"
+            )
+        if self.sources is not None and isinstance(self.sampling, dict):
+            names = {one.name for one in self.sources}
+            for name in self.sampling:
+                if name not in names:
+                    raise ValueError(
+                        f"sampling.{name}: no data set of sources has this name"
+                        f"{did_you_mean(name, names) or '; correct it or remove it'}"
+                    )
+            if missing := sorted(names - self.sampling.keys()):
+                raise ValueError(
+                    f"sampling: {missing[0]} has no weight; give it one, or 0 to train on none of it"
+                )
         return self
 
     @property

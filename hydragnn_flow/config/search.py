@@ -140,11 +140,12 @@ class SearchConfig(Section):
             raise ValueError(f"{name!r} is not a sampler{hint}")
         return name
 
-    @field_validator("validation_samples")
+    @field_validator("validation_samples", mode="before")
     @classmethod
-    def _some_to_judge_by(cls, samples: int | str) -> int | str:
-        if isinstance(samples, int) and samples < 1:
-            raise ValueError("must be 1 at least, 'auto' or 'all'")
+    def _some_to_judge_by(cls, samples: object) -> object:
+        is_number = isinstance(samples, int) and not isinstance(samples, bool) and samples > 0
+        if samples not in ("auto", "all") and not is_number:
+            raise ValueError(f"must be auto, all, or a whole number from 1 on, got {samples!r}")
         return samples
 
     @field_validator("objectives")

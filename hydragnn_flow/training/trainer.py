@@ -90,8 +90,7 @@ class Trainer:
         self.train = store["trainset"]
         self.val: Split = judged_by(store["valset"], spec.validation)
         """What epochs are judged by."""
-        names = getattr(store.manifest, "branch_names", ())
-        self.epochs = Epochs(spec, self.train, world.size, names)
+        self.epochs = Epochs(spec, self.train, world.size, store.manifest.branch_names)
         self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
         """Limits of a batch that is only predicted: on one GCD, however many train."""

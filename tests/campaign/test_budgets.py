@@ -17,9 +17,11 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.manifest import SplitSize
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.run_directory import RunDirectory
@@ -120,7 +122,7 @@ def test_members_are_trained_in_whole_epochs(budget: Any, epochs: int) -> None:
         ),
         ({}, {"budget": {"steps": 500}}, r"that of trials is in epochs"),
         ({}, {"budget": {"epochs": 8}, "epochs": 8}, "epochs or budget is needed, and both are"),
-        ({"validation_samples": 0}, {"epochs": 8}, "must be 1 at least, 'auto' or 'all'"),
+        ({"validation_samples": 0}, {"epochs": 8}, "must be auto, all, or a whole number from 1"),
     ],
 )
 def test_budgets_that_cannot_be(search: Any, ensemble: Any, said: str) -> None:
@@ -200,6 +202,21 @@ def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore
     result = replace(result, planned_epochs=2, step_work=[1.0] * 5)
     taken = context.estimator._taken(result)
     assert taken is not None and taken.evaluated == 5 / 4
+
+
+def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(
+    store: GraphStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    view = CampaignView(Console(quiet=True))
+    with caplog.at_level("INFO"):
+        checked_store(configured(validation_samples=5), store.path, view)
+    assert "epochs are judged by 5 of 12 validation structures" in caplog.text
+    config = configured()
+    config = config.model_copy(
+        update={"data": config.data.model_copy(update={"sampling": "equal"})}
+    )
+    with pytest.raises(InputError, match=r"^small: data\.sampling chooses among the branches"):
+        checked_store(config, store.path, view)
 
 
 def test_a_restart_finds_the_campaign_again(campaign: Campaign) -> None:

@@ -51,6 +51,13 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     ((*ARCHITECTURE, "mpnn_type"), ..., ("Architecture.mpnn_type: this key is required",)),
     ((*ARCHITECTURE, "radius"), None, ("Architecture.radius",)),
     # wrong types
+    (("data", "sampling"), "equl", ("data.sampling: must be proportional, equal, or a weight",)),
+    (("data", "sampling"), {}, ("data.sampling: must be proportional, equal, or a weight",)),
+    (("data", "sampling"), {0: -1}, ("data.sampling: the weight of 0 must be a number",)),
+    (("data", "sampling"), {"a": True}, ("data.sampling: the weight of a must be a number",)),
+    (("search", "validation_samples"), True, ("validation_samples: must be auto, all, or",)),
+    (("search", "budget"), 1000, ("search.budget: must be a mapping",)),
+    (("search", "budget"), {"step": 10}, ("search.budget: unknown key 'step'", "'steps'")),
     (("name",), 3, ("name:",)),
     (("seed",), "one", ("seed must be a whole number",)),
     (("seed",), True, ("seed must be a whole number",)),

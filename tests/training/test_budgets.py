@@ -148,7 +148,7 @@ OF_BRANCHES = network_with(
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> GraphStore:
-    """The small store, whose first five graphs to train on are of one branch, the rest another's."""
+    """The small store; the first five graphs of each split are of one branch."""
     splits = {}
     for name in alloy_store.splits:
         splits[name] = [*alloy_store[name]]

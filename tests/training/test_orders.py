@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_every_graph_comes_once_in_a_pass_however_it_is_asked_for(case, passes, 
     for number in range(passes):
         assert sorted(whole[number * size : (number + 1) * size]) == [*range(size)]
     bounds = sorted({0, passes * size} | {cut for cut in cuts if cut < passes * size})
-    pieces = [order.graphs(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [order.graphs(a, b) for a, b in pairwise(bounds)]
     assert np.array_equal(np.concatenate(pieces), whole)
 
 

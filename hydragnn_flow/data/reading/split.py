@@ -119,7 +119,7 @@ class GraphSplit:
         """Branch of each graph, int64 [len]; None where graphs do not say one."""
         if BRANCH not in self._index.keys or len(self) == 0:
             return None
-        return self._reader.column(BRANCH).reshape(-1).astype(np.int64)
+        return np.repeat(self.branch_runs.branches, np.diff(self.branch_runs.bounds))
 
     def batch(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
         """Join graphs, in the order given.

@@ -40,6 +40,12 @@ class SplitPart:
         """Edges of each graph, int64 [len]."""
         return self._split.edges_of(self._graphs)
 
+    @cached_property
+    def branch(self) -> NDArray[np.int64] | None:
+        """Branch of each graph, int64 [len]; None where graphs do not say one."""
+        whole = self._split.branch
+        return None if whole is None else whole[self._graphs]
+
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Atoms of some graphs, int64 [n]."""
         return self.n_atoms[graphs]
