@@ -111,7 +111,7 @@ class DataConfig(Section):
                     )
             if missing := sorted(names - self.sampling.keys()):
                 raise ValueError(
-                    f"sampling: {missing[0]} has no weight; give it one, or 0 to train on none of it"
+                    f"sampling: {missing[0]} has no weight; give it one, or 0 to leave it out"
                 )
         return self
 

@@ -19,6 +19,7 @@ from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
@@ -202,6 +203,24 @@ def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore
     result = replace(result, planned_epochs=2, step_work=[1.0] * 5)
     taken = context.estimator._taken(result)
     assert taken is not None and taken.evaluated == 5 / 4
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        ({"one": 1, "too": 2}, r"sampling\.too: no data set of sources has this name; did you mea"),
+        ({"one": 1}, r"sampling: two has no weight; give it one, or 0 to leave it out"),
+    ],
+)
+def test_weights_are_those_of_the_data_sets(sampling: Any, said: str) -> None:
+    source = {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]}
+    data = {
+        "sources": [{"name": "one", **source}, {"name": "two", **source}],
+        "split": {"val": 0.2, "test": 0.2},
+    }
+    assert DataConfig.model_validate(data | {"sampling": {"one": 1, "two": 0}}).sampling
+    with pytest.raises(ValueError, match=said):
+        DataConfig.model_validate(data | {"sampling": sampling})
 
 
 def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(
