@@ -486,7 +486,8 @@ class Ensemble:
             raise InputError(
                 f"the ensemble was trained on several data sets, {', '.join(known)}, each with "
                 f"energies or labels of its own level; say as which of them structures are to be "
-                f"predicted, by --data-set or Ensemble.of_data_set"
+                f"predicted, by --data-set or Ensemble.of_data_set, or give graphs with the key "
+                f"{BRANCH!r}"
             )
 
     def with_branches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
