@@ -10,6 +10,7 @@ from torch import Tensor
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import GraphBatch
 from hydragnn_flow.models.padding import Padding, largest_graph, padding
+from hydragnn_flow.models.space import Space, space_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class BatchInputs:
         Features of a graph in ``graph_attr``; 0 for none.
     whole_graphs
         Whether layers work on all atoms of a graph at once.
+    space
+        Whether they read where these are.
     """
 
     edge_columns: tuple[int, ...] = ()
@@ -35,6 +38,7 @@ class BatchInputs:
     edge_encodings: int = 0
     graph_attr: int = 0
     whole_graphs: bool = False
+    space: bool = False
 
     @property
     def n_edge_attributes(self) -> int:
@@ -76,6 +80,10 @@ class BatchInputs:
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))
+
+    def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
+        """Where the atoms are; None if no layer asks for it."""
+        return space_of(batch, positions) if self.space else None
 
 
 def _read(batch: GraphBatch, key: str) -> Tensor:

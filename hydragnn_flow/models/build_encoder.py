@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 
 from torch import nn
 
 from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network.architecture import EQUIVARIANT_TRANSFORMER, GPS
 from hydragnn_flow.config.network.mpnn_types import properties_of
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerAttention
 from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.conditioning import FiLM, Join
+from hydragnn_flow.models.equivariant_attention import EquivariantAttention
+from hydragnn_flow.models.equivariant_transformer import (
+    EquivariantTransformerLayer,
+    Perceptron,
+)
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.model import Encoder
 from hydragnn_flow.models.mpnn import DatasetStatistics, MessagePassing, make_stack
 from hydragnn_flow.models.mpnn.layers import Convolution, Followed
 from hydragnn_flow.models.normalization import Normalization
+
+# A network that begins with an attention and a perceptron smaller than what they are added to
+# learns in fewer steps.
+_BEGIN = 0.4
 
 
 def build_encoder(
@@ -120,8 +131,7 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
     InputError
         If the store lacks one.
     """
-    attention = architecture.global_attn_engine is not None
-    encodings = architecture.pe_dim if attention else 0
+    encodings = architecture.pe_dim if architecture.global_attn_engine == GPS else 0
     reads_edges = properties_of(architecture.mpnn_type).edge_attributes
     of_edges = encodings if reads_edges else 0
     for key, level, needed in (("pe", "node", encodings), ("rel_pe", "edge", of_edges)):
@@ -139,7 +149,8 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
         encodings=encodings,
         edge_encodings=encodings if reads_edges else 0,
         graph_attr=_graph_attr(manifest) if architecture.use_graph_attr_conditioning else 0,
-        whole_graphs=attention,
+        whole_graphs=architecture.global_attn_engine is not None,
+        space=architecture.global_attn_engine == EQUIVARIANT_TRANSFORMER,
     )
 
 
@@ -162,8 +173,11 @@ def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: Batch
     if kind != "none" and not isinstance(stack.layers[0], Convolution):
         width = architecture.hidden_dim
         stack.wrap(lambda layer: Followed(layer, Normalization(kind, width)))
-    if inputs.whole_graphs:
+    if architecture.global_attn_engine == GPS:
         stack.wrap(partial(_with_attention, architecture))
+    elif architecture.global_attn_engine == EQUIVARIANT_TRANSFORMER:
+        degrees = pairwise(stack.degrees)
+        stack.wrap(lambda layer: _with_equivariant_attention(architecture, *next(degrees), layer))
     if inputs.graph_attr and architecture.graph_attr_conditioning_mode != "fuse_pool":
         stack.wrap(partial(_with_conditioning, architecture, inputs.graph_attr))
 
@@ -179,6 +193,28 @@ def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
         architecture.activation_function,
         architecture.normalization,
         architecture.dropout,
+    )
+
+
+def _with_equivariant_attention(
+    architecture: Architecture, before: int, after: int, layer: nn.Module
+) -> nn.Module:
+    """Attention around a layer between features of these highest degrees."""
+    sequential = architecture.equivariant_attn_coupling_mode == "sequential"
+    width = architecture.hidden_dim
+    attention = EquivariantAttention(
+        width,
+        after if sequential else before,
+        after,
+        architecture.global_attn_heads,
+        architecture.equivariant_attn_lmax,
+        architecture.equivariant_attn_num_radial,
+        architecture.equivariant_attn_chunk_size,
+        _BEGIN,
+    )
+    multiplier = architecture.equivariant_attn_feedforward_multiplier
+    return EquivariantTransformerLayer(
+        layer, attention, Perceptron(after, width, multiplier, _BEGIN), sequential=sequential
     )
 
 

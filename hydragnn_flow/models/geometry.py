@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.models.padding import Padding
+from hydragnn_flow.models.space import Space
 
 
 class GraphBatch(Protocol):
     """Keys of a PyG batch that every model reads.
 
     Some read more where the network asks for it: ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe``
-    and ``rel_pe``, ``cell``, ``dataset_name``.
+    and ``rel_pe``, ``cell``, ``pbc``, ``dataset_name``.
     """
 
     x: Tensor
@@ -65,6 +66,8 @@ class Geometry:
         Features of the graphs [n_graphs, k]; None if the network asks for none.
     padding
         Where atoms go in one matrix per graph; None if no layer asks for it.
+    space
+        Where the atoms are, apart from the edges; None if no layer asks for it.
     """
 
     sender: Tensor
@@ -77,6 +80,7 @@ class Geometry:
     attributes: Tensor | None = None
     graph_attr: Tensor | None = None
     padding: Padding | None = None
+    space: Space | None = None
 
     @property
     def n_atoms(self) -> int:

@@ -80,6 +80,7 @@ class Encoder(nn.Module):
             attributes=self.inputs.edge_attributes(batch, positions.dtype),
             graph_attr=self.inputs.graph_features(batch, positions.dtype),
             padding=self.inputs.padding(batch),
+            space=self.inputs.positions(batch, positions),
         )
 
 

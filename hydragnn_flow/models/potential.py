@@ -146,11 +146,13 @@ class PotentialModel(HydraModel):
             (raw,) = self.atomic_energy(nodes, geometry, of_atom)
             # A sum over atoms would lose much in the bfloat16 of automatic mixed precision.
             raw = raw.to(positions.dtype)
-            # All that the energy knows of positions are the vectors of the edges. Their gradient
-            # gives the forces as that of the positions would, and the stress at hardly any cost.
-            (gradient,) = torch.autograd.grad(
-                raw.sum(), geometry.vectors, create_graph=differentiable
-            )
+            # What the energy knows of positions are the vectors of the edges. Their gradient gives
+            # the forces as that of the positions would, and the stress at hardly any cost. Some
+            # layers read positions as well, of graphs that are not periodic and have no stress.
+            known = [geometry.vectors]
+            if geometry.space is not None and geometry.space.any_finite:
+                known.append(geometry.space.positions)
+            gradient, *others = torch.autograd.grad(raw.sum(), known, create_graph=differentiable)
             interaction = sum_by(raw, geometry.graph, geometry.n_graphs)
             noise = {} if self.noise is None else self.noise(nodes, geometry, of_atom)
         if not differentiable:
@@ -164,6 +166,8 @@ class PotentialModel(HydraModel):
         forces = sum_by(gradient, geometry.sender, geometry.n_atoms).index_add(
             0, geometry.receiver, gradient, alpha=-1
         )
+        for other in others:
+            forces = forces - other * scale.to(gradient.dtype)
         outputs = {
             "energy": interaction.double() * scale + self.references(batch),
             "forces": forces,

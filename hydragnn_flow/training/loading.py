@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch_geometric.data import Batch
 
+from hydragnn_flow.models.space import finite_graphs
+
 Batches = Generator[Batch, None, None]
 _T = TypeVar("_T")
 
@@ -70,8 +72,9 @@ def _each(batches: Iterable[Batch]) -> Batches:
 
 
 def _counted(batch: Batch) -> Batch:
-    # Attention asks for it, and of a batch on the device the host would have to wait for it.
+    # Attention asks for these, and of a batch on the device the host would have to wait for them.
     batch.largest_graph = int((batch.ptr[1:] - batch.ptr[:-1]).max())
+    batch.any_finite = bool(finite_graphs(batch).any())
     return batch
 
 

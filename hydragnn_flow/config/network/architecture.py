@@ -36,6 +36,13 @@ _WIDEST, _DEEPEST = 1_000_000, 1000
 # Products of harmonics that MACE multiplies neighbours by, at each atom and for each feature.
 _MOST_PRODUCTS = 2**17
 
+GPS, EQUIVARIANT_TRANSFORMER = "GPS", "EquivariantTransformer"
+"""Values of `global_attn_engine`."""
+_EQUIVARIANT = "equivariant_attn_"
+_NULL_FOR_ALL = "equivariant_attn_chunk_size"
+# Types the equivariant attention knows the features of, as in HydraGNN.
+_WITH_TENSORS, _SCALARS_ALONE = ("PAINN", "PNAEq", "MACE"), ("SchNet", "DimeNet")
+
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""
 _LENGTH = LENGTHS[0]
@@ -106,16 +113,34 @@ class Architecture(Section):
     correlation: _Order | tuple[_Order, ...] = 2
     """Order of the many-body features. One number for all layers, or one for each."""
 
-    global_attn_engine: Literal["GPS"] | None = None
-    """Attention over all atoms of a graph, beside message passing."""
+    global_attn_engine: Literal["GPS", "EquivariantTransformer"] | None = None
+    """Attention over all atoms of a graph, beside message passing. ``GPS`` attends by features
+    that do not turn with the frame; ``EquivariantTransformer`` also by those that do, and by where
+    the atoms are."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
     """``multihead``: attention of every atom to every other; ``performer``: its approximation in
-    linear time."""
+    linear time. Read with ``GPS``."""
     global_attn_heads: int = Field(default=1, ge=1)
-    """Number of attention heads. It must divide ``hidden_dim``."""
+    """Number of attention heads. With ``GPS`` it must divide ``hidden_dim``; with
+    ``EquivariantTransformer`` each head has that width."""
     pe_dim: int = Field(default=0, ge=0)
     """Number of columns of the graphs' positional encodings, ``pe`` of atoms and ``rel_pe`` of
-    edges. Read with ``global_attn_engine``."""
+    edges. Read with ``GPS``."""
+    equivariant_attn_lmax: int = Field(default=1, ge=0, le=12)
+    """Highest degree of the spherical harmonics of the direction from atom to atom."""
+    equivariant_attn_num_radial: int = Field(default=16, ge=1, le=1000)
+    """Number of functions of the distance."""
+    equivariant_attn_feedforward_multiplier: int = Field(default=2, ge=1, le=1000)
+    """How many times ``hidden_dim`` the perceptron behind the attention is wide."""
+    equivariant_attn_allow_scalar_only: bool = False
+    """Whether types without vectors, SchNet and DimeNet, may have this attention."""
+    equivariant_attn_require_tensor_coupling: bool = True
+    """Whether to insist on vectors in the attention. Write false for SchNet and DimeNet."""
+    equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
+    """How many atoms of a batch attend at a time; null for all. It changes memory and time, not the
+    numbers."""
+    equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
+    """Whether attention acts beside message passing or on its result."""
 
     use_graph_attr_conditioning: bool = False
     """Whether the network reads the graphs' key ``graph_attr``."""
@@ -173,9 +198,13 @@ class Architecture(Section):
         if properties.options is None:
             unread.add("mpnn_options")
         if self.global_attn_engine is None:
-            unread |= {"global_attn_type", "global_attn_heads", "pe_dim"}
-        else:
+            unread.add("global_attn_heads")
+        if self.global_attn_engine == GPS:
             unread.discard("dropout")
+        else:
+            unread |= {"global_attn_type", "pe_dim"}
+        if self.global_attn_engine != EQUIVARIANT_TRANSFORMER:
+            unread |= {key for key in type(self).model_fields if key.startswith(_EQUIVARIANT)}
         if not self.use_graph_attr_conditioning:
             unread.add("graph_attr_conditioning_mode")
         if not self.enable_interatomic_potential:
@@ -200,15 +229,14 @@ class Architecture(Section):
         if not isinstance(values, dict):
             return values
         # HydraGNN writes null for keys that are not given; some of its files have an empty word.
-        values = {key: value for key, value in values.items() if value is not None and value != ""}
+        values = {
+            key: value
+            for key, value in values.items()
+            if (value is not None and value != "") or (value is None and key == _NULL_FOR_ALL)
+        }
         engine = values.get("global_attn_engine")
         if engine is None and values.get("global_attn_heads") == 0:
             del values["global_attn_heads"]  # HydraGNN's word for no attention
-        if engine == "EquivariantTransformer":
-            raise ValueError(
-                "global_attn_engine = 'EquivariantTransformer' cannot be honoured: equivariant "
-                "attention is not built; write 'GPS' or remove the key"
-            )
         return values | default_weights(values)
 
     @model_validator(mode="after")
@@ -251,10 +279,40 @@ class Architecture(Section):
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Architecture:
-        if self.global_attn_engine is not None and self.hidden_dim % self.global_attn_heads:
+        if self.global_attn_engine == GPS and self.hidden_dim % self.global_attn_heads:
             raise ValueError(
                 f"hidden_dim = {self.hidden_dim} cannot be divided among global_attn_heads = "
                 f"{self.global_attn_heads}; make it a multiple"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _equivariant_attention_fits_the_type(self) -> Architecture:
+        if self.global_attn_engine != EQUIVARIANT_TRANSFORMER:
+            return self
+        kind, given = self.mpnn_type, "global_attn_engine = 'EquivariantTransformer'"
+        if kind not in _WITH_TENSORS + _SCALARS_ALONE:
+            raise ValueError(
+                f"{given} does not fit mpnn_type = {kind!r}; choose one of "
+                f"{', '.join(_WITH_TENSORS + _SCALARS_ALONE)}, or write 'GPS'"
+            )
+        if kind in _SCALARS_ALONE:
+            if self.equivariance:
+                raise ValueError(
+                    f"{given} does not fit layers that move the atoms; set equivariance to false"
+                )
+            wanted = not self.equivariant_attn_allow_scalar_only
+            if wanted or self.equivariant_attn_require_tensor_coupling:
+                raise ValueError(
+                    f"{given} has no vectors to attend by with mpnn_type = {kind!r}; choose one of "
+                    f"{', '.join(_WITH_TENSORS)}, or accept that with "
+                    f"equivariant_attn_allow_scalar_only: true and "
+                    f"equivariant_attn_require_tensor_coupling: false"
+                )
+        elif self.equivariant_attn_require_tensor_coupling and self.num_conv_layers < 2:
+            raise ValueError(
+                f"{given} has vectors to attend by only between layers, and num_conv_layers = 1; "
+                f"raise it to 2 or more, or set equivariant_attn_require_tensor_coupling to false"
             )
         return self
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 _DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
-_ATTENTION = "read only with the engine `EquivariantTransformer`, which is refused"
 _DATA = "the store knows its features and targets by name"
 _NODE_BUDGET = "read only with the mode `node_budget`"
 _ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it is called"
@@ -35,13 +34,6 @@ IGNORED: dict[str, dict[str, str]] = {
         "avg_num_neighbors": _DERIVED,
         "periodic_boundary_conditions": "periodicity comes with each structure",
         "SyncBatchNorm": "no layer normalises over a batch, so ranks have nothing to synchronise",
-        "equivariant_attn_lmax": _ATTENTION,
-        "equivariant_attn_num_radial": _ATTENTION,
-        "equivariant_attn_feedforward_multiplier": _ATTENTION,
-        "equivariant_attn_allow_scalar_only": _ATTENTION,
-        "equivariant_attn_require_tensor_coupling": _ATTENTION,
-        "equivariant_attn_chunk_size": _ATTENTION,
-        "equivariant_attn_coupling_mode": _ATTENTION,
     },
     "Variables_of_interest": {
         "denormalize_output": "predictions are always in the data's units",

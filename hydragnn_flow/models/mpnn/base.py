@@ -103,6 +103,15 @@ class MessagePassing(nn.Module):
         """The state before the first layer, from node features [n_atoms, width]."""
         return NodeState(nodes)
 
+    @property
+    def degrees(self) -> list[int]:
+        """Highest degree of the features before each layer, and of those after the last.
+
+        With vectors it is 1. ``tensors`` are then [n_atoms, components, width], where the
+        components are those of all degrees from 1 on, in e3nn's order.
+        """
+        return [0] * (len(self.layers) + 1)
+
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
         """Put something around each layer that is called like it."""
         self.layers = nn.ModuleList(wrapper(layer) for layer in self.layers)

@@ -275,12 +275,17 @@ class MACE(MessagePassing):
             rows[element] = row
         self.register_buffer("element_rows", torch.tensor(rows), persistent=False)
         orders = _orders(architecture, depth)
+        plans = plan(architecture.max_ell, architecture.node_max_ell, orders)
         self.layers = nn.ModuleList(
             MACELayer(degrees, order, self.radial.size, n_elements, width)
-            for degrees, order in zip(
-                plan(architecture.max_ell, architecture.node_max_ell, orders), orders, strict=True
-            )
+            for degrees, order in zip(plans, orders, strict=True)
         )
+        self._degrees = [layer.nodes for layer in plans] + [plans[-1].outputs]
+
+    @property
+    def degrees(self) -> list[int]:
+        """As many as can matter for the last scalars."""
+        return self._degrees
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
         """Radial features and harmonics, and each atom's row in the tables by element."""

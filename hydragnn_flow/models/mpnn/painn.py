@@ -179,6 +179,11 @@ class PAINN(MessagePassing):
             for number in range(depth)
         )
 
+    @property
+    def degrees(self) -> list[int]:
+        """Vectors between the layers."""
+        return [0, *[1] * (len(self.layers) - 1), 0]
+
     def edge_features(self, geometry: Geometry) -> VectorEdges:
         """Radial features and directions."""
         edges: VectorEdges = self.reader(geometry)

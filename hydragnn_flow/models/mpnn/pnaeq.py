@@ -160,6 +160,11 @@ class PNAEq(MessagePassing):
             for number in range(depth)
         )
 
+    @property
+    def degrees(self) -> list[int]:
+        """Vectors between the layers."""
+        return [0, *[1] * (len(self.layers) - 1), 0]
+
     def edge_features(self, geometry: Geometry) -> CountedEdges:
         """Radial features, directions and degrees."""
         return CountedEdges(self.reader(geometry), geometry.coordination + 1.0)

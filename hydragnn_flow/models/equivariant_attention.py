@@ -1,0 +1,361 @@
+"""Attention between all atoms of a graph that also sees where they are.
+
+HydraGNN's engine `EquivariantTransformer`. Atom i takes from every other atom j the average of
+
+    value(j) = Σ over paths and r: φ_r(|x_j - x_i|) · W_r (features of j ⊗ harmonics of x_j - x_i)
+
+by the softmax over j of the products of queries and keys, which are invariant. HydraGNN makes the
+matrix Σ φ_r W_r of every path for each pair of atoms, and multiplies it by the features of one.
+Here the sum over j comes first, and the matrices W_r once per atom: the same numbers, with a
+fraction of the work, and no memory that is as large as pairs times the square of the width.
+
+**Crystals.** HydraGNN refuses periodic graphs. Here a crystal is the limit of ever larger pieces of
+it. Nearly all images of an atom are then far away, in all directions alike: a value has the φ_r of
+an infinite distance and harmonics of degree zero alone, and an atom also sees its own images. So
+the average is one over the atoms of the cell, it is the same in a supercell, and where the atoms
+are in the cell matters by their features alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.mace_couplings import (
+    SphericalHarmonics,
+    Table,
+    clebsch_gordan,
+    components,
+    couple_to,
+)
+from hydragnn_flow.models.padding import Padding
+
+
+class DegreeLinear(nn.Module):
+    """Mixes the channels of each degree by itself, without a bias.
+
+    Its weights are one parameter, because in crystals a degree may be zero: what gets no gradient
+    at all stops training on several ranks.
+
+    Parameters
+    ----------
+    highest
+        Highest degree.
+    inputs, outputs
+        Numbers of channels.
+    gain
+        Size of the result before training, beside that of the input.
+    """
+
+    def __init__(self, highest: int, inputs: int, outputs: int, gain: float = 1.0) -> None:
+        super().__init__()
+        drawn = torch.randn(highest + 1, inputs, outputs)
+        self.weight = nn.Parameter(drawn * (gain * inputs**-0.5))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """From [n, (highest + 1)², inputs] to [n, (highest + 1)², outputs]."""
+        degrees = enumerate(self.weight.unbind())
+        mixed = [features[:, components(degree)] @ weight for degree, weight in degrees]
+        return torch.cat(mixed, dim=1)
+
+
+class PairFunctions(nn.Module):
+    """Functions φ of the distance of two atoms, the last of which is a constant.
+
+    Gaussians of d / (1 Å + d), which goes from zero to one, and a layer on them. They do not end
+    at a cutoff.
+
+    Parameters
+    ----------
+    size
+        Number of Gaussians, and of the functions beside the constant.
+    """
+
+    centres: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0.0, 1.0, size), persistent=False)
+        self.exponent = -(max(size - 1, 1) ** 2)
+        self.mix = nn.Linear(size, size)
+        self.size = size + 1
+        """Number of functions."""
+
+    def forward(self, nearness: Tensor) -> Tensor:
+        """Functions [..., size] of d / (1 Å + d), [...]."""
+        gaussians = torch.exp(self.exponent * (nearness[..., None] - self.centres).square())
+        functions = functional.silu(self.mix(gaussians))
+        return torch.cat([functions, torch.ones_like(functions[..., :1])], dim=-1)
+
+    def at_infinity(self) -> Tensor:
+        """Their values [size] for atoms that are far from each other."""
+        functions: Tensor = self(torch.ones_like(self.centres[0]))
+        return functions
+
+
+class _Graphs(NamedTuple):
+    """The atoms of each graph in one matrix, padded to the largest."""
+
+    keys: Tensor  # [heads, n_graphs, largest, components · width]
+    features: Tensor  # [n_graphs, largest, components · width]
+    positions: Tensor  # [n_graphs, largest, 3]
+    present: Tensor  # [n_graphs, largest]
+    finite: Tensor  # [n_graphs]
+    any_finite: bool
+
+
+class EquivariantAttention(nn.Module):
+    """Softmax attention whose values are products of features and harmonics of the direction.
+
+    Features are [n_atoms, components, width], where the components are those of all degrees up to
+    the highest, in e3nn's order.
+
+    Parameters
+    ----------
+    width
+        Channels of each degree.
+    reads, writes
+        Highest degree of the features that come in, and of those that are asked for.
+    heads
+        Number of heads. Each is as wide as the features.
+    highest
+        Highest degree of the harmonics.
+    radial
+        Number of functions of the distance.
+    chunk
+        How many atoms of a batch attend at a time; None for all. If it takes several times, their
+        pairs are computed anew in the backward pass, so that memory does not grow with the square
+        of a graph's atoms.
+    gain
+        Size of the result before training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        reads: int,
+        writes: int,
+        heads: int,
+        highest: int,
+        radial: int,
+        chunk: int | None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.chunk = width, heads, chunk
+        self.reads, self.writes = reads, min(writes, reads + highest)
+        """Highest degrees of the features that come in and go out."""
+        self.query = DegreeLinear(reads, width, heads * width)
+        self.key = DegreeLinear(reads, width, heads * width)
+        self.functions = PairFunctions(radial)
+        self.paths = [
+            (first, second, result)
+            for first in range(reads + 1)
+            for second in range(highest + 1)
+            for result in range(self.writes + 1)
+            if couple_to(first, second, result)
+        ]
+        """Degrees of features, harmonics and their product; each has its own matrices."""
+        # All others are a number times the unit matrix.
+        self.tables = nn.ModuleDict(
+            {
+                str(number): Table(clebsch_gordan(*path))
+                for number, path in enumerate(self.paths)
+                if 0 not in path
+            }
+        )
+        self.highest = max(second for _, second, _ in self.paths)
+        self.harmonics = SphericalHarmonics(self.highest)
+        self.matrices = nn.Parameter(self._drawn())
+        self.output = DegreeLinear(self.writes, heads * width, width, gain)
+
+    def _drawn(self) -> Tensor:
+        """Matrices [n_paths, heads, n_functions · width, width] before training."""
+        results = Counter(result for _, _, result in self.paths)
+        inputs = self.functions.size * self.width
+        drawn = torch.randn(len(self.paths), self.heads, inputs, self.width)
+        scale = [(results[result] * inputs) ** -0.5 for _, _, result in self.paths]
+        return drawn * torch.tensor(scale)[:, None, None, None]
+
+    def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """From [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width]."""
+        padding, space = geometry.padding, geometry.space
+        assert padding is not None and space is not None  # the encoder has seen to it
+        queries = self._by_head(self.query(features), padding)
+        graphs = _Graphs(
+            keys=self._by_head(self.key(features), padding),
+            features=padding.pad(features.flatten(1)),
+            positions=padding.pad(space.positions),
+            present=padding.present,
+            finite=space.finite,
+            any_finite=space.any_finite,
+        )
+        n_graphs, largest = padding.present.shape
+        at_a_time = largest if self.chunk is None else max(self.chunk // n_graphs, 1)
+        in_parts = at_a_time < largest and torch.is_grad_enabled()
+        attend = partial(checkpoint, self._attend, use_reentrant=False) if in_parts else self._attend
+        parts = [
+            attend(queries[:, :, start : start + at_a_time], start, graphs)
+            for start in range(0, largest, at_a_time)
+        ]
+        # [n_graphs, largest, components, heads, width]
+        averaged = torch.cat(parts, dim=3).permute(1, 3, 2, 0, 4)
+        of_atoms = padding.unpad(averaged.flatten(2))
+        new: Tensor = self.output(of_atoms.view(len(features), -1, self.heads * self.width))
+        return new.to(features.dtype)
+
+    def _by_head(self, rows: Tensor, padding: Padding) -> Tensor:
+        """From [n_atoms, components, heads · width] to [heads, n_graphs, largest, …]."""
+        padded = padding.pad(rows.flatten(1))
+        split = padded.view(*padding.present.shape, -1, self.heads, self.width)
+        return split.permute(3, 0, 1, 2, 4).flatten(3)
+
+    def _attend(self, queries: Tensor, start: int, graphs: _Graphs) -> Tensor:
+        """Averages [heads, n_graphs, (writes + 1)², n_rows, width].
+
+        Parameters
+        ----------
+        queries
+            Some rows of each graph [heads, n_graphs, n_rows, …].
+        start
+            The first of them.
+        graphs
+            The atoms they attend to.
+        """
+        logits = queries @ graphs.keys.transpose(2, 3) * queries.shape[3] ** -0.5
+        atoms = torch.arange(graphs.present.shape[1], device=logits.device)
+        itself = atoms[start : start + queries.shape[2], None] == atoms
+        # In a crystal an atom has images that it sees.
+        seen = graphs.present[:, None] & ~(graphs.finite[:, None, None] & itself)
+        # Not minus infinity: a lone atom sees nothing, and its average is zero, not NaN.
+        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+        weights = logits.softmax(dim=3) * seen
+        if graphs.any_finite:
+            functions, harmonics = self._pairs(start, queries.shape[2], graphs)
+            return self._near(weights, functions, harmonics, graphs.features)
+        return self._far(weights, graphs.features)
+
+    def _pairs(self, start: int, n_rows: int, graphs: _Graphs) -> tuple[Tensor, Tensor]:
+        """What of two atoms does not depend on their features.
+
+        Returns
+        -------
+        functions
+            Of the distance [n_graphs, n_rows, size, largest].
+        harmonics
+            Of the direction [(highest + 1)², n_graphs, n_rows, largest].
+        """
+        here = graphs.positions[:, start : start + n_rows, None]
+        vectors = graphs.positions[:, None] - here
+        # As for the lengths of edges: finite slopes at zero.
+        lengths = (vectors.square().sum(dim=3) + 1e-12).sqrt()
+        finite = graphs.finite[:, None, None]
+        nearness = torch.where(finite, lengths / (1.0 + lengths), 1.0)
+        functions = self.functions(nearness).transpose(2, 3).contiguous()
+        directions = (vectors / lengths[..., None] * finite[..., None]).view(-1, 3)
+        harmonics = self.harmonics(directions).t()
+        return functions, harmonics.reshape(-1, *lengths.shape)
+
+    def _near(
+        self, weights: Tensor, functions: Tensor, harmonics: Tensor, features: Tensor
+    ) -> Tensor:
+        """Averages for graphs of which some are no crystals.
+
+        Parameters
+        ----------
+        weights
+            [heads, n_graphs, n_rows, largest].
+        functions, harmonics
+            Of :meth:`_pairs`.
+        features
+            [n_graphs, largest, components · width].
+        """
+        heads, n_graphs, n_rows, largest = weights.shape
+        every = features.view(n_graphs, largest, -1, self.width).expand(heads, -1, -1, -1, -1)
+        results: dict[int, Tensor] = {}
+        for second in range(self.highest + 1):
+            # [heads, n_graphs, 2 second + 1, n_rows, n_functions, largest]
+            factors = functions[:, None]
+            if second:
+                factors = factors * harmonics[components(second)].transpose(0, 1)[:, :, :, None]
+            factors = weights[:, :, None, :, None] * factors
+            for first in range(self.reads + 1):
+                paths = [n for n, path in enumerate(self.paths) if path[:2] == (first, second)]
+                if not paths:
+                    continue
+                senders = every[:, :, :, components(first)]
+                for path, summed in zip(paths, self._sums(paths, factors, senders), strict=True):
+                    result, new = self.paths[path][2], self._map(summed, self.matrices[path])
+                    results[result] = results[result] + new if result in results else new
+        return torch.cat([results[degree] for degree in range(self.writes + 1)], dim=2)
+
+    def _sums(self, paths: list[int], factors: Tensor, senders: Tensor) -> list[Tensor]:
+        """Sums over atoms of the products of one degree of features and one of harmonics.
+
+        Parameters
+        ----------
+        paths
+            Numbers of the paths with these degrees.
+        factors
+            [heads, n_graphs, 2 second + 1, n_rows, n_functions, largest].
+        senders
+            [heads, n_graphs, largest, 2 first + 1, width].
+
+        Returns
+        -------
+        list of Tensor
+            For each path [heads, n_graphs, 2 result + 1, n_rows, n_functions, width].
+        """
+        first, second, result = self.paths[paths[0]]
+        flat = factors.flatten(3, 4)
+        if first and result == 0 and len(paths) == 1:
+            # A scalar product: of the components only the like ones meet.
+            number = float(clebsch_gordan(first, second, 0)[0, 0, 0])
+            sums = (flat @ senders.transpose(2, 3)).sum(dim=2, keepdim=True) * number
+            return [sums.view(*sums.shape[:3], *factors.shape[3:5], -1)]
+        sums = flat.flatten(2, 3) @ senders.flatten(3)
+        # [heads, n_graphs, 2 second + 1, n_rows, n_functions, 2 first + 1, width]
+        sums = sums.view(*factors.shape[:5], *senders.shape[3:])
+        if second == 0:
+            return [sums.squeeze(2).permute(0, 1, 4, 2, 3, 5)]
+        if first == 0:
+            return [sums.squeeze(5)]
+        tables = [self._table(path, sums) for path in paths]
+        return [torch.einsum("hgyrfmw,myk->hgkrfw", sums, table) for table in tables]
+
+    def _table(self, path: int, like: Tensor) -> Tensor:
+        """Clebsch-Gordan coefficients [2 first + 1, 2 second + 1, 2 result + 1] of a path."""
+        if str(path) in self.tables:
+            table: Tensor = self.tables[str(path)](like)
+            return table
+        first, second, _ = self.paths[path]  # to a scalar
+        number = float(clebsch_gordan(first, second, 0)[0, 0, 0])
+        return torch.eye(2 * first + 1, dtype=like.dtype, device=like.device)[:, :, None] * number
+
+    def _map(self, summed: Tensor, matrices: Tensor) -> Tensor:
+        """From [heads, …, n_functions, width] to [heads, …, width] by the matrices of each head."""
+        flat = summed.reshape(self.heads, -1, matrices.shape[1])
+        return torch.bmm(flat, matrices).view(*summed.shape[:-2], self.width)
+
+    def _far(self, weights: Tensor, features: Tensor) -> Tensor:
+        """Averages where all graphs are crystals; parameters as of :meth:`_near`."""
+        averaged = (weights @ features).view(*weights.shape[:3], -1, self.width).transpose(2, 3)
+        functions = self.functions.at_infinity()[:, None, None]
+        results = []
+        for degree in range(self.writes + 1):
+            if degree <= self.reads:
+                by_function = self.matrices[self.paths.index((degree, 0, degree))]
+                matrices = by_function.view(self.heads, -1, self.width, self.width)
+                matrix = (matrices * functions).sum(dim=1)
+                results.append(self._map(averaged[:, :, components(degree), :, None], matrix))
+            else:
+                shape = (*averaged.shape[:2], 2 * degree + 1, *averaged.shape[3:])
+                results.append(averaged.new_zeros(shape))
+        return torch.cat(results, dim=2)
