@@ -149,10 +149,11 @@ class _MetaBatch:
     dataset_name: Tensor
     num_graphs: int
     largest_graph: int
+    any_finite: bool
 
 
 def _meta_batch(
-    encoder: Encoder, atoms: int, edges: int, graphs: int, largest: int | None
+    encoder: Encoder, atoms: int, edges: int, graphs: int, largest: int | None, finite: bool
 ) -> _MetaBatch:
     def numbers(*shape: int) -> Tensor:
         return torch.empty(shape, device="meta")
@@ -175,6 +176,7 @@ def _meta_batch(
         dataset_name=integers(graphs, 1),
         num_graphs=graphs,
         largest_graph=largest or -(-atoms // graphs),
+        any_finite=finite,
     )
 
 
@@ -192,7 +194,13 @@ class _Step(nn.Module):
 
 
 def network_cost(
-    model: HydraModel, atoms: int, edges: int, graphs: int, largest: int | None = None
+    model: HydraModel,
+    atoms: int,
+    edges: int,
+    graphs: int,
+    largest: int | None = None,
+    *,
+    finite: bool = True,
 ) -> NetworkCost:
     """Count one training step of a model on a batch of a given size.
 
@@ -208,13 +216,16 @@ def network_cost(
     largest
         Atoms of the largest graph, to which attention pads the others; if not given, the graphs
         are taken to be of one size.
+    finite
+        Whether one of the graphs is not periodic. Attention that reads where atoms are costs more
+        then.
 
     Returns
     -------
     NetworkCost
         Forward, backward (double backward for a potential) and an Adam update.
     """
-    batch = _meta_batch(model.encoder, atoms, edges, graphs, largest)
+    batch = _meta_batch(model.encoder, atoms, edges, graphs, largest, finite)
     parameters = {
         f"model.{name}": torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
         for name, value in model.named_parameters()

@@ -40,8 +40,9 @@ GPS, EQUIVARIANT_TRANSFORMER = "GPS", "EquivariantTransformer"
 """Values of `global_attn_engine`."""
 _EQUIVARIANT = "equivariant_attn_"
 _NULL_FOR_ALL = "equivariant_attn_chunk_size"
-# Types the equivariant attention knows the features of, as in HydraGNN.
-_WITH_TENSORS, _SCALARS_ALONE = ("PAINN", "PNAEq", "MACE"), ("SchNet", "DimeNet")
+_WITH_VECTORS, _SCALARS_ALONE = ("PAINN", "PNAEq", "MACE"), ("SchNet", "DimeNet")
+WITH_EQUIVARIANT_ATTENTION = _WITH_VECTORS + _SCALARS_ALONE
+"""Types that it goes with, as in HydraGNN."""
 
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""
@@ -291,13 +292,13 @@ class Architecture(Section):
         if self.global_attn_engine != EQUIVARIANT_TRANSFORMER:
             return self
         kind, given = self.mpnn_type, "global_attn_engine = 'EquivariantTransformer'"
-        if kind not in _WITH_TENSORS + _SCALARS_ALONE:
+        if kind not in WITH_EQUIVARIANT_ATTENTION:
             raise ValueError(
                 f"{given} does not fit mpnn_type = {kind!r}; choose one of "
-                f"{', '.join(_WITH_TENSORS + _SCALARS_ALONE)}, or write 'GPS'"
+                f"{', '.join(WITH_EQUIVARIANT_ATTENTION)}, or write 'GPS'"
             )
         if kind in _SCALARS_ALONE:
-            if self.equivariance:
+            if self.equivariance and "equivariance" in properties_of(kind).keys:
                 raise ValueError(
                     f"{given} does not fit layers that move the atoms; set equivariance to false"
                 )
@@ -305,7 +306,7 @@ class Architecture(Section):
             if wanted or self.equivariant_attn_require_tensor_coupling:
                 raise ValueError(
                     f"{given} has no vectors to attend by with mpnn_type = {kind!r}; choose one of "
-                    f"{', '.join(_WITH_TENSORS)}, or accept that with "
+                    f"{', '.join(_WITH_VECTORS)}, or accept that with "
                     f"equivariant_attn_allow_scalar_only: true and "
                     f"equivariant_attn_require_tensor_coupling: false"
                 )
