@@ -277,36 +277,42 @@ class EquivariantAttention(nn.Module):
         features
             [n_graphs, largest, components · width].
         """
-        heads, n_graphs, n_rows, largest = weights.shape
-        every = features.view(n_graphs, largest, -1, self.width).expand(heads, -1, -1, -1, -1)
+        heads, n_graphs, _, largest = weights.shape
+        senders = features.view(n_graphs, largest, -1, self.width).transpose(1, 2)
+        senders = senders.expand(heads, -1, -1, -1, -1)
+        # By degree of the harmonics, [n_graphs, 2 second + 1, n_rows, n_functions, largest].
+        pairs = [functions[:, None]]
+        for second in range(1, self.highest + 1):
+            here = harmonics[components(second)].transpose(0, 1)
+            pairs.append(here[:, :, :, None] * functions[:, None])
         results: dict[int, Tensor] = {}
-        for second in range(self.highest + 1):
-            # [heads, n_graphs, 2 second + 1, n_rows, n_functions, largest]
-            factors = functions[:, None]
-            if second:
-                factors = factors * harmonics[components(second)].transpose(0, 1)[:, :, :, None]
-            factors = weights[:, :, None, :, None] * factors
-            for first in range(self.reads + 1):
+        for first in range(self.reads + 1):
+            for second, of_pairs in enumerate(pairs):
                 paths = [n for n, path in enumerate(self.paths) if path[:2] == (first, second)]
                 if not paths:
                     continue
-                senders = every[:, :, :, components(first)]
-                for path, summed in zip(paths, self._sums(paths, factors, senders), strict=True):
+                of_degree = senders[:, :, components(first)]
+                sums = self._sums(paths, weights, of_pairs, of_degree)
+                for path, summed in zip(paths, sums, strict=True):
                     result, new = self.paths[path][2], self._map(summed, self.matrices[path])
                     results[result] = results[result] + new if result in results else new
         return torch.cat([results[degree] for degree in range(self.writes + 1)], dim=2)
 
-    def _sums(self, paths: list[int], factors: Tensor, senders: Tensor) -> list[Tensor]:
+    def _sums(
+        self, paths: list[int], weights: Tensor, of_pairs: Tensor, senders: Tensor
+    ) -> list[Tensor]:
         """Sums over atoms of the products of one degree of features and one of harmonics.
 
         Parameters
         ----------
         paths
             Numbers of the paths with these degrees.
-        factors
-            [heads, n_graphs, 2 second + 1, n_rows, n_functions, largest].
+        weights
+            [heads, n_graphs, n_rows, largest].
+        of_pairs
+            [n_graphs, 2 second + 1, n_rows, n_functions, largest].
         senders
-            [heads, n_graphs, largest, 2 first + 1, width].
+            [heads, n_graphs, 2 first + 1, largest, width].
 
         Returns
         -------
@@ -314,21 +320,23 @@ class EquivariantAttention(nn.Module):
             For each path [heads, n_graphs, 2 result + 1, n_rows, n_functions, width].
         """
         first, second, result = self.paths[paths[0]]
-        flat = factors.flatten(3, 4)
-        if first and result == 0 and len(paths) == 1:
-            # A scalar product: of the components only the like ones meet.
+        shape = (*weights.shape[:2], -1, weights.shape[2], of_pairs.shape[3], self.width)
+        if first and second and result == 0 and len(paths) == 1:
+            # A scalar product is a sum over components as well, where only the like ones meet.
             number = float(clebsch_gordan(first, second, 0)[0, 0, 0])
-            sums = (flat @ senders.transpose(2, 3)).sum(dim=2, keepdim=True) * number
-            return [sums.view(*sums.shape[:3], *factors.shape[3:5], -1)]
-        sums = flat.flatten(2, 3) @ senders.flatten(3)
-        # [heads, n_graphs, 2 second + 1, n_rows, n_functions, 2 first + 1, width]
-        sums = sums.view(*factors.shape[:5], *senders.shape[3:])
-        if second == 0:
-            return [sums.squeeze(2).permute(0, 1, 4, 2, 3, 5)]
-        if first == 0:
-            return [sums.squeeze(5)]
+            of_pairs = of_pairs.permute(0, 2, 3, 1, 4).contiguous()
+            factors = weights[:, :, :, None, None] * of_pairs
+            sums = factors.flatten(4).flatten(2, 3) @ senders.flatten(2, 3)
+            return [(sums * number).view(shape)]
+        factors = (weights[:, :, None, :, None] * of_pairs).flatten(3, 4)
+        if first == 0 or second == 0:
+            return [(factors @ senders).view(shape)]
+        # [heads, n_graphs, 2 second + 1, 2 first + 1, n_rows · n_functions, width]
+        sums = factors[:, :, :, None] @ senders[:, :, None]
         tables = [self._table(path, sums) for path in paths]
-        return [torch.einsum("hgyrfmw,myk->hgkrfw", sums, table) for table in tables]
+        return [
+            torch.einsum("hgymrw,myk->hgkrw", sums, table).view(shape) for table in tables
+        ]
 
     def _table(self, path: int, like: Tensor) -> Tensor:
         """Clebsch-Gordan coefficients [2 first + 1, 2 second + 1, 2 result + 1] of a path."""

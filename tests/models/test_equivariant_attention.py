@@ -1,0 +1,301 @@
+"""HydraGNN's engine EquivariantTransformer; the conformance suites run over it as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ase
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
+from hydragnn_flow.models import HydraModel, network_cost
+from hydragnn_flow.models.equivariant_attention import EquivariantAttention
+from hydragnn_flow.models.equivariant_transformer import EquivariantTransformerLayer, Perceptron
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.mace_couplings import components
+from hydragnn_flow.models.padding import padding
+from hydragnn_flow.models.space import Space, finite_graphs
+from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, outputs
+from hydragnn_flow.training.loading import moved
+
+Make = Callable[..., HydraModel]
+ENGINE: dict[str, Any] = {
+    "global_attn_engine": "EquivariantTransformer",
+    "global_attn_heads": 2,
+    "equivariant_attn_allow_scalar_only": True,
+    "equivariant_attn_require_tensor_coupling": False,
+}
+WIDTH, HEADS, RADIAL = 4, 2, 5
+
+
+def cluster(seed: int = 0) -> ase.Atoms:
+    atoms = alloy(seed)
+    atoms.pbc = False
+    return atoms
+
+
+def graphs(positions: Tensor, *sizes: int, finite: bool = True) -> Geometry:
+    """Graphs of some sizes without edges."""
+    graph = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    none = torch.zeros(0, dtype=torch.int64)
+    return Geometry(
+        sender=none,
+        receiver=none,
+        vectors=positions.new_zeros(0, 3),
+        cutoff=CUTOFF,
+        graph=graph,
+        n_graphs=len(sizes),
+        padding=padding(graph, len(sizes), max(sizes)),
+        space=Space(positions, torch.full((len(sizes),), finite), finite),
+    )
+
+
+def layer_of(reads: int, harmonics: int, chunk: int | None = None) -> EquivariantTransformerLayer:
+    """The attention and the perceptron beside a message passing that does nothing."""
+    attention = EquivariantAttention(WIDTH, reads, reads, HEADS, harmonics, RADIAL, chunk)
+    perceptron = Perceptron(reads, WIDTH, 2)
+    return EquivariantTransformerLayer(nn.Identity(), attention, perceptron, sequential=False)
+
+
+def applied(layer: EquivariantTransformerLayer, nodes: Tensor, geometry: Geometry) -> Tensor:
+    nodes = nodes + layer.attention(layer.attention_norm(nodes), geometry)
+    return nodes + layer.perceptron(layer.norm(nodes))
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """HydraGNN's layer. The rest of the package, which needs MPI, is not imported."""
+    checkout: Path | None = request.config.getoption("--hydragnn")
+    if checkout is None:
+        pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hydragnn"]:
+        monkeypatch.delitem(sys.modules, name)
+    package = ModuleType("hydragnn")
+    package.__path__ = [str(checkout / "hydragnn")]
+    monkeypatch.setitem(sys.modules, "hydragnn", package)
+    kept = set(sys.modules)
+    yield import_module("hydragnn.globalAtt.equivariant_transformer").EquivariantTransformerLayer
+    for name in set(sys.modules) - kept:
+        if name.startswith("hydragnn."):
+            del sys.modules[name]
+
+
+@torch.no_grad()
+def copy_weights(theirs: Any, ours: EquivariantTransformerLayer, reads: int) -> None:
+    """From HydraGNN's layer to ours, whose sums have their factors in the weights."""
+
+    def by_degree(linear: Any, inputs: int, outputs: int) -> list[list[Tensor]]:
+        """Weights of an e3nn map for each degree, those of the heads one after the other."""
+        found: list[list[Tensor]] = [[] for _ in range(reads + 1)]
+        start = 0
+        for path in linear.instructions:
+            weight = linear.weight[start : start + inputs * outputs].view(inputs, outputs)
+            found[linear.irreps_in[path.i_in].ir.l].append(weight * path.path_weight)
+            start += inputs * outputs
+        assert start == linear.weight.numel()
+        return found
+
+    attention, of_theirs = ours.attention, theirs.attention
+    for mine, other in ((attention.query, of_theirs.query), (attention.key, of_theirs.key)):
+        for degree, weights in enumerate(by_degree(other, WIDTH, WIDTH)):
+            mine.weight[degree] = torch.cat(weights, dim=1)
+    for degree, weights in enumerate(by_degree(of_theirs.output, WIDTH, WIDTH)):
+        attention.output.weight[degree] = torch.cat(weights, dim=0)
+    first, _, last = of_theirs.radial_mlp
+    attention.functions.mix.load_state_dict(first.state_dict())
+    of_functions = torch.cat([last.weight, last.bias[:, None]], dim=1)
+    of_functions = of_functions.view(HEADS, -1, WIDTH, WIDTH, RADIAL + 1)
+    product = of_theirs.value_tensor_product
+    for number, path in enumerate(product.instructions):
+        degrees = (
+            product.irreps_in1[path.i_in1].ir.l,
+            product.irreps_in2[path.i_in2].ir.l,
+            product.irreps_out[path.i_out].ir.l,
+        )
+        assert attention.paths[number] == degrees
+        scale = path.path_weight * (2 * degrees[2] + 1) ** -0.5
+        matrices = of_functions[:, number].permute(0, 3, 1, 2) * scale
+        attention.matrices[number] = matrices.reshape(HEADS, -1, WIDTH)
+    wide = 2 * WIDTH
+    for mine, other, shape in (
+        (ours.perceptron.first, theirs.feedforward[0], (WIDTH, wide)),
+        (ours.perceptron.second, theirs.feedforward[2], (wide, WIDTH)),
+    ):
+        for degree, (weight,) in enumerate(by_degree(other, *shape)):
+            mine.weight[degree] = weight
+    ours.attention_norm.gain.copy_(theirs.attention_norm.gain)
+    ours.norm.gain.copy_(theirs.feedforward_norm.gain)
+
+
+@pytest.mark.parametrize(
+    ("reads", "harmonics"), [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3)]
+)
+def test_with_hydragnns_weights_it_gives_hydragnns_numbers(
+    reads: int, harmonics: int, theirs: Any
+) -> None:
+    torch.manual_seed(0)
+    irreps = " + ".join(f"{WIDTH}x{degree}{'eo'[degree % 2]}" for degree in range(reads + 1))
+    theirs = theirs(
+        irreps, heads=HEADS, lmax=harmonics, num_radial=RADIAL, require_tensor_coupling=False
+    ).double()
+    for parameter in theirs.parameters():
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    layer = layer_of(reads, harmonics)
+    copy_weights(theirs, layer, reads)
+    positions = (2.0 * torch.randn(13, 3).double()).requires_grad_()
+    nodes = torch.randn(13, (reads + 1) ** 2, WIDTH).double()
+    geometry = graphs(positions, 5, 1, 7)
+    flat = [nodes[:, components(degree)].transpose(1, 2).flatten(1) for degree in range(reads + 1)]
+    flat_output = theirs(torch.cat(flat, dim=1), positions, geometry.graph)
+    output = applied(layer.double(), nodes, geometry)
+    expected = torch.cat(
+        [
+            flat_output[:, WIDTH * degree**2 : WIDTH * (degree + 1) ** 2]
+            .view(13, WIDTH, -1)
+            .transpose(1, 2)
+            for degree in range(reads + 1)
+        ],
+        dim=1,
+    )
+    # e3nn's tables are in single precision.
+    torch.testing.assert_close(output, expected, rtol=1e-6, atol=1e-6)
+    slopes = [torch.autograd.grad(one.square().sum(), positions)[0] for one in (output, expected)]
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_crystal_is_the_limit_of_its_pieces() -> None:
+    """Seen from the atom in the middle; HydraGNN refuses crystals."""
+    torch.manual_seed(0)
+    attention = EquivariantAttention(WIDTH, 1, 1, HEADS, 1, RADIAL, None).double()
+    kinds = torch.randn(2, 4, WIDTH).double()
+    with torch.no_grad():
+        crystal = attention(kinds, graphs(torch.zeros(2, 3).double(), 2, finite=False))[0]
+
+    def error(atoms_a_side: int, spacing: float) -> float:
+        axis = np.arange(atoms_a_side) - atoms_a_side // 2
+        places = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
+        # As rock salt, with the middle first.
+        places = places[np.argsort(np.abs(places).sum(axis=1), kind="stable")]
+        positions = torch.from_numpy(places * spacing)
+        nodes = kinds[torch.from_numpy(places.sum(axis=1) % 2)]
+        with torch.no_grad():
+            middle = attention(nodes, graphs(positions, len(places)))[0]
+        return float((middle - crystal).norm() / crystal.norm())
+
+    assert error(7, 3.0) < 0.7 * error(3, 3.0)
+    assert error(7, 1000.0) < 0.02
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+def test_chunks_change_nothing_but_memory(make: Make, mode: str) -> None:
+    batch = as_batch(cluster(0), cluster(1).repeat((2, 1, 1)), alloy(2))
+    gradients = []
+    for chunk in (None, 512, 7, 1):
+        options = {"equivariant_attn_chunk_size": chunk, "equivariant_attn_coupling_mode": mode}
+        model = make("PAINN", **ENGINE, **options).double()
+        found = model(batch)
+        (found["energy"].square().sum() + found["forces"].square().sum()).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for others in gradients[1:]:
+        for found, expected in zip(others, gradients[0], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_chunks_bound_what_pairs_hold(make: Make) -> None:
+    chunked, whole = (
+        network_cost(
+            make("PAINN", potential=False, **ENGINE, equivariant_attn_chunk_size=chunk), 400, 0, 1
+        )
+        for chunk in (16, None)
+    )
+    assert chunked.peak_bytes < 0.2 * whole.peak_bytes
+
+
+@pytest.mark.parametrize("mpnn_type", WITH_EQUIVARIANT_ATTENTION)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_features_have_the_degrees_a_type_says(mpnn_type: str, depth: int, make: Make) -> None:
+    wide = {"num_conv_layers": depth, "node_max_ell": 2}
+    for options in ({}, ENGINE):
+        model, batch = make(mpnn_type, **wide, **options), as_batch(cluster())
+        stack, geometry = model.encoder.layers, model.encoder.geometry(batch, batch.pos)
+        state = stack.begin(model.encoder.embedding(batch.x, batch.pos.dtype), geometry)
+        sizes = []
+        for layer in stack.layers:
+            sizes.append(0 if state.tensors is None else state.tensors.shape[1])
+            state = layer(state, stack.edge_features(geometry), geometry)
+        assert state.tensors is None
+        assert [(degree + 1) ** 2 - 1 for degree in stack.degrees] == [*sizes, 0]
+
+
+def test_atoms_out_of_reach_are_seen_and_where_they_are(make: Make) -> None:
+    model = lively(make("PAINN", **ENGINE))
+
+    def force(distance: float) -> float:
+        atoms = ase.Atoms("CuAu", [[0, 0, 0], [distance, 0, 0]])
+        assert as_batch(atoms).num_edges == 0
+        return float(outputs(model, atoms)["forces"][0, 0])
+
+    near, far = force(1.5 * CUTOFF), force(1000 * CUTOFF)
+    assert abs(near) > 1e-5
+    assert abs(far) < 1e-3 * abs(near)
+
+
+def test_a_lone_atom_attends_to_nothing() -> None:
+    attention = EquivariantAttention(WIDTH, 1, 1, HEADS, 1, RADIAL, None)
+    nodes, lone = torch.randn(3, 4, WIDTH), graphs(torch.zeros(3, 3), 1, 1, 1)
+    assert not attention(nodes, lone).any()
+    assert attention(nodes, graphs(torch.zeros(3, 3), 1, 1, 1, finite=False)).any()
+
+
+@pytest.mark.parametrize("mpnn_type", WITH_EQUIVARIANT_ATTENTION)
+def test_coinciding_atoms_of_a_cluster_train(mpnn_type: str, make: Make) -> None:
+    model, batch = make(mpnn_type, **ENGINE), as_batch(cluster(), ase.Atoms("Cu"))
+    batch.pos[1] = batch.pos[0]
+    found = model(batch)
+    (found["energy"].square().sum() + found["forces"].square().sum()).backward()
+    assert found["forces"].isfinite().all()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("structure", [alloy, cluster])
+@pytest.mark.parametrize("mpnn_type", ["PAINN", "SchNet"])
+def test_precisions(mpnn_type: str, structure: Callable[[int], ase.Atoms], make: Make) -> None:
+    model, batch = make(mpnn_type, **ENGINE).eval(), as_batch(structure(0), structure(1))
+    expected = model(batch)["forces"].double()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(batch)["forces"].double()
+    assert (half - expected).norm() < 0.1 * expected.norm()
+    torch.testing.assert_close(model.double()(batch)["forces"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("mpnn_type", ["PAINN", "SchNet"])
+def test_cost_is_that_of_a_real_step(mpnn_type: str, finite: bool, make: Make) -> None:
+    model = make(mpnn_type, potential=False, **ENGINE)
+    structure = cluster if finite else alloy
+    batch = as_batch(structure(0), structure(1))
+    cost = network_cost(model, batch.num_nodes, batch.num_edges, 2, finite=finite)
+    with FlopCounterMode(display=False) as counter:
+        sum(value.float().square().mean() for value in model(batch).values()).backward()
+    assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
+
+
+def test_periodic_graphs_are_found() -> None:
+    slab = alloy()
+    slab.pbc = (True, True, False)
+    batch = as_batch(alloy(), cluster(), slab, ase.Atoms("Cu"))
+    assert finite_graphs(batch).tolist() == [False, True, False, True]
+    del batch.pbc  # HydraGNN's files may not have it
+    assert finite_graphs(batch).tolist() == [False, True, False, True]
+    assert moved(batch, torch.device("cpu")).any_finite is True
+    assert moved(as_batch(alloy()), torch.device("cpu")).any_finite is False
