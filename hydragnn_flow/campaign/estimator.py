@@ -17,6 +17,7 @@ from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import build_model, network_cost
+from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.placement import (
     CostModel,
     Estimate,
@@ -327,7 +328,9 @@ class Estimator:
             with torch.device("meta"):
                 model = build_model(network, self._store)
             model.encoder.layers.checkpointing = training.conv_checkpointing
-            cost = network_cost(model, **batch, largest=self._largest_graph)
+            # Others do not ask, and graphs are read for the answer.
+            finite = not model.encoder.inputs.space or any_finite(self._store[TRAIN])
+            cost = network_cost(model, **batch, largest=self._largest_graph, finite=finite)
             return Work(
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,

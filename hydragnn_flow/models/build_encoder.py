@@ -16,12 +16,12 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.attention import GlobalAttention, GPSLayer, PerformerAttention
 from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.conditioning import FiLM, Join
+from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.equivariant_attention import EquivariantAttention
 from hydragnn_flow.models.equivariant_transformer import (
     EquivariantTransformerLayer,
     Perceptron,
 )
-from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.model import Encoder
 from hydragnn_flow.models.mpnn import DatasetStatistics, MessagePassing, make_stack
 from hydragnn_flow.models.mpnn.layers import Convolution, Followed

@@ -19,6 +19,7 @@ are in the cell matters by their features alone.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -199,8 +200,9 @@ class EquivariantAttention(nn.Module):
         )
         n_graphs, largest = padding.present.shape
         at_a_time = largest if self.chunk is None else max(self.chunk // n_graphs, 1)
-        in_parts = at_a_time < largest and torch.is_grad_enabled()
-        attend = partial(checkpoint, self._attend, use_reentrant=False) if in_parts else self._attend
+        attend: Callable[..., Tensor] = self._attend
+        if at_a_time < largest and torch.is_grad_enabled():
+            attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
         parts = [
             attend(queries[:, :, start : start + at_a_time], start, graphs)
             for start in range(0, largest, at_a_time)
@@ -334,9 +336,7 @@ class EquivariantAttention(nn.Module):
         # [heads, n_graphs, 2 second + 1, 2 first + 1, n_rows · n_functions, width]
         sums = factors[:, :, :, None] @ senders[:, :, None]
         tables = [self._table(path, sums) for path in paths]
-        return [
-            torch.einsum("hgymrw,myk->hgkrw", sums, table).view(shape) for table in tables
-        ]
+        return [torch.einsum("hgymrw,myk->hgkrw", sums, table).view(shape) for table in tables]
 
     def _table(self, path: int, like: Tensor) -> Tensor:
         """Clebsch-Gordan coefficients [2 first + 1, 2 second + 1, 2 result + 1] of a path."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data.reading.split import GraphSplit
+
+_SAMPLE = 64
 
 
 class Space(NamedTuple):
@@ -34,6 +39,12 @@ def space_of(batch: Any, positions: Tensor) -> Space:
     # On a batch that is on an accelerator the host would have to wait; code that collates a batch
     # knows it, and may set it.
     return Space(positions.clone(), finite, bool(finite.any()) if known is None else known)
+
+
+def any_finite(split: GraphSplit) -> bool:
+    """Whether a graph of a split has no periodic direction, by a sample of them."""
+    step = max(len(split) // _SAMPLE, 1)
+    return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
 
 
 def finite_graphs(batch: Any) -> Tensor:

@@ -15,6 +15,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import HydraModel, network_cost
+from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
@@ -150,7 +151,8 @@ def profile_training(
     model = trainer.model
     assert isinstance(model, HydraModel)
     largest = int(trainer.train.n_atoms.max())
-    cost = network_cost(model, -(-atoms // n), -(-edges // n), -(-graphs // n), largest)
+    per_step = {"atoms": -(-atoms // n), "edges": -(-edges // n), "graphs": -(-graphs // n)}
+    cost = network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
     real = timings[REAL]
     return TrainingProfile(
         device=str(device),

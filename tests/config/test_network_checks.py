@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hydragnn_flow.config import NetworkConfig, load_config, load_network
-from hydragnn_flow.config.network import GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.config.network import Architecture, GraphHead, NodeHead, OutputHeads
 from hydragnn_flow.errors import InputError
 
 GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}
@@ -22,7 +22,34 @@ MISFITS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"mpnn_type": "GIN", "edge_features": ["lengths"]}, ("edge_features", "'GIN'")),
     ({"edge_features": ["lengths", "bond_length"]}, ("edge_features", "twice")),
     ({"edge_features": ["lengths", "order"]}, ("'order'", "keep ['lengths']")),
-    ({"global_attn_engine": "EquivariantTransformer"}, ("'EquivariantTransformer'", "not built")),
+    (
+        {"global_attn_engine": "EquivariantTransformer", "mpnn_type": "EGNN"},
+        ("'EquivariantTransformer' does not fit mpnn_type = 'EGNN'", "PAINN, PNAEq, MACE", "'GPS'"),
+    ),
+    (
+        {"global_attn_engine": "EquivariantTransformer", "mpnn_type": "SchNet"},
+        ("no vectors", "'SchNet'", "PAINN", "allow_scalar_only: true", "tensor_coupling: false"),
+    ),
+    (
+        {
+            "global_attn_engine": "EquivariantTransformer",
+            "mpnn_type": "SchNet",
+            "equivariant_attn_allow_scalar_only": True,
+            "equivariant_attn_require_tensor_coupling": False,
+            "equivariance": True,
+        },
+        ("layers that move the atoms", "set equivariance to false"),
+    ),
+    (
+        {
+            "global_attn_engine": "EquivariantTransformer",
+            "mpnn_type": "PAINN",
+            "num_conv_layers": 1,
+        },
+        ("num_conv_layers = 1", "raise it to 2", "require_tensor_coupling to false"),
+    ),
+    ({"equivariant_attn_chunk_size": 0}, ("equivariant_attn_chunk_size", "greater")),
+    ({"equivariant_attn_coupling_mode": "both"}, ("coupling_mode", "'sequential'")),
     (
         {"global_attn_engine": "GPS", "global_attn_heads": 5},
         ("hidden_dim = 64", "global_attn_heads = 5", "multiple"),
@@ -98,6 +125,36 @@ def test_what_users_write_for_no_attention_and_no_limit_is_accepted(
     read = load_network(architecture(network, **off, max_neighbours=100000, radius=7)).Architecture
     assert read.global_attn_engine is None
     assert (read.max_neighbours, read.radius) == (100000, 7.0)
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_equivariant_attention_may_be_in_one_chunk(
+    chunk: int | None, network: dict[str, Any]
+) -> None:
+    """HydraGNN writes null for it, and for other keys that are not given."""
+    engine = {"global_attn_engine": "EquivariantTransformer", "equivariant_attn_chunk_size": chunk}
+    values = architecture(network, mpnn_type="PAINN", equivariant_attn_lmax=None, **engine)
+    read = load_network(values)
+    assert read.Architecture.equivariant_attn_chunk_size == chunk
+    assert NetworkConfig.model_validate_json(read.model_dump_json()) == read
+
+
+def test_each_engine_reads_keys_of_its_own(network: dict[str, Any]) -> None:
+    def unread(engine: str) -> set[str]:
+        given = {"mpnn_type": "PAINN", "global_attn_engine": engine}
+        found = load_network(architecture(network, **given)).Architecture.unread()
+        of_others = ("global_attn", "equivariant_attn", "pe_dim", "dropout")
+        return {key for key in found if key.startswith(of_others)}
+
+    equivariant = {key for key in Architecture.model_fields if key.startswith("equivariant_attn")}
+    assert unread("GPS") == equivariant
+    assert unread("EquivariantTransformer") == {"global_attn_type", "pe_dim", "dropout"}
+    assert unread("") == equivariant | {
+        "global_attn_type",
+        "global_attn_heads",
+        "pe_dim",
+        "dropout",
+    }
 
 
 def branches(*heads: dict[str, Any]) -> list[dict[str, Any]]:

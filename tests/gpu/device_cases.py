@@ -37,6 +37,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "moving atoms": {"Architecture__mpnn_type": "EGNN", "Architecture__equivariance": True},
     "GPS": _ATTENTION,
     "performer": {**_ATTENTION, "Architecture__global_attn_type": "performer"},
+    "equivariant attention": {
+        "Architecture__mpnn_type": "PAINN",
+        "Architecture__global_attn_engine": "EquivariantTransformer",
+        "Architecture__global_attn_heads": 2,
+    },
     "stress": {"Architecture__stress_weight": 0.1},
     **{mode: _CONDITIONING | {_MODE: mode} for mode in ("concat_node", "film", "fuse_pool")},
 }
