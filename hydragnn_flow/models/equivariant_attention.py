@@ -19,14 +19,11 @@ are in the cell matters by their features alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.mace_couplings import (
@@ -37,6 +34,8 @@ from hydragnn_flow.models.mpnn.mace_couplings import (
     couple_to,
 )
 from hydragnn_flow.models.padding import Padding
+from hydragnn_flow.models.recomputed import recomputed
+from hydragnn_flow.models.space import Space
 
 
 class DegreeLinear(nn.Module):
@@ -101,70 +100,38 @@ class PairFunctions(nn.Module):
         return functions
 
 
-class _Graphs(NamedTuple):
-    """The atoms of each graph in one matrix, padded to the largest."""
-
-    keys: Tensor  # [heads, n_graphs, largest, components · width]
-    features: Tensor  # [n_graphs, largest, components · width]
-    positions: Tensor  # [n_graphs, largest, 3]
-    present: Tensor  # [n_graphs, largest]
-    finite: Tensor  # [n_graphs]
-    any_finite: bool
-
-
-class EquivariantAttention(nn.Module):
-    """Softmax attention whose values are products of features and harmonics of the direction.
-
-    Features are [n_atoms, components, width], where the components are those of all degrees up to
-    the highest, in e3nn's order.
+class PairAverages(nn.Module):
+    """Averages of values over the atoms of a graph; see the head of this module.
 
     Parameters
     ----------
     width
         Channels of each degree.
     reads, writes
-        Highest degree of the features that come in, and of those that are asked for.
+        Highest degree of the features that come in and go out.
     heads
-        Number of heads. Each is as wide as the features.
+        Number of heads.
     highest
         Highest degree of the harmonics.
     radial
         Number of functions of the distance.
-    chunk
-        How many atoms of a batch attend at a time; None for all. If it takes several times, their
-        pairs are computed anew in the backward pass, so that memory does not grow with the square
-        of a graph's atoms.
-    gain
-        Size of the result before training.
     """
 
     def __init__(
-        self,
-        width: int,
-        reads: int,
-        writes: int,
-        heads: int,
-        highest: int,
-        radial: int,
-        chunk: int | None,
-        gain: float = 1.0,
+        self, width: int, reads: int, writes: int, heads: int, highest: int, radial: int
     ) -> None:
         super().__init__()
-        self.width, self.heads, self.chunk = width, heads, chunk
-        self.reads, self.writes = reads, min(writes, reads + highest)
-        """Highest degrees of the features that come in and go out."""
-        self.query = DegreeLinear(reads, width, heads * width)
-        self.key = DegreeLinear(reads, width, heads * width)
+        self.width, self.heads, self.reads, self.writes = width, heads, reads, writes
         self.functions = PairFunctions(radial)
         self.paths = [
             (first, second, result)
             for first in range(reads + 1)
             for second in range(highest + 1)
-            for result in range(self.writes + 1)
+            for result in range(writes + 1)
             if couple_to(first, second, result)
         ]
         """Degrees of features, harmonics and their product; each has its own matrices."""
-        # All others are a number times the unit matrix.
+        # All others are the unit matrix, or that over the root of its size where it makes a scalar.
         self.tables = nn.ModuleDict(
             {
                 str(number): Table(clebsch_gordan(*path))
@@ -175,7 +142,6 @@ class EquivariantAttention(nn.Module):
         self.highest = max(second for _, second, _ in self.paths)
         self.harmonics = SphericalHarmonics(self.highest)
         self.matrices = nn.Parameter(self._drawn())
-        self.output = DegreeLinear(self.writes, heads * width, width, gain)
 
     def _drawn(self) -> Tensor:
         """Matrices [n_paths, heads, n_functions · width, width] before training."""
@@ -185,66 +151,51 @@ class EquivariantAttention(nn.Module):
         scale = [(results[result] * inputs) ** -0.5 for _, _, result in self.paths]
         return drawn * torch.tensor(scale)[:, None, None, None]
 
-    def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """From [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width]."""
-        padding, space = geometry.padding, geometry.space
-        assert padding is not None and space is not None  # the encoder has seen to it
-        queries = self._by_head(self.query(features), padding)
-        graphs = _Graphs(
-            keys=self._by_head(self.key(features), padding),
-            features=padding.pad(features.flatten(1)),
-            positions=padding.pad(space.positions),
-            present=padding.present,
-            finite=space.finite,
-            any_finite=space.any_finite,
-        )
-        n_graphs, largest = padding.present.shape
-        at_a_time = largest if self.chunk is None else max(self.chunk // n_graphs, 1)
-        attend: Callable[..., Tensor] = self._attend
-        if at_a_time < largest and torch.is_grad_enabled():
-            attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
-        parts = [
-            attend(queries[:, :, start : start + at_a_time], start, graphs)
-            for start in range(0, largest, at_a_time)
-        ]
-        # [n_graphs, largest, components, heads, width]
-        averaged = torch.cat(parts, dim=3).permute(1, 3, 2, 0, 4)
-        of_atoms = padding.unpad(averaged.flatten(2))
-        new: Tensor = self.output(of_atoms.view(len(features), -1, self.heads * self.width))
-        return new.to(features.dtype)
-
-    def _by_head(self, rows: Tensor, padding: Padding) -> Tensor:
-        """From [n_atoms, components, heads · width] to [heads, n_graphs, largest, …]."""
-        padded = padding.pad(rows.flatten(1))
-        split = padded.view(*padding.present.shape, -1, self.heads, self.width)
-        return split.permute(3, 0, 1, 2, 4).flatten(3)
-
-    def _attend(self, queries: Tensor, start: int, graphs: _Graphs) -> Tensor:
-        """Averages [heads, n_graphs, (writes + 1)², n_rows, width].
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        *,
+        start: int,
+        present: Tensor,
+        space: Space,
+    ) -> Tensor:
+        """Averages of some atoms of each graph [heads, n_graphs, (writes + 1)², n_rows, width].
 
         Parameters
         ----------
         queries
-            Some rows of each graph [heads, n_graphs, n_rows, …].
+            Of those that attend [heads, n_graphs, n_rows, …].
+        keys
+            Of those attended to [heads, n_graphs, largest, …].
+        features
+            [n_graphs, largest, components · width].
+        positions
+            [n_graphs, largest, 3] in Å.
         start
-            The first of them.
-        graphs
-            The atoms they attend to.
+            The first that attends.
+        present
+            Which atoms there are [n_graphs, largest].
+        space
+            Which graphs are no crystals.
         """
-        logits = queries @ graphs.keys.transpose(2, 3) * queries.shape[3] ** -0.5
-        atoms = torch.arange(graphs.present.shape[1], device=logits.device)
+        logits = queries @ keys.transpose(2, 3) * queries.shape[3] ** -0.5
+        atoms = torch.arange(present.shape[1], device=logits.device)
         itself = atoms[start : start + queries.shape[2], None] == atoms
         # In a crystal an atom has images that it sees.
-        seen = graphs.present[:, None] & ~(graphs.finite[:, None, None] & itself)
+        seen = present[:, None] & ~(space.finite[:, None, None] & itself)
         # Not minus infinity: a lone atom sees nothing, and its average is zero, not NaN.
         logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
         weights = logits.softmax(dim=3) * seen
-        if graphs.any_finite:
-            functions, harmonics = self._pairs(start, queries.shape[2], graphs)
-            return self._near(weights, functions, harmonics, graphs.features)
-        return self._far(weights, graphs.features)
+        if not space.any_finite:
+            return self._far(weights, features)
+        rows = positions[:, start : start + queries.shape[2]]
+        functions, harmonics = self._pairs(rows, positions, space.finite)
+        return self._near(weights, functions, harmonics, features)
 
-    def _pairs(self, start: int, n_rows: int, graphs: _Graphs) -> tuple[Tensor, Tensor]:
+    def _pairs(self, rows: Tensor, positions: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
         """What of two atoms does not depend on their features.
 
         Returns
@@ -254,11 +205,10 @@ class EquivariantAttention(nn.Module):
         harmonics
             Of the direction [(highest + 1)², n_graphs, n_rows, largest].
         """
-        here = graphs.positions[:, start : start + n_rows, None]
-        vectors = graphs.positions[:, None] - here
+        vectors = positions[:, None] - rows[:, :, None]
         # As for the lengths of edges: finite slopes at zero.
         lengths = (vectors.square().sum(dim=3) + 1e-12).sqrt()
-        finite = graphs.finite[:, None, None]
+        finite = finite[:, None, None]
         nearness = torch.where(finite, lengths / (1.0 + lengths), 1.0)
         functions = self.functions(nearness).transpose(2, 3).contiguous()
         directions = (vectors / lengths[..., None] * finite[..., None]).view(-1, 3)
@@ -325,11 +275,10 @@ class EquivariantAttention(nn.Module):
         shape = (*weights.shape[:2], -1, weights.shape[2], of_pairs.shape[3], self.width)
         if first and second and result == 0 and len(paths) == 1:
             # A scalar product is a sum over components as well, where only the like ones meet.
-            number = float(clebsch_gordan(first, second, 0)[0, 0, 0])
             of_pairs = of_pairs.permute(0, 2, 3, 1, 4).contiguous()
             factors = weights[:, :, :, None, None] * of_pairs
             sums = factors.flatten(4).flatten(2, 3) @ senders.flatten(2, 3)
-            return [(sums * number).view(shape)]
+            return [(sums * (2 * first + 1) ** -0.5).view(shape)]
         factors = (weights[:, :, None, :, None] * of_pairs).flatten(3, 4)
         if first == 0 or second == 0:
             return [(factors @ senders).view(shape)]
@@ -343,9 +292,8 @@ class EquivariantAttention(nn.Module):
         if str(path) in self.tables:
             table: Tensor = self.tables[str(path)](like)
             return table
-        first, second, _ = self.paths[path]  # to a scalar
-        number = float(clebsch_gordan(first, second, 0)[0, 0, 0])
-        return torch.eye(2 * first + 1, dtype=like.dtype, device=like.device)[:, :, None] * number
+        size = 2 * self.paths[path][0] + 1  # to a scalar
+        return torch.eye(size, dtype=like.dtype, device=like.device)[:, :, None] * size**-0.5
 
     def _map(self, summed: Tensor, matrices: Tensor) -> Tensor:
         """From [heads, …, n_functions, width] to [heads, …, width] by the matrices of each head."""
@@ -367,3 +315,85 @@ class EquivariantAttention(nn.Module):
                 shape = (*averaged.shape[:2], 2 * degree + 1, *averaged.shape[3:])
                 results.append(averaged.new_zeros(shape))
         return torch.cat(results, dim=2)
+
+
+class EquivariantAttention(nn.Module):
+    """Softmax attention whose values are products of features and harmonics of the direction.
+
+    Features are [n_atoms, components, width], where the components are those of all degrees up to
+    the highest, in e3nn's order.
+
+    Parameters
+    ----------
+    width
+        Channels of each degree.
+    reads, writes
+        Highest degree of the features that come in, and of those that are asked for.
+    heads
+        Number of heads. Each is as wide as the features.
+    highest
+        Highest degree of the harmonics.
+    radial
+        Number of functions of the distance.
+    chunk
+        How many atoms of a graph attend at a time; None for all. If there are more, the pairs are
+        computed anew in the backward passes, so that memory does not grow with their number.
+    gain
+        Size of the result before training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        reads: int,
+        writes: int,
+        heads: int,
+        highest: int,
+        radial: int,
+        chunk: int | None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.chunk = width, heads, chunk
+        # Products reach no further.
+        writes = min(writes, reads + highest)
+        self.query = DegreeLinear(reads, width, heads * width)
+        self.key = DegreeLinear(reads, width, heads * width)
+        self.averages = PairAverages(width, reads, writes, heads, highest, radial)
+        self.output = DegreeLinear(writes, heads * width, width, gain)
+
+    def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """From [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width].
+
+        There are fewer components where the harmonics do not lead to more.
+        """
+        padding, space = geometry.padding, geometry.space
+        assert padding is not None and space is not None  # the encoder has seen to it
+        queries = self._by_head(self.query(features), padding)
+        keys = self._by_head(self.key(features), padding)
+        padded = padding.pad(features.flatten(1)), padding.pad(space.positions)
+        largest = padding.present.shape[1]
+        at_a_time = min(self.chunk or largest, largest)
+        average = self.averages if at_a_time == largest else partial(recomputed, self.averages)
+        parts = [
+            average(
+                queries[:, :, start : start + at_a_time],
+                keys,
+                *padded,
+                start=start,
+                present=padding.present,
+                space=space,
+            )
+            for start in range(0, largest, at_a_time)
+        ]
+        # [n_graphs, largest, components, heads, width]
+        averaged = torch.cat(parts, dim=3).permute(1, 3, 2, 0, 4)
+        of_atoms = padding.unpad(averaged.flatten(2))
+        new: Tensor = self.output(of_atoms.view(len(features), -1, self.heads * self.width))
+        return new.to(features.dtype)
+
+    def _by_head(self, rows: Tensor, padding: Padding) -> Tensor:
+        """From [n_atoms, components, heads · width] to [heads, n_graphs, largest, …]."""
+        padded = padding.pad(rows.flatten(1))
+        split = padded.view(*padding.present.shape, -1, self.heads, self.width)
+        return split.permute(3, 0, 1, 2, 4).flatten(3)

@@ -76,7 +76,9 @@ class TestAttention(_Attending, PropertySuite):
 
 
 class TestAttentionOfPotentials(_Attending, PotentialSuite):
-    pass
+    @pytest.fixture(params=("PAINN", "MACE", "SchNet"))
+    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
 
 class _Finite(_Attending):
@@ -100,11 +102,13 @@ class TestAttentionOfPotentialsOfClusters(_Finite, PotentialSuite):
 class TestAttentionOfClustersToHigherDegrees(_Finite, PotentialSuite):
     architecture: ClassVar = _Attending.architecture | {
         "equivariant_attn_lmax": 2,
-        "equivariant_attn_chunk_size": 5,
+        "equivariant_attn_chunk_size": 3,
         "equivariant_attn_coupling_mode": "sequential",
         "num_conv_layers": 3,
         "node_max_ell": 2,
     }
+    # It counts each of many chunks.
+    test_costs_the_same_without_numbers = None
 
     @pytest.fixture
     def mpnn_type(self) -> str:

@@ -138,7 +138,7 @@ class Architecture(Section):
     equivariant_attn_require_tensor_coupling: bool = True
     """Whether to insist on vectors in the attention. Write false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
-    """How many atoms of a batch attend at a time; null for all. It changes memory and time, not the
+    """How many atoms of a graph attend at a time; null for all. It changes memory and time, not the
     numbers."""
     equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
     """Whether attention acts beside message passing or on its result."""
