@@ -11,6 +11,8 @@ the DDP in which its examples put a model for one process too, and the neighbour
 SchNet. Memory is the resident memory that building a network and two training steps add at their
 highest, each side in a process of its own.
 
+The mode `attention` is a potential of clusters with HydraGNN's EquivariantTransformer, of one head.
+
 Without a checkout of HydraGNN our own figures remain; `benchmarks/README.md` says how to get one.
 """
 
@@ -56,7 +58,8 @@ def main(
         typer.Option(help=f"Message-passing types to measure, of {', '.join(TARGETS)}."),
     ] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help="A graph and a node head, or a potential's forces; or both.")
+        Mode | None,
+        typer.Option(help="Heads, a potential's forces, or those with attention; or all."),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side.", min=1)] = 5,
     seconds: Annotated[float, typer.Option(help="CPU time of a turn.", min=0.01)] = 1.0,

@@ -1,4 +1,4 @@
-"""The graphs that both sides train on: rattled Cu-Au crystals of 32 atoms and 640 edges."""
+"""The graphs that both sides train on: rattled Cu-Au crystals of 32 atoms, or clusters of as many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATOMS = 32
 _LATTICE_CONSTANT = 3.8  # Å, small enough for 20 neighbours within the cutoff
 
 
-def write_alloys(path: Path, graphs: int, columns: int) -> None:
+def write_alloys(path: Path, graphs: int, columns: int, *, periodic: bool = True) -> None:
     """Write a store with a split to train on.
 
     Parameters
@@ -31,12 +31,15 @@ def write_alloys(path: Path, graphs: int, columns: int) -> None:
         How many.
     columns
         Node features: the atomic number, then random numbers.
+    periodic
+        Whether they are crystals.
     """
     rng = np.random.default_rng(0)
     names = ["atomic_number", *(f"random_{column}" for column in range(1, columns))]
-    drawn = (_graph(rng, columns) for _ in count())
-    # Neighbours equally near are all kept; such a graph is drawn anew, so that 20 means 20.
-    even = (graph for graph in drawn if graph.num_edges == NEIGHBOURS * _ATOMS)
+    drawn = (_graph(rng, columns, periodic) for _ in count())
+    # Neighbours equally near are all kept; such a crystal is drawn anew, so that 20 means 20. Atoms
+    # at the surface of a cluster have fewer.
+    even = (g for g in drawn if g.num_edges == NEIGHBOURS * _ATOMS or not periodic)
     made = list(islice(even, graphs))
     write_store(
         path,
@@ -52,10 +55,11 @@ def write_alloys(path: Path, graphs: int, columns: int) -> None:
     )
 
 
-def _graph(rng: np.random.Generator, columns: int) -> Data:
+def _graph(rng: np.random.Generator, columns: int, periodic: bool) -> Data:
     atoms: ase.Atoms = bulk("Cu", "fcc", a=_LATTICE_CONSTANT, cubic=True) * (2, 2, 2)
     atoms.symbols = rng.choice(np.array(["Cu", "Au"]), size=_ATOMS)
     atoms.positions += rng.normal(0, 0.1, (_ATOMS, 3))
+    atoms.pbc = periodic
     make_calculator: Any = EMT  # ASE has no types for it
     calculator = make_calculator()
     calculator.calculate(atoms, ["energy", "forces"])

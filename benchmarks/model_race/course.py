@@ -69,11 +69,11 @@ class Course:
     def run(self, case: Case) -> Row:
         """Measure whichever sides there are."""
         sides: dict[str, Side] = {}
-        store = self._store(case.columns)
+        store = self._store(case.columns, case.periodic)
         for name in [OURS, THEIRS] if self._hydragnn else [OURS]:
             self._say("building")
             try:
-                sides[name] = build(name, store, case, BATCH, self._hydragnn)
+                sides[name] = build(name, store, case, case.batch_size, self._hydragnn)
             except (CannotRun, InputError) as error:
                 self.left_out.append(f"{case.mpnn_type}, {case.mode}, {name}: {error}")
         training = self._race({name: side.train for name, side in sides.items()}, "training")
@@ -115,10 +115,10 @@ class Course:
             self.left_out.append(f"{case.mpnn_type}, {case.mode}, memory of {name}: {error}")
             return None
 
-    def _write(self, columns: int) -> Path:
+    def _write(self, columns: int, periodic: bool) -> Path:
         self._say("writing graphs")
-        path = self._folder / f"alloys-{columns}.gs"
-        write_alloys(path, self._settings.batches * BATCH, columns)
+        path = self._folder / f"{'crystals' if periodic else 'clusters'}-{columns}.gs"
+        write_alloys(path, self._settings.batches * BATCH, columns, periodic=periodic)
         return path
 
 
@@ -156,7 +156,7 @@ def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> fl
     except OSError as error:
         raise CannotMeasure(f"{_CLEAR_REFS} cannot be written ({error.strerror})") from None
     before = _kib("VmRSS")
-    side = build(name, store, case, BATCH, hydragnn)
+    side = build(name, store, case, case.batch_size, hydragnn)
     for _ in range(2):
         side.train(0)
     return (_kib("VmHWM") - before) * 1.024e-3

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Mode = Literal["multihead", "potential"]
+Mode = Literal["multihead", "potential", "attention"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 CUTOFF = 5.0
@@ -34,6 +34,9 @@ TARGETS = {
 # The others take no positions into their messages, and HydraGNN then has no forces to give.
 POTENTIALS = ("SchNet", "EGNN", "PAINN", "PNAEq", "DimeNet", "MACE", "PNAPlus")
 
+# With HydraGNN's EquivariantTransformer.
+ATTENDING = ("SchNet", "PAINN", "PNAEq", "DimeNet", "MACE")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -48,6 +51,16 @@ class Case:
         return TARGETS[self.mpnn_type]
 
     @property
+    def batch_size(self) -> int:
+        """Graphs in a step. HydraGNN's attention needs gigabytes for each."""
+        return 4 if self.mode == "attention" else BATCH
+
+    @property
+    def periodic(self) -> bool:
+        """Whether the graphs are; HydraGNN's EquivariantTransformer refuses them."""
+        return self.mode != "attention"
+
+    @property
     def columns(self) -> int:
         """Node features that go in.
 
@@ -59,11 +72,9 @@ class Case:
 
 def cases(types: Sequence[str], modes: Sequence[Mode]) -> list[Case]:
     """Every type in every mode that HydraGNN can do."""
+    able = {"multihead": tuple(TARGETS), "potential": POTENTIALS, "attention": ATTENDING}
     return [
-        Case(mpnn_type, mode)
-        for mode in modes
-        for mpnn_type in types
-        if mode == "multihead" or mpnn_type in POTENTIALS
+        Case(mpnn_type, mode) for mode in modes for mpnn_type in types if mpnn_type in able[mode]
     ]
 
 
@@ -73,7 +84,7 @@ def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
     Where HydraGNN has no default the values are those of its own tests (``tests/inputs/ci.json``),
     and the width wherever they are widths.
     """
-    potential = case.mode == "potential"
+    potential = case.mode != "multihead"
     graph_head = {
         "num_sharedlayers": 1,
         "dim_sharedlayers": HIDDEN,
@@ -116,7 +127,16 @@ def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
             "force_weight": 1.0,
             "graph_pooling": "add",
         }
-    elif case.mpnn_type == "SchNet":
+    if case.mode == "attention":
+        scalars = case.mpnn_type in ("SchNet", "DimeNet")
+        architecture |= {
+            "periodic_boundary_conditions": False,
+            "global_attn_engine": "EquivariantTransformer",
+            "global_attn_heads": 1,
+            "equivariant_attn_allow_scalar_only": scalars,
+            "equivariant_attn_require_tensor_coupling": not scalars,
+        }
+    if case.mpnn_type == "SchNet" and case.mode != "potential":
         # Without it HydraGNN's SchNet searches for neighbours anew in every layer.
         architecture["edge_features"] = ["lengths"]
     outputs = {"energy": "node"} if potential else {"energy_per_atom": "graph", "forces": "node"}
