@@ -1,4 +1,4 @@
-"""The graphs that both sides train on: rattled Cu-Au crystals of 32 atoms, or clusters of as many."""
+"""The graphs that both sides train on: rattled Cu-Au crystals of 32 atoms, or such clusters."""
 
 from __future__ import annotations
 

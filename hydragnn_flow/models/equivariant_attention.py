@@ -18,6 +18,7 @@ are in the cell matters by their features alone.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import partial
 
@@ -278,7 +279,7 @@ class PairAverages(nn.Module):
             of_pairs = of_pairs.permute(0, 2, 3, 1, 4).contiguous()
             factors = weights[:, :, :, None, None] * of_pairs
             sums = factors.flatten(4).flatten(2, 3) @ senders.flatten(2, 3)
-            return [(sums * (2 * first + 1) ** -0.5).view(shape)]
+            return [(sums / math.sqrt(2 * first + 1)).view(shape)]
         factors = (weights[:, :, None, :, None] * of_pairs).flatten(3, 4)
         if first == 0 or second == 0:
             return [(factors @ senders).view(shape)]
@@ -293,7 +294,8 @@ class PairAverages(nn.Module):
             table: Tensor = self.tables[str(path)](like)
             return table
         size = 2 * self.paths[path][0] + 1  # to a scalar
-        return torch.eye(size, dtype=like.dtype, device=like.device)[:, :, None] * size**-0.5
+        unit: Tensor = torch.eye(size, dtype=like.dtype, device=like.device)
+        return unit[:, :, None] / math.sqrt(size)
 
     def _map(self, summed: Tensor, matrices: Tensor) -> Tensor:
         """From [heads, …, n_functions, width] to [heads, …, width] by the matrices of each head."""

@@ -65,7 +65,7 @@ class _Value(torch.autograd.Function):
         return function(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         wanted = ctx.needs_input_grad[1:]
         return None, *_Gradient.apply(ctx.function, wanted, gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
