@@ -21,6 +21,7 @@ from hydragnn_flow.config.network import (
     read_json,
     with_branches,
 )
+from hydragnn_flow.config.network.architecture import GPS
 from hydragnn_flow.config.network.hydragnn_keys import default_weights
 from hydragnn_flow.config.paths import set_path
 from hydragnn_flow.config.plain_yaml import PlainLoader
@@ -227,9 +228,10 @@ class RunConfig(Section):
         """Positional encodings that some network of the search reads; 0 if none does."""
         engine = "Architecture.global_attn_engine"
         examples = self.search.space[engine].examples() if engine in self.search.space else ()
-        asked = [{}, *({engine: value} for value in examples)]
+        # The other engine reads none, and does not fit every type.
+        asked = [{}, *({engine: value} for value in examples if value == GPS)]
         networks = [self.network_with(values).Architecture for values in asked]
-        return max(one.pe_dim if one.global_attn_engine else 0 for one in networks)
+        return max(one.encodings for one in networks)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""

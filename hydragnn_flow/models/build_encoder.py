@@ -131,7 +131,7 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
     InputError
         If the store lacks one.
     """
-    encodings = architecture.pe_dim if architecture.global_attn_engine == GPS else 0
+    encodings = architecture.encodings
     reads_edges = properties_of(architecture.mpnn_type).edge_attributes
     of_edges = encodings if reads_edges else 0
     for key, level, needed in (("pe", "node", encodings), ("rel_pe", "edge", of_edges)):

@@ -192,6 +192,11 @@ class Architecture(Section):
         names = self.edge_features or ()
         return tuple(column for column, name in enumerate(names) if name not in LENGTHS)
 
+    @property
+    def encodings(self) -> int:
+        """Positional encodings that the network reads; 0 for none."""
+        return self.pe_dim if self.global_attn_engine == GPS else 0
+
     def unread(self) -> set[str]:
         """Keys that change nothing with these values of the others."""
         properties = properties_of(self.mpnn_type)
